@@ -23,7 +23,7 @@ use crate::records::{
     Encoding, FieldRequest, FieldValue, IMAGE_EXTENSIONS, StoredField, StoredRecord, no_such_field,
 };
 
-/// The default label fields. The first one that exists is used.
+/// The default label fields. The first one that a sample has is used.
 pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/class/label"];
 
 /// The pipeline stage that reads one field and the label of each stored sample.
@@ -224,7 +224,8 @@ impl FetchLabeled {
         self.classes.number(value)
     }
 
-    /// Sets the maximum size: see [`FetchRecord::with_max_bytes`](crate::FetchRecord::with_max_bytes).
+    /// Sets the maximum total size of the value and label of a sample, in bytes. If the sizes are
+    /// known, a larger sample fails before it is read.
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;

@@ -37,7 +37,8 @@ use crate::records::{FieldRequest, Record, StoredRecord};
 /// ```
 ///
 /// # Errors
-/// The key of an error is the sample, or `SAMPLE.FIELD`; the offset is a position in the object.
+/// The key of an error is the key of the sample, or `SAMPLE.FIELD`. The offset of an error counts
+/// bytes from the start of the object.
 ///
 /// - `NotFound` if a requested field does not exist.
 /// - `LimitExceeded` if the fields are larger than the limit.
@@ -62,8 +63,8 @@ impl FetchRecord {
         self
     }
 
-    /// Sets the maximum total size of the fields of a sample. If the sizes are known, a larger sample
-    /// fails before it is read.
+    /// Sets the maximum total size of the fields of a sample, in bytes. If the sizes are known, a
+    /// larger sample fails before it is read.
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         let names = self.request.names().map(<[_]>::to_vec);

@@ -8,7 +8,8 @@ use crate::records::{FieldValue, Remedy, abbreviated};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabelText {
     Empty,
-    /// `3`, and also `3.0` and `3.0e+00`, which programs write for integers in columns with gaps.
+    /// `3`, and also `3.0` and `3.0e+00`, which programs write for integers if a column has missing
+    /// values.
     Integer(i64),
     /// A fraction, or a number too large for exact floating-point representation.
     OtherNumber,
@@ -59,7 +60,7 @@ pub(crate) fn to_integer(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() < LAST_EXACT).then_some(number as i64)
 }
 
-/// Whether the value of a field is empty text.
+/// Whether the value of a field is text that is empty or holds only white space.
 pub(crate) fn is_empty_text(value: &FieldValue) -> bool {
     value.as_str().is_some_and(|text| LabelText::parse(text) == LabelText::Empty)
 }
@@ -74,7 +75,7 @@ pub(crate) struct LabelColumn {
 /// Why a text is not a valid label of its column.
 #[derive(Debug)]
 pub(crate) enum InvalidLabel {
-    /// A number that is not an integer.
+    /// A number that is not an integer below 2⁵³.
     NotAnInteger,
     /// A number in a column of names, or a name in a column of numbers. Holds the first label of the
     /// column and its position.

@@ -7,7 +7,8 @@ use spdl_core::Error;
 
 /// What a caller can specify to avoid an error: attached to an [`Error`] as its source.
 ///
-/// The error message states facts only. A program can add advice that names its own options.
+/// The error message does not name options of a program. A program can append advice that names its
+/// own options.
 ///
 /// ```
 /// use std::sync::Arc;

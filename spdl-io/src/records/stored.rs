@@ -158,14 +158,15 @@ pub struct StoredRow {
 
 /// Samples that can only be read together: a Parquet row group, or a compressed shard.
 ///
-/// All samples of a group share it through one `Arc`. An implementation may buffer decoded data up to a limit,
-/// and while a read of the group is in flight. Otherwise, a group holds only the location of its data.
+/// All samples of a group share it through one `Arc`. A group holds the location of its data. An
+/// implementation may also cache decoded data up to a size limit.
 #[async_trait]
 pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
     /// The names of the fields of every row, in their order.
     fn names(&self) -> &[Arc<str>];
 
-    /// The object that holds the rows, if it is a single one. Caches check whether it has changed.
+    /// The object that holds the rows; `None` if they are in several objects. Caches check whether
+    /// the object has changed. The provided method returns `None`.
     fn object(&self) -> Option<&Key> {
         None
     }
@@ -185,8 +186,8 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The requested fields of a row, in their order. A requested field that does not exist is omitted;
-    /// the caller reports it.
+    /// The requested fields of a row, in the order of [`names`](PackedRows::names). A requested
+    /// field that does not exist is omitted; the caller reports the missing field.
     ///
     /// # Errors
     /// - The errors of the fetcher.

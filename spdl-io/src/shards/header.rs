@@ -5,18 +5,19 @@ use spdl_core::{Error, ErrorKind, Result};
 pub(super) const BLOCK: usize = 512;
 /// Size of the end-of-archive marker: two zero blocks.
 pub(super) const END: usize = 2 * BLOCK;
-/// Largest size of a member: the size field holds 11 octal digits.
+/// Largest size of a member that this module writes: the size field of ustar holds 11 octal digits.
+/// Larger members would need the pax keyword `size`.
 const MAX_SIZE: u64 = (1 << 33) - 1;
 const NAME_BYTES: usize = 100;
 const PREFIX_BYTES: usize = 155;
 
-/// Builds the headers of a file of `size` bytes. They depend only on name and size.
+/// Builds the headers of a file of `size` bytes. The headers depend only on name and size.
 ///
 /// # Errors
 /// `LimitExceeded` if the size is 8 GiB or more.
 pub(super) fn headers(name: &[u8], size: u64) -> Result<Vec<u8>> {
     if size > MAX_SIZE {
-        let message = format!("the field has {size} bytes; a tar member holds at most {MAX_SIZE}");
+        let message = format!("the field has {size} bytes; the limit per field is {MAX_SIZE}");
         return Err(Error::new(ErrorKind::LimitExceeded, message));
     }
     if let Some((prefix, rest)) = split(name) {

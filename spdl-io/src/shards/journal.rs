@@ -94,7 +94,8 @@ fn parse(text: &[u8]) -> Result<(ShardPlan, Vec<FinishedShard>)> {
     let mut lines = text.split_inclusive(|&byte| byte == b'\n').map_while(content);
     let head = lines.next().and_then(|line| serde_json::from_slice::<JournalHeader>(line).ok());
     let Some(head) = head.filter(|head| head.version == VERSION) else {
-        let message = "not a journal of this version; delete it together with its unfinished shards to restart";
+        let message = "the first line is corrupt or has another version; to restart, use an \
+                       empty folder";
         return Err(Error::new(ErrorKind::Corrupt, message));
     };
     Ok((head.plan, lines.map_while(|line| serde_json::from_slice(line).ok()).collect()))

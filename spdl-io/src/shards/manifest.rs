@@ -68,9 +68,10 @@ pub struct ShardRecord {
     pub xxh3_128: String,
     /// XXH3-128 hash of its checksum file (`.sums`), as 32 hexadecimal digits.
     pub sums_xxh3_128: String,
-    /// Source position of the first sample, including skipped ones.
+    /// First source position of the shard. The positions from `first` to `end` include skipped
+    /// samples.
     pub first: u64,
-    /// Source position after the last sample, exclusive.
+    /// Source position at which the next shard begins.
     pub end: u64,
     /// Totals of each field in this shard, by name.
     pub fields: BTreeMap<String, FieldSummary>,
@@ -189,7 +190,7 @@ impl Manifest {
 }
 
 impl ShardRecord {
-    /// Returns the hash of the file as a number. `None` if it is invalid.
+    /// Returns the hash of the file as a number. `None` if the text is not 32 hexadecimal digits.
     pub fn sum(&self) -> Option<u128> {
         sum_of(&self.xxh3_128)
     }
@@ -199,7 +200,8 @@ impl ShardRecord {
         self.fields.values().map(|field| field.samples).sum()
     }
 
-    /// Returns the hash of the checksum file as a number. `None` if it is invalid.
+    /// Returns the hash of the checksum file as a number. `None` if the text is not 32 hexadecimal
+    /// digits.
     pub fn sum_of_sums(&self) -> Option<u128> {
         sum_of(&self.sums_xxh3_128)
     }

@@ -61,8 +61,8 @@ impl ShardPlan {
 
     /// Adds a named setting that determines the samples: their source, order or preprocessing.
     ///
-    /// The manifest stores the setting. A data set with another value of the setting is a different
-    /// data set.
+    /// The manifest stores the setting. A plan with another value of the setting cannot continue
+    /// the data set.
     #[must_use]
     pub fn recipe(mut self, name: impl Into<String>, value: impl ToString) -> Self {
         self.recipe.insert(name.into(), value.to_string());
@@ -89,7 +89,7 @@ impl ShardPlan {
         format!("{}-{number:06}.tar", self.name)
     }
 
-    /// Checks the settings. [`ShardWriter::open`] calls it.
+    /// Checks the settings. [`ShardWriter::open`] calls this method.
     ///
     /// [`ShardWriter::open`]: super::ShardWriter::open
     ///
@@ -102,8 +102,8 @@ impl ShardPlan {
         let starts_well = name.first().is_some_and(u8::is_ascii_alphanumeric);
         if !starts_well || name.len() > MAX_NAME_BYTES || !name.iter().all(|&byte| is_plain(byte)) {
             return invalid(format!(
-                "invalid shard name {:?}: expected 1 to {MAX_NAME_BYTES} characters, a letter or digit \
-                 followed by letters, digits, '-', '_' or '.'",
+                "invalid shard name {:?}: expected 1 to {MAX_NAME_BYTES} ASCII characters: a \
+                 letter or digit, followed by letters, digits, '-', '_' or '.'",
                 self.name
             ));
         }

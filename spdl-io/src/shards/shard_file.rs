@@ -46,7 +46,7 @@ pub(super) struct Members<'a> {
 
 impl<'a> Members<'a> {
     /// # Errors
-    /// `LimitExceeded` if a field is too large for a tar header.
+    /// `LimitExceeded` if a field has 8 GiB or more.
     pub(super) fn new(key: &'a [u8], fields: &'a [(&'a str, &'a [u8])]) -> Result<Self> {
         let mut members = Members { key, fields, headers: Vec::new(), bytes: 0 };
         for (field, data) in fields {

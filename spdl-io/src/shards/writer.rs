@@ -30,11 +30,11 @@ pub enum Opened {
 ///
 /// # After an interruption
 ///
-/// Each shard is written to a `.partial` file, synced to disk, renamed, and then recorded in a journal
-/// (`manifest.journal`), which exists until the manifest is written. When the writer opens an incomplete data
-/// set, it keeps the recorded shards up to the first with a wrong checksum, and writes the others again. After
-/// a `kill -9` or a power failure, the writer therefore repeats the work of at most one shard, and the final
-/// bytes are the same.
+/// Each shard is written to a `.partial` file, synced to disk, renamed, and then recorded in a
+/// journal (`manifest.journal`), which exists until the manifest is written. When the writer opens
+/// an incomplete data set, it keeps the recorded shards up to the first with a wrong checksum, and
+/// writes the others again. After a `kill -9` or a power failure, the writer therefore repeats the
+/// work of at most one shard. The bytes of the shards are the same as without the interruption.
 ///
 /// Dropping a writer keeps the finished shards and the journal.
 #[derive(Debug)]
@@ -144,9 +144,9 @@ impl ShardWriter {
     ///
     /// # Errors
     /// - `InvalidArgument` if `position` is before the next position. Also if the key is empty, is
-    ///   absolute, has `.`, `..` or empty segments, has a dot in its last segment, or already exists
-    ///   in the shard. Also if there are no fields, or a field name is empty, is repeated, or
-    ///   holds a slash or NUL byte.
+    ///   absolute, has `.`, `..` or empty segments, contains a NUL byte, has a dot in its last
+    ///   segment, or already exists in the shard. Also if there are no fields, or a field name is
+    ///   empty, is repeated, or contains a slash or NUL byte.
     /// - `LimitExceeded` if a field has 8 GiB or more.
     /// - Errors of the operating system. After such an error, the writer accepts no more samples.
     pub fn add(&mut self, position: u64, key: &[u8], fields: &[(&str, &[u8])]) -> Result<()> {
@@ -296,7 +296,7 @@ fn check_complete(folder: &Path, manifest: &Manifest) -> Result<()> {
         let key = Key::from_path(&path).display_name();
         let found = fs::metadata(&path).map(|found| found.len());
         let found = found
-            .map_err(|error| files::failed("a shard of this data set is missing", &path, error))?;
+            .map_err(|error| files::failed("cannot find a shard of this data set", &path, error))?;
         if found != shard.bytes {
             let message =
                 format!("the shard has {found} bytes; the manifest lists {}", shard.bytes);
@@ -306,12 +306,12 @@ fn check_complete(folder: &Path, manifest: &Manifest) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a new folder contains no other files.
+/// Checks that the folder of a new data set is empty.
 fn check_empty(folder: &Path) -> Result<()> {
     let failed = |error| files::failed("cannot list folder", folder, error);
     for entry in fs::read_dir(folder).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
-        // An unfinished journal of an interrupted run is allowed.
+        // An interrupted run may leave a partially written journal.
         if files::partial_of(JOURNAL.as_ref()).as_os_str() != name {
             let name = Key::from_path(Path::new(&name));
             let message =

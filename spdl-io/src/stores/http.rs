@@ -42,8 +42,8 @@ const CONCURRENT_RANGES: usize = 8;
 ///
 /// Up to 10 redirects are followed. Redirects from HTTPS to HTTP need
 /// [`SourceOptions::allow_plain_http`]. User name, password and configured headers are not sent to
-/// other servers. Environment variables (`HTTPS_PROXY`, `NO_PROXY`) configure proxies. Requests to
-/// `localhost` bypass proxies.
+/// other servers. Environment variables (`HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`) configure
+/// proxies. Requests to `localhost`, `127.0.0.1` and `[::1]` bypass proxies.
 ///
 /// Each request is sent once. For retries, wrap the fetcher in
 /// [`Resilient`](crate::Resilient), as [`StoreRegistry`](crate::StoreRegistry) does.
@@ -75,8 +75,9 @@ impl HttpFetcher {
     /// `url` may hold a user name, a password, and a query that is sent with every request.
     ///
     /// # Errors
-    /// `InvalidArgument` if `url` is not an HTTP URL or a header is invalid. `Io` if TLS cannot be
-    /// set up, for example because the system has no trusted root certificates.
+    /// `InvalidArgument` if `url` is not an HTTP URL, or if a header or a CA certificate of the
+    /// options is invalid. `Io` if TLS cannot be set up, for example because the system has no
+    /// trusted root certificates.
     pub fn new(url: &str, options: &SourceOptions) -> Result<Self> {
         let address = Address::parse(url)?;
         let client = network::client(options, is_this_machine(address.authority()))?;
@@ -258,7 +259,7 @@ impl Server {
             return Err(past_the_end(key, start..end, reported.size));
         }
         if start < end {
-            let message = "416 Range Not Satisfiable for a range within the object";
+            let message = "server returned 416 Range Not Satisfiable for a range within the object";
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let mut body = Body::from_bytes(Bytes::new()).with_size(reported.size);
@@ -328,7 +329,7 @@ impl Server {
             no_user.map_err(|()| Error::new(ErrorKind::Corrupt, "redirect to an invalid URL"))?;
             url = next;
         }
-        let message = format!("more than {MAX_REDIRECTS} redirects");
+        let message = format!("the server sent more than {MAX_REDIRECTS} redirects");
         Err(Error::new(ErrorKind::Corrupt, message))
     }
 

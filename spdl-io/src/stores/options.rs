@@ -66,7 +66,7 @@ impl Default for SourceOptions {
 }
 
 impl SourceOptions {
-    /// Sets the endpoint URL of an object store, `https://host:port`. Web servers ignore it.
+    /// Sets the endpoint URL of an object store, `https://host:port`. Ignored for web servers.
     ///
     /// Default: the environment (such as `AWS_ENDPOINT_URL`), or else the provider's endpoint.
     #[must_use]
@@ -86,14 +86,16 @@ impl SourceOptions {
     /// servers from HTTPS to HTTP.
     ///
     /// Addresses with scheme `http:` and endpoints on this machine are always allowed. Default:
-    /// `false`, or the environment (`AWS_ALLOW_HTTP`).
+    /// `false`. For object stores, the environment variables `AWS_ALLOW_HTTP`, `GOOGLE_ALLOW_HTTP`
+    /// and `AZURE_ALLOW_HTTP` also allow plain HTTP.
     #[must_use]
     pub fn allow_plain_http(mut self, allow: bool) -> Self {
         self.allow_plain_http = allow;
         self
     }
 
-    /// Sends unsigned requests, for public data. No credentials are looked up. Default: `false`.
+    /// Sends unsigned requests to an object store, for public data. No credentials are looked up.
+    /// Default: `false`, or the environment (such as `AWS_SKIP_SIGNATURE`).
     #[must_use]
     pub fn anonymous(mut self, anonymous: bool) -> Self {
         self.anonymous = anonymous;
@@ -122,9 +124,9 @@ impl SourceOptions {
     /// Adds trusted root certificates (CA) for the servers of this source: the bytes of a PEM file,
     /// which may hold several certificates.
     ///
-    /// They are trusted in addition to the system's roots, for servers with a private CA. Each
-    /// call adds certificates. If the bytes are not PEM certificates, opening the source fails with
-    /// `InvalidArgument`. Default: none.
+    /// The certificates are trusted in addition to the system's roots, for servers with a private
+    /// CA. Each call adds certificates. If the bytes are not PEM certificates, opening the source
+    /// fails with `InvalidArgument`. Default: none.
     ///
     /// ```no_run
     /// use spdl_io::SourceOptions;

@@ -130,7 +130,7 @@ impl StoreRegistry {
 
     /// Sets a callback for stores that are unreachable and have never responded.
     ///
-    /// A store is unreachable if its name is unknown, it refuses connections, or it does not
+    /// A store is unreachable if its host name is unknown, it refuses connections, or it does not
     /// respond in time. The registry calls `listener` once per store, with its address and the
     /// error, before the next retry (see [`Resilient`]). The network thread makes the call:
     /// `listener` must not block.

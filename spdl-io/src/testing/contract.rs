@@ -15,8 +15,8 @@ use crate::fetch::{Body, Fetcher, Key, ObjectMeta, ReadRequest};
 ///
 /// Names are relative to the folder. They may contain `/`.
 pub fn contract_objects() -> Vec<(&'static str, Bytes)> {
-    // Sorted by bytes: "a.b" precedes "a/b". A listing folder by folder would return the reverse
-    // order.
+    // Sorted by the bytes of the names: "a.b" precedes "a/b". A store that lists folder by folder
+    // may return the reverse order.
     [("a.b", 3), ("a/b", 4), ("deep/er/object", 1_000), ("empty", 0), ("größe 1", 70_001)]
         .into_iter()
         .chain([("large", 3_000_000), ("one byte", 1)])
@@ -32,7 +32,7 @@ fn contents(name: &str, len: usize) -> Bytes {
 }
 
 /// Tests that `fetcher` satisfies the contract of [`Fetcher`] for all operations in its
-/// [`Capability`](crate::Capability). `folder` holds exactly the [`contract_objects`].
+/// [`Capability`](crate::Capability). `folder` must hold exactly the [`contract_objects`].
 ///
 /// Futures are polled on the calling thread without a runtime.
 ///

@@ -44,14 +44,15 @@ const MAX_COALESCED_BYTES: u64 = 1 << 20;
 
 /// Reads local files. Keys are paths.
 ///
-/// On Linux, files below 256 KiB in the page cache are read on the calling thread, which takes less
-/// time than a switch between threads. All other reads run on I/O threads named `spdl-io-N`. They
-/// start on demand, up to [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) or the given
-/// number, and end after 10 s without work. Any executor can poll the futures.
+/// On Linux, files below 256 KiB, and ranges of up to 256 KiB in total, are read on the calling
+/// thread if they are in the page cache of a local file system. Such a read takes less time than a
+/// switch between threads. All other reads run on I/O threads named `spdl-io-N`. These threads
+/// start on demand, up to [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) or the given number,
+/// and end after 10 s without work. Any executor can poll the futures.
 ///
 /// Up to 16 files stay open after partial reads. If the process reaches its limit of open files,
-/// they are closed. A read then waits up to 2 s for a free descriptor, and fails with
-/// `Unavailable`.
+/// the fetcher closes these files. A read then waits up to 2 s for a free descriptor, and otherwise
+/// fails with `Unavailable`.
 ///
 /// Dropping the fetcher cancels queued reads and joins the threads. If a read does not return
 /// within 200 ms, for example from a disconnected network share, its thread is detached.

@@ -16,7 +16,7 @@ use crate::fetch::coalesce::CoalescedRange;
 
 /// Limit in bytes of a read on the calling thread, which bounds the time of the copy.
 pub(crate) const MAX_BYTES: u64 = 256 << 10;
-/// A read that takes longer counts as a miss: the thread had to wait for the disk.
+/// A read that takes longer than this time counts as a miss: the thread had to wait for the disk.
 const SLOW_READ: Duration = Duration::from_millis(1);
 /// Number of files that stay open after a partial read, as shards are read repeatedly.
 #[cfg(target_os = "linux")]

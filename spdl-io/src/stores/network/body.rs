@@ -64,7 +64,8 @@ async fn buffer_first_chunk_within(
 /// Reads a whole body.
 ///
 /// # Errors
-/// `LimitExceeded` if the body has more than `max_bytes` bytes, before reading if `len` exceeds it.
+/// `LimitExceeded` if the body has more than `max_bytes` bytes. If the expected length `len` is
+/// larger, `collect` returns the error before it reads the body.
 pub(crate) async fn collect(mut body: Body, key: &Key, len: u64, max_bytes: u64) -> Result<Bytes> {
     check_limit(key, len, max_bytes)?;
     let mut joined = JoinedPieces::default();

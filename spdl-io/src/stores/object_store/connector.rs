@@ -94,16 +94,16 @@ impl NoIdentity {
     pub(super) fn advice(store: &str) -> &'static str {
         match store.split_once(':').map_or(store, |(scheme, _)| scheme) {
             "s3" => {
-                "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or, for public \
-                 data, anonymous access by AWS_SKIP_SIGNATURE=true (~/.aws is not read)"
+                "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or, for \
+                 anonymous access to public data, AWS_SKIP_SIGNATURE=true (~/.aws is not read)"
             }
             "gs" => {
                 "no credentials: set GOOGLE_SERVICE_ACCOUNT to the path of a service account file, \
-                 or, for public data, anonymous access by GOOGLE_SKIP_SIGNATURE=true"
+                 or, for anonymous access to public data, GOOGLE_SKIP_SIGNATURE=true"
             }
             "az" => {
                 "no credentials: set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or, for \
-                 public data, anonymous access by AZURE_SKIP_SIGNATURE=true"
+                 anonymous access to public data, AZURE_SKIP_SIGNATURE=true"
             }
             _ => "no credentials",
         }

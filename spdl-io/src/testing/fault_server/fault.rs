@@ -18,7 +18,7 @@ pub enum Fault {
     NoAnswer,
     /// Sends bytes that are not HTTP.
     Garbage,
-    /// Sends an invalid header.
+    /// Sends an invalid `Content-Length` header.
     GarbageHeader,
     /// Status 500.
     InternalError,
@@ -38,7 +38,8 @@ pub enum Fault {
     StalledBody,
     /// Sends the body byte by byte, one every 20 ms.
     Trickle,
-    /// Announces 10 more bytes than it sends.
+    /// Sends a `Content-Length` that is 10 bytes longer than the body, and then closes the
+    /// connection.
     LongLength,
     /// Answers a range request with a shorter range, and a matching `Content-Range`. Other requests
     /// succeed.
@@ -48,7 +49,7 @@ pub enum Fault {
     OtherRange,
     /// Answers a range request with the whole object. Other requests succeed.
     IgnoredRange,
-    /// Repeats the last bytes after the end of the body.
+    /// Sends the last bytes of the body, up to 100, a second time after its end.
     RepeatedBytes,
     /// Sends the right bytes with another `ETag`.
     OtherVersion,
@@ -96,7 +97,8 @@ pub struct FaultyRequest {
     pub key: String,
     /// Value of the header `Range`. Empty if absent.
     pub range: String,
-    /// Number of equal requests since the plan was set, including this one.
+    /// Number of requests with the same method, key and range since the plan was set, including
+    /// this one.
     pub attempt: u32,
 }
 
@@ -116,7 +118,8 @@ impl FaultPlan {
         FaultPlan::script(|_| None)
     }
 
-    /// Creates a plan in which a share of all requests (0..=1) has one of `faults`.
+    /// Creates a plan in which a fraction `share` of all requests, from 0 to 1, has one of
+    /// `faults`.
     ///
     /// Faults are drawn from a hash of the seed, method, key, range and attempt.
     pub fn random(seed: u64, share: f64, faults: &[Fault]) -> Self {
@@ -149,8 +152,8 @@ impl FaultPlan {
         self
     }
 
-    /// Sets the `Retry-After` of [`Fault::Unavailable`] and [`Fault::TooManyRequests`], in whole
-    /// seconds. Default: 1 s.
+    /// Sets the `Retry-After` of [`Fault::Unavailable`] and [`Fault::TooManyRequests`], rounded
+    /// down to whole seconds. Default: 1 s.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = delay;

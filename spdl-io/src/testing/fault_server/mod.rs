@@ -31,12 +31,12 @@ use self::response::{ConnectionFate, TestResponse, send};
 /// Maximum number of recorded requests.
 const MAX_RECORDED_REQUESTS: usize = 100_000;
 
-/// A web server on loopback for tests. It serves objects from memory, with faults by a
+/// A web server on loopback for tests. It serves objects from memory, with the faults of a
 /// [`FaultPlan`].
 ///
 /// The server supports GET and HEAD with `Range`, `If-Match`, `ETag` and persistent connections.
-/// Like S3, it lists `GET /bucket/?list-type=2` in pages. Signatures are not checked. Replacing an
-/// object changes its ETag. Dropping the server stops it.
+/// Like S3, it responds to `GET /bucket/?list-type=2` with a page of a listing. Signatures are not
+/// checked. Replacing an object changes its ETag. Dropping the server stops it.
 ///
 /// ```
 /// use spdl_io::testing::{Fault, FaultPlan, FaultServer};

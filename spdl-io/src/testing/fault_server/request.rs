@@ -1,5 +1,5 @@
-//! Requests. Their bytes are peeked at and stay in the socket, because closing a socket with unread
-//! data resets the connection.
+//! Parsing of requests. The bytes of a request stay in the socket until `consume`: closing a socket
+//! with unread data resets the connection, as [`Fault::Reset`](super::Fault::Reset) requires.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -24,7 +24,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Waits for a request without consuming it. Returns `None` if the client or the server closes.
+    /// Waits for a request without consuming its bytes. Returns `None` if the client closes the
+    /// connection, the server stops, or the head of the request is invalid or exceeds 64 KiB.
     pub(super) fn wait(stream: &TcpStream, closed: &AtomicBool) -> io::Result<Option<Self>> {
         stream.set_read_timeout(Some(POLL_INTERVAL))?;
         let mut head = vec![0; MAX_HEAD_BYTES];

@@ -84,7 +84,8 @@ pub(super) enum ConnectionFate {
     Close,
 }
 
-/// Sends a response with a fault of the transmission. Adds the bytes of the body to `bytes`.
+/// Sends a response with a fault of the transmission. Adds the number of sent body bytes to
+/// `bytes`.
 pub(super) fn send(
     stream: &mut TcpStream,
     response: &TestResponse,
