@@ -33,7 +33,7 @@ enum Part {
     Script(&'static str),
 }
 
-/// The parts of each measurement, with their weights in the distribution of the time.
+/// The programs of each measurement. The time of a program is proportional to its weight.
 const PARTS: [(&str, f64, Part); 12] = [
     ("tests", 2.0, Part::Tests),
     ("g1", 2.0, Part::Measurement),

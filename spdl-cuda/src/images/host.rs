@@ -33,7 +33,7 @@ impl HostDecoder {
     ///
     /// # Errors
     /// Errors of the host decoder. If decoding on the host is disabled, `device_error`, or
-    /// `Unsupported`.
+    /// `Unsupported` without a `device_error`.
     pub(super) fn decode(
         &mut self,
         encoded: &[u8],

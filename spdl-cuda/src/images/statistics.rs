@@ -97,7 +97,7 @@ pub struct ImageStatistics {
     /// Number of images that failed: neither the device nor the host decoded them, or device memory
     /// was too small for the pixels that the host decoded.
     pub failed: u64,
-    /// The reason why nvJPEG is missing.
+    /// The reason why nvJPEG is missing; `None` if nvJPEG was found or is disabled.
     pub missing: Option<String>,
 }
 

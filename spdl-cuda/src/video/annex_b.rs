@@ -66,8 +66,8 @@ impl<'a> AccessUnits<'a> {
     /// Splits a stream.
     ///
     /// # Errors
-    /// `InvalidArgument` for codecs other than H.264 and HEVC; `Corrupt` if the stream does not
-    /// start with a start code.
+    /// `InvalidArgument` for codecs other than H.264 and HEVC; `Corrupt` if the stream is not
+    /// empty and does not start with a start code.
     pub fn new(stream: &'a [u8], codec: VideoCodec) -> Result<Self> {
         let syntax = match codec {
             VideoCodec::H264 => Syntax::H264,

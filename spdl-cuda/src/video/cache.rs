@@ -23,7 +23,7 @@ pub(crate) struct DecoderConfig {
 /// Decode surfaces in addition to the minimum of the stream, so that pictures can be decoded while
 /// earlier pictures wait for output.
 const EXTRA_SURFACES: u32 = 4;
-/// Not all devices support more surfaces.
+/// Maximum number of decode surfaces, unless the stream needs more: not all devices support more.
 const MAX_SURFACES: u32 = 32;
 
 impl DecoderConfig {
@@ -51,7 +51,8 @@ impl DecoderConfig {
     }
 }
 
-/// Rounds a side up by at most an eighth, to a multiple of 16 or of a larger power of two.
+/// Rounds a side up to a multiple of 16, or of a larger power of two that is at most an eighth of
+/// the side.
 fn rounded_side(side: u32) -> u32 {
     let step = (side / 16).checked_next_power_of_two().map_or(16, |step| step.max(16));
     side.checked_next_multiple_of(step).unwrap_or(side)

@@ -105,7 +105,7 @@ impl SharedDecoders {
     /// The configuration of a decoder for a video.
     ///
     /// # Errors
-    /// `Unsupported` if the device does not decode the video.
+    /// `Unsupported` if the device does not decode the video; errors of the driver.
     pub(crate) fn config_for(&self, video: &VideoFormat) -> Result<DecoderConfig> {
         let capability = self.capability(video.codec, video.chroma, video.bits)?;
         if let Some(reason) = capability.refusal(video) {

@@ -50,8 +50,9 @@ impl<'a> IvfFile<'a> {
     /// Parses the file header.
     ///
     /// # Errors
-    /// `Corrupt` if the signature is missing, `Truncated` if the file ends inside the header,
-    /// `Unsupported` for other codecs.
+    /// `Corrupt` if the signature is missing; `Truncated` if the file ends inside the header;
+    /// `Unsupported` for codecs other than VP8, VP9 and AV1, for versions other than 0, and for
+    /// headers of less than 32 bytes.
     pub fn new(file: &'a [u8]) -> Result<Self> {
         if !file.starts_with(b"DKIF") {
             return Err(Error::new(

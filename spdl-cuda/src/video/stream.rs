@@ -82,7 +82,7 @@ impl VideoStream {
     /// Returns the next decoded frame in display order, if any.
     ///
     /// If a frame could not be decoded, the error (for example `Corrupt`) affects only this frame.
-    /// The key of the error is the number of the frame.
+    /// The key of the error has the number and the timestamp of the frame.
     pub fn next_frame(&mut self) -> Option<Result<VideoFrame>> {
         self.parser.session().next_frame()
     }

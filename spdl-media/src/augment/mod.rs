@@ -2,8 +2,9 @@
 //! torchvision's v2 transforms.
 //!
 //! - [`Augmenter`] applies a list of [`Augment`]s in place, and keeps their scratch memory.
-//! - Random numbers come only from [`SampleRng`](spdl_core::SampleRng), so they depend on seed, epoch, sample and stage.
-//!   They have the same distributions as in torchvision, but different values.
+//! - Random numbers are drawn only from [`SampleRng`](spdl_core::SampleRng), so they depend on
+//!   seed, epoch, sample and stage. They have the same distributions as in torchvision, but
+//!   different values.
 //! - [`functional`] has the operations with explicit parameters.
 //! - [`Mixup`] and [`CutMix`] work on whole batches, and so does [`RandomErasing`] as a stage after
 //!   the normalisation.

@@ -5,8 +5,8 @@ use std::io;
 
 use spdl_core::{Error, ErrorKind};
 
-/// Converts an I/O error of a decoder that reads from memory: its only cause is that the input ends
-/// early.
+/// Converts an I/O error of a decoder that reads from memory: `UnexpectedEof` means that the input
+/// ends early, and all other kinds are errors of the format.
 pub(super) fn read_error(format: &str, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => {

@@ -97,7 +97,10 @@ impl FormatReader for Jxl {
         if found != (job.info.size, pixel.bytes()) {
             return Err(errors::corrupt(
                 Self::NAME,
-                format!("frame of {found:?} in an image of {}", job.info.size),
+                format!(
+                    "size and channels {found:?} of the first frame contradict the image size {}",
+                    job.info.size
+                ),
             ));
         }
         let limits = job.limits.after(floats, job.info.size)?;

@@ -206,7 +206,11 @@ impl DecodeRequest {
         if out.size() != region.size() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("output of {} pixels for a region of {} pixels", out.size(), region.size()),
+                format!(
+                    "output of {} pixels does not match the region of {} pixels",
+                    out.size(),
+                    region.size()
+                ),
             ));
         }
         Ok(region)

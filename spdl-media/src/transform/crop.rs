@@ -24,7 +24,7 @@ pub enum Mode {
     #[default]
     Eval,
     /// Random: crop 8 % to 100 % of the area with an aspect ratio of 3:4 to 4:3, and flip
-    /// horizontally with probability ½. The draw depends on the seed and the sample only.
+    /// horizontally with probability ½. The draw depends only on seed, epoch, sample and stage.
     Train,
 }
 

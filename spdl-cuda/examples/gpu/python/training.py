@@ -21,7 +21,7 @@ CASE = "training of ViT-B/16"
 
 
 def model_of(measurement: Measurement, torch: Any) -> Any:
-    """Return ViT-B/16 with 1,000 classes, and the name of its library."""
+    """Return ViT-B/16 with 1,000 classes, and its origin; in a tiny run, a small model."""
     if measurement.is_tiny:
         return torch.nn.Sequential(
             torch.nn.AvgPool2d(32), torch.nn.Flatten(), torch.nn.Linear(147, 1000)

@@ -93,8 +93,8 @@ pub fn affine(
 }
 
 /// Rotates counter-clockwise by `angle` degrees around `center` (`None`: the image centre); the
-/// size does not change. For `fill`, see [`affine`]. Rotations by 180 degrees, and by multiples of
-/// 90 degrees for square images, are exact.
+/// size does not change. For `fill`, see [`affine`]. Around the image centre, rotations by 180
+/// degrees are exact, and so are rotations of square images by multiples of 90 degrees.
 ///
 /// # Errors
 /// `InvalidArgument` if a number is not finite.

@@ -254,7 +254,7 @@ impl ScanDecoder {
         for (component, bits) in unknown[..frame.components.len()].iter().enumerate() {
             if self.quantization[component].is_none() || (bits[0].is_none() && limits.is_strict()) {
                 return Err(corrupt(
-                    format!("corrupt JPEG: EOI marker before a scan of component {component}"),
+                    format!("corrupt JPEG: EOI marker before the DC scan of component {component}"),
                     end,
                 ));
             }

@@ -95,7 +95,7 @@ pub(super) fn read_jpeg(
         let most = part.size().pixels() * MAX_BYTES_PER_PIXEL + MAX_HEADER_BYTES as u64;
         if grid.count() > 1 && data.len() as u64 > most {
             let message = format!(
-                "{} bytes of JPEG for a strip or tile of {} pixels",
+                "{} bytes of JPEG are too many for a strip or tile of {} pixels",
                 data.len(),
                 part.size()
             );
@@ -115,8 +115,10 @@ pub(super) fn read_jpeg(
         if !(part.width..=chunk_size.0).contains(&found.width)
             || !(part.height..=chunk_size.1).contains(&found.height)
         {
-            let message =
-                format!("JPEG of {found} pixels in a strip or tile of {} pixels", part.size());
+            let message = format!(
+                "JPEG size {found} does not match the strip or tile of {} pixels",
+                part.size()
+            );
             return Err(cut(part.top, errors::corrupt(NAME, message)));
         }
         pixels += found.pixels();

@@ -118,7 +118,7 @@ impl Tiff {
         if (reader.bits, reader.channels) != (1, 1) || decoder.get_chunk_type() != ChunkType::Strip
         {
             return Err(
-                unsupported("CCITT compression with other than 1 bit per pixel in strips").into()
+                unsupported("CCITT compression other than of strips with 1 bit per pixel").into()
             );
         }
         let number = |decoder: &mut Reader<'_>, tag, default: u32| -> Result<u32> {
