@@ -12,7 +12,7 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Labeled(NamedTuple):
-    """Paths of images, and the class of each."""
+    """Paths of images, and the class number of each image."""
 
     paths: list[Path]
     labels: list[int]

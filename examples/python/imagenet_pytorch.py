@@ -5,8 +5,8 @@
     python examples/python/imagenet_pytorch.py imagenet/train --val imagenet/val --size 224
     torchrun --nproc-per-node 8 examples/python/imagenet_pytorch.py imagenet/train
 
-Requires `spdl-rs` and `torch`. With `torchrun`, each process is a rank: each rank loads a part of
-the images, and all ranks have the same number of batches. Batches are normalised float32 arrays in
+Requires `spdl-rs` and `torch`. With `torchrun`, each process is a rank. The ranks divide
+the images among them, and have the same number of batches. Batches are normalised float32 arrays in
 NCHW layout, which PyTorch uses without a copy.
 """
 
@@ -83,7 +83,7 @@ def loaders(options: argparse.Namespace) -> tuple[ImageLoader, ImageLoader, int]
     }
     # All ranks need the same number of batches: each step synchronises the gradients.
     training: dict[str, Any] = {**both, "train": True, "drop_last": True}
-    # Each image is evaluated exactly once, so some ranks have one image more.
+    # Each image is evaluated exactly once, so some ranks have one more image.
     evaluation: dict[str, Any] = {**both, "remainder": "uneven"}
     if options.val:
         train = ImageLoader(options.data, **training)

@@ -63,11 +63,14 @@ TASK = re.escape("`async def task_hook(self, input_item=None)`")
         (lambda info: "hook", f"must return a list of TaskHooks for {STAGE}.*not 'hook'"),
         (
             lambda info: [3],
-            f"^task_hook_factory returned 3 for {STAGE}, which is not a TaskHook: it has no method",
+            f"^task_hook_factory returned 3 instead of a TaskHook for {STAGE}: the value has no method",
         ),
-        (lambda info: [None], f"returned None for {STAGE}, which is not a TaskHook"),
-        (lambda info: [OnlyStage()], "not a TaskHook: it has no method task_hook"),
-        (lambda info: [Right], rf"returned the class Right for {STAGE}.*as in \[Right\(\)\]"),
+        (lambda info: [None], f"returned None instead of a TaskHook for {STAGE}: the value has"),
+        (lambda info: [OnlyStage()], "instead of a TaskHook for .*has no method task_hook"),
+        (
+            lambda info: [Right],
+            rf"returned the class Right instead of a TaskHook for {STAGE}.*as in \[Right\(\)\]",
+        ),
         (lambda: [], f"^task_hook_factory is called with one argument, the StageInfo of {STAGE}"),
         (
             lambda info: [TakesNoItem()],

@@ -1,4 +1,4 @@
-"""Data loading for training: images from disk or object stores to batches, in Rust threads.
+"""Data loading for training: Rust threads load images from disk or object stores as batches.
 
 `ImageLoader` turns a folder, shards or a list of images into batches of arrays. `spdl_rs.pipeline` runs
 your own Python functions as concurrent stages, with the interface of SPDL (`import spdl_rs as spdl`).
@@ -23,8 +23,8 @@ your own Python functions as concurrent stages, with the interface of SPDL (`imp
 (2, 64, 64, 3) uint8 [0 0]
 (2, 64, 64, 3) uint8 [1 1]
 
-All exceptions derive from `SpdlError`, and also from the matching exception of Python: `NotFoundError`
-is a `FileNotFoundError`. `loader.stats()` and `loader.diagnose()` report what limits the throughput.
+All exceptions derive from `SpdlError`, and also from the matching built-in exception: `NotFoundError` is a
+`FileNotFoundError`. `loader.stats()` and `loader.diagnose()` report what limits the throughput.
 
 Terms: <https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md>.
 """

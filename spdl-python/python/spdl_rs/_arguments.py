@@ -99,7 +99,7 @@ def whole(
 
 
 def shown(value: object) -> str:
-    """Describes a value in error messages: its `repr` if that is short, else its type."""
+    """Describes a value in error messages: a number or string by its `repr`, others by their type."""
     if isinstance(value, int) and abs(value) >> 64:
         return f"a number of {value.bit_length()} bits"
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
@@ -122,7 +122,7 @@ def reals(name: str, value: Any, *counts: int) -> tuple[float, ...]:
     values = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(values) not in counts:
         wanted = " or ".join(map(str, counts))
-        raise TypeError(f"{name} must be a tuple of {wanted} numbers, not {value!r}")
+        raise TypeError(f"{name} must be a tuple or list of {wanted} numbers, not {value!r}")
     return tuple(real(name, number) for number in values)
 
 
@@ -148,7 +148,7 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 def layout(value: Any) -> str:
     """Returns `value` if it is a memory layout of samples that NumPy can represent."""
     if not isinstance(value, str):
-        raise TypeError(f'layout must be "nhwc-u8" or "nchw-f32", not {value!r}')
+        raise TypeError(f'layout must be a str such as "nhwc-u8" or "nchw-f32", not {value!r}')
     if value in ("nhwc-bf16", "nchw-bf16"):
         order, _ = value.split("-")
         raise NotImplementedError(

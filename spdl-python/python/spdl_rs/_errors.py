@@ -14,7 +14,7 @@ class SpdlError(Exception):
     key: str | None
     """The key of the sample that failed, usually a path. Bytes that are not UTF-8 appear as `\\xff`."""
     stage: str | None
-    """The stage of the pipeline that failed: `source`, `fetch`, `decode` or `upload`."""
+    """The name of the stage that failed, as in statistics, for example `fetch` or `decode`."""
     kind: str
     """The error kind as in statistics, for example `truncated` or `not-found`."""
     offset: int | None
@@ -54,7 +54,7 @@ class PermissionDeniedError(SpdlError, PermissionError):
 
 
 class IoError(SpdlError, OSError):
-    """Another error of the operating system or a device."""
+    """An input/output error that has no more specific class."""
 
 
 class UnavailableError(SpdlError, OSError):
@@ -86,7 +86,7 @@ class UnsupportedError(DataError):
 
 
 class LimitExceededError(DataError):
-    """The image exceeds the limits of pixels or bytes."""
+    """The data exceed a limit, for example of the bytes of a file or the pixels of an image."""
 
 
 class InvalidArgumentError(SpdlError, ValueError):
@@ -130,7 +130,7 @@ class CudaFallbackWarning(UserWarning):
 
 
 class DatasetWarning(UserWarning):
-    """A part of a data set was left out or is suspicious."""
+    """A data set was opened, but files are ignored, labels are missing, or no batch remains."""
 
 
 _BY_KIND: dict[str, type[SpdlError]] = {

@@ -30,7 +30,7 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
     loader that resumes from the state delivers the batch. (Direct calls of `next` have no such guarantee:
     Python may handle a signal between the return of `next` and the assignment of its result.)
 
-    Calling `close` or dropping the iterator stops the work. The iterator is also a context manager:
+    Calling `close` or dropping the iterator stops loading. The iterator is also a context manager:
 
     >>> loader = ImageLoader("photos", batch_size=2, size=32)
     >>> with iter(loader) as batches:
@@ -80,7 +80,7 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
         return self._number
 
     def close(self) -> None:
-        """Stops the work. Batches that were not taken are lost; arrays that you hold stay valid."""
+        """Stops loading. Batches that were not taken are lost; arrays that you hold stay valid."""
         self._run.close()
 
     def stats(self) -> Statistics:
@@ -99,7 +99,7 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
 def import_numpy() -> None:
     """Imports NumPy before the first epoch of a loader, because batches are NumPy arrays.
 
-    The import takes as long as a few batches.
+    The import takes about as long as loading a few batches.
     """
     if "numpy" not in sys.modules:
         # If Ctrl-C interrupts the import, NumPy raises ImportError and cannot be imported again.

@@ -39,11 +39,11 @@ class ImageLoader:
     the arrays. Their memory is recycled after the last reference is dropped. Decoders write into the
     batch without copies.
 
-    The batches are a pure function of the data, `seed` and the number of the epoch. The batches do not
-    depend on `threads`, timing, or whether a run was interrupted and resumed. A waiting loader releases
-    the GIL and handles Ctrl-C immediately. Leaving the loop by `break` or an exception stops the work.
-    Threads may share a loader: each `iter` starts a separate epoch, and each batch of a shared iterator
-    is delivered to one thread.
+    The data, the arguments (such as `seed`) and the number of the epoch determine the batches. The batches
+    do not depend on `threads`, on timing, or on whether an epoch was interrupted and resumed. A waiting
+    loader releases the GIL and handles Ctrl-C immediately. Leaving the loop by `break` or an exception
+    stops loading. Threads may share a loader: each `iter` starts a separate epoch, and each batch of a
+    shared iterator is delivered to one thread.
 
     Args:
         source: Where the images are: a folder, an address, or a list.
@@ -105,14 +105,15 @@ class ImageLoader:
             the warning counts them. An empty string counts as no label.
         classes: The names of the classes, in the order of their numbers, if the labels of tar shards,
             TFRecord or MDS are names. For Parquet and lists of files, the class names are all distinct
-            values of the label column, sorted by their bytes. Such a column must contain either integers
-            or names. If a column mixes both, `ValueError` is raised and names the row, except for Parquet
-            with `classes`. For folders and lists of files, `classes` is an error, because they define
-            their own classes.
+            values of the label column, sorted by the bytes of the names. Such a column must contain either
+            integers or names. If a column mixes both, `ValueError` is raised and names the row, except for
+            Parquet with `classes`. For folders and lists of files, passing `classes` raises
+            `InvalidArgumentError`, because they define their own classes.
         cache: A local folder that caches files, so that each file is read from its store only once. Several
             runs and ranks may share the folder. If not all files fit, a fixed subset is cached.
-        cache_size: The size limit of the folder `cache` in bytes.
-        cache_memory: The size limit of a cache in memory in bytes; works with and without `cache`.
+        cache_size: The size limit of the folder `cache` in bytes. Default: 10,000,000,000.
+        cache_memory: The size limit of a cache in memory in bytes; works with and without `cache`. Default:
+            0, no cache in memory.
         device: Where batches are delivered. `"cpu"`: NumPy arrays. `"cuda"`, `"cuda:1"` and so on:
             `spdl_rs.cuda.DeviceArray`s on that GPU. Batches are assembled in pinned memory and uploaded
             ahead of your loop; only the stream that uses a batch waits for its transfer. `"auto"`:
@@ -137,16 +138,16 @@ class ImageLoader:
         ValueError: An argument is out of range (`InvalidArgumentError` is a subclass).
         CudaUnavailable: `device` requires a CUDA device and no device is usable, or `decode="device"` is
             set and nvJPEG is not available.
-        NotImplementedError: `layout` requires `bf16`.
+        NotImplementedError: `layout` specifies `bf16`.
         ImportError: `allocator` is `"torch"` and PyTorch is not installed.
         TypeError: An argument has the wrong type.
 
     Iteration raises `NotFoundError`, `PermissionDeniedError` or `IoError` if a file cannot be read, and
-    `DataError` if it cannot be decoded; `error.key` names the file. Reads from stores are retried for a
-    while before `UnavailableError` or `TimedOutError` is raised. Retries end after 2 seconds if connections
+    `DataError` if it cannot be decoded; `error.key` names the file. Reads from stores are retried up to a
+    time limit before `UnavailableError` or `TimedOutError` is raised. The limit is 2 seconds if connections
     are refused or the host name is unknown and the store has never responded. Failed attempts are logged
-    under `spdl_rs` while the data set is opened. `CudaError` is raised if the device or its allocator
-    fails or its memory is full.
+    under `spdl_rs` while the data set is opened. `CudaError` is raised if the device or its allocator fails
+    or its memory is full.
 
     >>> loader = ImageLoader("photos", batch_size=3, size=32, layout="nchw-f32")
     >>> len(loader), loader.class_to_idx
@@ -317,7 +318,7 @@ class ImageLoader:
         return batches
 
     def __len__(self) -> int:
-        """The number of batches in a full epoch of this rank if `on_error="skip"` drops no image."""
+        """The number of batches in a full epoch of this rank, if no image is dropped."""
         full, rest = divmod(self._settings.images_of_rank(len(self._images)), self._batch_size)
         return full + (rest > 0 and not self._drop_last)
 

@@ -129,10 +129,10 @@ class VideoDecoder:
 
 @disjoint_base
 class PlacedArray:
-    """Device memory with the shape and dtype of an array in it.
+    """An array in device memory: the memory, a byte offset, a shape and a dtype.
 
-    Created without running Python code, so that no signal handler runs after a batch is counted as
-    delivered and before it is returned.
+    Created without running Python code, so that no signal handler runs between counting a batch as
+    delivered and returning it.
     """
 
     def __new__(
@@ -149,7 +149,8 @@ class PlacedArray:
 
 @final
 class Staging:
-    """Pinned bytes that NumPy writes before an upload. No views may exist during the upload."""
+    """Pinned bytes that NumPy writes before an upload. No NumPy view of the bytes may exist during the
+    upload."""
 
     def __new__(cls, device: CudaDevice, nbytes: int) -> Staging: ...
     @property
@@ -341,8 +342,7 @@ class Epoch:
 class BatchIterator:
     """The batches of an epoch, as NumPy or device arrays.
 
-    No Python code, such as a signal handler, runs after a batch is counted as delivered and before it is
-    returned.
+    No Python code, such as a signal handler, runs between counting a batch as delivered and returning it.
     """
 
     def __new__(cls, epoch: Epoch) -> Self: ...
@@ -351,7 +351,8 @@ class BatchIterator:
 
 @final
 class Monitor:
-    """Statistics and position of an epoch or pipeline, even after its end. Does not keep the run alive."""
+    """Statistics and position of an epoch or pipeline, even after its end. Does not keep the epoch or
+    pipeline alive."""
 
     def __new__(cls) -> Monitor: ...
     def statistics(self) -> Statistics: ...

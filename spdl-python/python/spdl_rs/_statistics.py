@@ -22,8 +22,8 @@ class StageStatistics(TypedDict):
     """Statistics of one stage."""
 
     name: str
-    """`source`, `fetch` or `decode`; `upload` if batches go to a device; `group`, `nvjpeg` and `batch` if
-    the device decodes."""
+    """For `ImageLoader`: `source`, `fetch` or `decode`; `upload` if batches are sent to a device; `group`,
+    `nvjpeg` and `batch` if the device decodes."""
     kind: str
     """`source`, `async` (waits for I/O), `cpu` (computes) or `fill` (writes into batches)."""
     concurrency: int

@@ -1,4 +1,4 @@
-"""A hook that reports which parts of this package a program uses.
+"""A hook that reports which classes and functions of this package a program uses.
 
 Nothing is recorded, written or sent anywhere unless you set a hook:
 
@@ -29,7 +29,7 @@ _reported: set[str] = set()
 
 
 def set_hook(hook: Hook | None) -> None:
-    """Sets a function that is called when this process first uses a part of the package.
+    """Sets a function that is called at the first use of each reported class or function.
 
     Args:
         hook: Called with a name, such as `spdl_rs.pipeline.PipelineBuilder`, and optional metadata

@@ -4,7 +4,7 @@
 |---|---|
 | find out what is missing for CUDA | `status` |
 | batches on a device | `ImageLoader(..., device="cuda")` |
-| memory in use, recycled or pinned | `memory_statistics`, `release` |
+| statistics of device memory; freeing unused memory | `memory_statistics`, `release` |
 | how often `device="auto"` used the host | `fallbacks` |
 | statistics of video decoding | `video_statistics` |
 

@@ -36,8 +36,8 @@ class DeviceArray(_spdl_rs.PlacedArray):
     After the last reference is dropped, the memory is recycled once the streams that use it have finished
     the work that was queued before.
 
-    Instances are created by `ImageLoader(..., device="cuda")` and `spdl_rs.io.transfer_tensor`. The
-    class has no public constructor.
+    Instances are created by `ImageLoader(..., device="cuda")` and by functions of `spdl_rs.io`, such as
+    `transfer_tensor` and `decode_image_nvjpeg`. The class has no public constructor.
     """
 
     __slots__ = ("__weakref__",)

@@ -82,7 +82,7 @@ def memory_statistics(
 
 
 def release() -> None:
-    """Returns all recyclable device memory to the driver.
+    """Returns all unused device memory to the driver, or to the allocator that it came from.
 
     Memory in use is returned when its arrays are dropped. The next use of a device opens it again, which
     is slow.

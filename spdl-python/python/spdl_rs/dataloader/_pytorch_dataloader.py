@@ -137,8 +137,8 @@ def get_pytorch_dataloader(
     Raises:
         ValueError: An argument is out of range, arguments are inconsistent, or the data set is
             iterable-style.
-        TypeError: An argument has the wrong type, the data set has no `__getitem__`, or an object for
-            worker processes cannot be pickled.
+        TypeError: An argument has the wrong type, the data set has neither `__getitem__` nor
+            `__getitems__`, or an object for worker processes cannot be pickled.
         ModuleNotFoundError: The arguments need PyTorch, which is not installed.
 
     >>> from spdl_rs.dataloader import get_pytorch_dataloader
@@ -152,7 +152,7 @@ def get_pytorch_dataloader(
         )
     if not (hasattr(type(dataset), "__getitem__") or hasattr(type(dataset), "__getitems__")):
         raise TypeError(
-            f"dataset must have __getitem__ and a length, but {type(dataset).__name__!r} has not"
+            f"dataset must have __getitem__ or __getitems__; {type(dataset).__name__!r} objects have neither"
         )
     _check(
         worker_init_fn=worker_init_fn is not None,

@@ -26,7 +26,8 @@ an exception.
 `Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` can be called with one item. As stages of a pipeline,
 these operators run in Rust, without the GIL.
 
-Names that SPDL has and this package lacks, such as `load_video`, raise an error that names the alternative.
+Access to a name that SPDL has and this package lacks, such as `load_video`, raises an exception that names
+the alternative.
 """
 
 import importlib

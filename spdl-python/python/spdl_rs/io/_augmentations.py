@@ -171,12 +171,12 @@ class RandomAdjustSharpness(Augmentation):
 
 @dataclass(frozen=True)
 class RandomRotation(Augmentation):
-    """Rotates the image. The size stays the same; corners outside the image are cropped.
+    """Rotates the image. The size stays the same; corners that leave the frame are cropped.
 
     Args:
         degrees: The counter-clockwise angle. A number `x`: drawn from `-x` to `x`. A pair: the minimum and
             maximum.
-        interpolation: How values between pixels are computed.
+        interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
         center: The centre of rotation in pixels from the upper left corner. `None`: the centre of the
             image.
         fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
@@ -205,7 +205,7 @@ class RandomAffine(Augmentation):
         scale: The minimum and maximum factor.
         shear: The angle in degrees. A number `x`: drawn from `-x` to `x`, along the x axis. A pair: the
             minimum and maximum along x. Four numbers: the minimum and maximum along x, then along y.
-        interpolation: How values between pixels are computed.
+        interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
         fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
         center: The centre of rotation, scaling and shear in pixels from the upper left corner. `None`: the
             centre of the image.
@@ -247,7 +247,7 @@ class RandomPerspective(Augmentation):
     Args:
         distortion_scale: How far a corner may move, as a fraction of half the width and height.
         p: The probability of the transform.
-        interpolation: How values between pixels are computed.
+        interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
         fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
     """
 
@@ -292,7 +292,7 @@ class RandomErasing(Augmentation):
         value: Any = self.value
         if isinstance(value, str):
             if value != "random":
-                raise ValueError(f'value must be a level, three levels or "random", not {value!r}')
+                raise ValueError(f'value must be a number, three numbers or "random", not {value!r}')
             value = None
         elif isinstance(value, (tuple, list)):
             value = check.reals("value", value, 3)
@@ -307,9 +307,9 @@ class RandAugment(Augmentation):
 
     Args:
         num_ops: The number of operations.
-        magnitude: The index of the magnitude, from 0.
-        num_magnitude_bins: The number of magnitudes.
-        interpolation: How values between pixels are computed.
+        magnitude: The index of the magnitude, 0 to `num_magnitude_bins - 1`.
+        num_magnitude_bins: The number of magnitudes, at least 2.
+        interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
         fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
 
     >>> from spdl_rs.io import DecodeImage, RandAugment
@@ -336,8 +336,8 @@ class TrivialAugmentWide(Augmentation):
     """Applies one random operation of a random magnitude.
 
     Args:
-        num_magnitude_bins: The number of magnitudes.
-        interpolation: How values between pixels are computed.
+        num_magnitude_bins: The number of magnitudes, at least 2.
+        interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
         fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
     """
 
@@ -359,7 +359,7 @@ class AutoAugment(Augmentation):
     """Applies a random pair of operations from the policy that was learned for ImageNet.
 
     Args:
-        interpolation: How values between pixels are computed.
+        interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
         fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
     """
 
@@ -381,9 +381,9 @@ class AugMix(Augmentation):
         severity: The number of magnitudes to draw from, starting with the weakest, 1 to 10.
         mixture_width: The number of chains.
         chain_depth: The number of operations per chain; -1: drawn from 1 to 3.
-        alpha: The parameter of the distributions of weights, positive.
+        alpha: The parameter of the Dirichlet and beta distributions of the weights, positive.
         all_ops: Whether to include brightness, colour, contrast and sharpness.
-        interpolation: How values between pixels are computed.
+        interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
         fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
     """
 

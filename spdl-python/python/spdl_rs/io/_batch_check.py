@@ -18,7 +18,7 @@ _MAX_LISTED = 3
 def mismatched(items: Sequence[BatchItem]) -> list[int]:
     """Returns the indices of images that differ from the majority.
 
-    Images differ by type, shape, or presence of a label. In a tie, the kind of the first image wins.
+    Images differ by dtype, shape, or presence of a label. In a tie, the kind of the first image wins.
     """
     kinds = [_kind(item) for item in items]
     most, _ = Counter(kinds).most_common(1)[0]

@@ -33,8 +33,8 @@ class NvDecDecoder:
 
     `decode_packets` decodes packets and returns the frames that are complete; `flush` ends the video and
     returns the last frames. `streaming_decode_packets` does both. `init_buffer` limits the number of frames
-    per array. Frames are returned in presentation order, with a delay of some packets. Only the stream of the
-    `device_config` waits for the arrays.
+    per array. Frames are returned in presentation order, so a frame may be returned several packets after
+    its own packet. Only the stream of the `device_config` waits for the arrays.
 
     A corrupt frame raises `CorruptError` with its number in `error.key`; errors are not concealed. The other
     frames remain available, for example through `flush`. After any other error the decoder is unusable.
@@ -192,19 +192,19 @@ def nvdec_decoder(
     (7, 3, 1080, 1920)
     >>> nvdec_decoder(None, "h264", scale_width=320, scale_height=240)
     Traceback (most recent call last):
-    ValueError: NV12 frames cannot be resized: scale_width requires pix_fmt="rgb"
+    ValueError: NV12 frames cannot be resized: scale_width requires pix_fmt="rgb" or "bgr"
     """
     check.choice("pix_fmt", pix_fmt, ("nv12", "rgb", "bgr"))
     check.flag("use_cache", use_cache)
     if not isinstance(codec, str):
-        raise TypeError(f'codec must be "h264" or another name, not {check.shown(codec)}')
+        raise TypeError(f'codec must be a str such as "h264", not {check.shown(codec)}')
     sides = {"left": crop_left, "top": crop_top, "right": crop_right, "bottom": crop_bottom}
     left, top, right, bottom = (
         check.whole(f"crop_{side}", count, 0, _MAX_CROP) for side, count in sides.items()
     )
     size = size_of(scale_width, scale_height)
     if size is not None and pix_fmt == "nv12":
-        raise ValueError('NV12 frames cannot be resized: scale_width requires pix_fmt="rgb"')
+        raise ValueError('NV12 frames cannot be resized: scale_width requires pix_fmt="rgb" or "bgr"')
     decoders, stream = decoders_of(device_config)
     decoder = _spdl_rs.VideoDecoder(decoders, codec, use_cache)
     return NvDecDecoder(decoder, (pix_fmt, (left, top, right, bottom), size), stream)
@@ -287,8 +287,8 @@ def nv12_to_rgb(
             aligned to the most significant bit. With `full_range`, 65,535 is white, whereas white in 10 bits
             is 65,472, so colours may be one level too dark. Without `full_range` any bit depth is exact.
         device_config: The stream that waits for the result. Work queued on the stream so far, for example
-            writing `buf`, is completed first. `None`: the per-thread default stream. Its allocator is not
-            used: memory comes from the allocator of `buf`.
+            writing `buf`, is completed first. `None`: the per-thread default stream. The allocator of
+            `device_config` is not used: memory comes from the allocator of `buf`.
         coeff: The matrix, as `matrix_coefficients` of ITU-T H.273: 1 BT.709; 5 and 6 BT.601; 4 FCC; 7 SMPTE
             240M; 9 BT.2020; 2 (unspecified) BT.709 for 720 rows or more, else BT.601.
         full_range: Whether samples use the full range, instead of 16 to 235 (luma) and 16 to 240 (chroma).

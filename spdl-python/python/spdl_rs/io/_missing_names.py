@@ -13,7 +13,7 @@ _IMAGES = (
     ".pipe(Fetch()).pipe(DecodeImage(size)).aggregate(BatchImages(n)) for batches"
 )
 _WRITING = "audio, video and images cannot be encoded yet; use Pillow to write images"
-_VIDEO = "video cannot be decoded yet"
+_VIDEO = "video cannot be decoded on the CPU yet"
 _AUDIO = "audio can only be read from WAV files yet: use load_wav"
 _MEDIA = f"{_VIDEO}, and {_AUDIO}"
 _DEVICE = "transfer_tensor and transfer_buffer return spdl_rs.cuda.DeviceArray instead"

@@ -54,8 +54,9 @@ class Fetch:
 
     A call raises `NotFoundError`, `PermissionDeniedError` or `IoError` if the file cannot be read. A call
     raises `UnavailableError` or `TimedOutError` if a store does not respond in time, and
-    `LimitExceededError` if the file is too large. `error.key` is the path or address. Items of other types
-    raise `TypeError`. In a pipeline, these exceptions are failures of the stage.
+    `LimitExceededError` if the file is too large. `error.key` is the path or address. Items that are
+    neither a path nor a pair of a path and an integer raise `TypeError`. In a pipeline, these exceptions
+    are failures of the stage.
 
     >>> from spdl_rs.io import Fetch
     >>> data = Fetch()("photos/cat/1.png")
@@ -120,7 +121,7 @@ class DecodeImage:
 
     Raises:
         ValueError: An argument is out of range (`InvalidArgumentError` is a subclass).
-        NotImplementedError: `layout` requires `bf16`.
+        NotImplementedError: `layout` specifies `bf16`.
         TypeError: An argument has the wrong type.
 
     A call raises `DataError` if the bytes cannot be decoded, and `TypeError` for objects without the
@@ -234,7 +235,7 @@ class AugmentImage:
         TypeError: An argument has the wrong type.
         ValueError: `seed` is out of range.
 
-    A call raises `TypeError` for types other than `uint8`, and `ValueError` for other shapes.
+    A call raises `TypeError` for dtypes other than `uint8`, and `ValueError` for other shapes.
 
     >>> from spdl_rs.io import AugmentImage, RandomInvert
     >>> AugmentImage(RandomInvert(p=1))(numpy.full((2, 2, 3), 5, "u1"))[0, 0].tolist()
@@ -299,8 +300,8 @@ class BatchImages:
 
     A call with a list stacks that list. `ValueError` is raised if the list is empty, if shapes or types
     differ, or if only some images have labels. In a pipeline, images of a full batch that differ from the
-    majority are dropped, which counts as one failure; the other images stay for the next batch. At the end
-    of an epoch such a difference ends the pipeline.
+    majority are dropped, which counts as one failure; the other images stay for the next batch. In the
+    incomplete last batch of an epoch, such a difference ends the pipeline.
 
     >>> from spdl_rs.io import BatchImages, DecodeImage, Fetch
     >>> from spdl_rs.pipeline import PipelineBuilder

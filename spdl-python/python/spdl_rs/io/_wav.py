@@ -67,7 +67,7 @@ def load_wav(
         UnsupportedError: The sample format is not supported: A-law, µ-law, ADPCM and so on.
         InvalidArgumentError: A time is negative or not finite, or the part starts after the last frame.
         TypeError: `data` does not support the buffer protocol.
-        ValueError: `data` is not contiguous. All errors above are subclasses of `ValueError`.
+        ValueError: `data` is not contiguous. All errors about data are subclasses of `ValueError`.
 
     >>> import io, wave
     >>> file = io.BytesIO()

@@ -53,7 +53,7 @@ def opened(data: Buffer, max_uncompressed_bytes: int, kind: str) -> _spdl_rs.Zip
     """Opens the central directory of an archive within the size limit."""
     if max_uncompressed_bytes < 0:
         raise ValueError(
-            f"max_uncompressed_bytes must not be negative, not {max_uncompressed_bytes}"
+            f"max_uncompressed_bytes must be at least 0, not {max_uncompressed_bytes}"
         )
     directory = _spdl_rs.ZipDirectory(data)
     claimed = directory.inflated_bytes()

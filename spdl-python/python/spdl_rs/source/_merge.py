@@ -145,7 +145,8 @@ def _draw(generator: random.Random, shares: list[int], bounds: list[int]) -> int
 
 
 def _bernoulli(generator: random.Random, share: int, total: int) -> bool:
-    """Returns true with probability `share / total`: compares random bits with the quotient's."""
+    """Returns true with probability `share / total`: compares random bits with the binary digits of the
+    quotient."""
     rest = share
     while True:
         digit, rest = divmod(2 * rest, total)

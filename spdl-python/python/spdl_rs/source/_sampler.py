@@ -16,7 +16,7 @@ _MAX_ITEMS = 2**63 - 1
 
 
 class _Distributed(Resumable[int]):
-    """The indices of one rank, a part of an order that is the same on all ranks."""
+    """The indices of one rank, taken from an order that is the same on all ranks."""
 
     def __init__(
         self, n: Any, rank: Any, world_size: Any, total: int | None, drop: Any, number: int
@@ -184,8 +184,8 @@ class DistributedRandomSampler(_Distributed):
         world_size: The number of ranks, at least 1, for example `torch.distributed.get_world_size()`.
         num_draws: The number of indices of all ranks in an epoch, at least 1. Default: `n`.
             Without weights, at most `n`.
-        weights: The relative frequency of each item: `n` finite, non-negative numbers. With
-            weights, an item may be drawn more than once in an epoch. Default: all items once.
+        weights: The relative frequency of each item: `n` finite, non-negative numbers. With weights, an
+            item may be drawn more than once in an epoch. Default: no item is drawn more than once.
         seed: The seed of the order, 0 to 2**64 - 1.
         ddp_drop_last_distributed_round: If true, an incomplete last round is left out, so that
             all ranks get the same number of indices. If false, the first ranks may get one more.

@@ -15,9 +15,9 @@ from ._workers import Raised, Workers
 class BatchIterator(ABC):
     """Iterates batches. Threads may share the iterator; each batch goes to one thread.
 
-    A batch is counted only if `next` returns it. If Ctrl-C interrupts `next`, the batch in transit
-    is lost to this iterator, and later calls raise. A new iterator from the loader's state
-    delivers that batch.
+    A batch is counted only if `next` returns it. If Ctrl-C interrupts `next`, the batch in transit is lost
+    to this iterator, and later calls raise `StoppedError`. A new iterator from the loader's state delivers
+    that batch.
 
     Args:
         workers: The workers, which make the batches.

@@ -31,7 +31,7 @@ def restored(
         saved: The result of `snapshot`.
         index_sampler: The sampler.
         generator: The loader's generator.
-        default: If true, the default generator is restored.
+        default: If true, the default generator is restored in the `with` block.
     """
     torch = pytorch()
     if saved is None or torch is None:
@@ -40,7 +40,8 @@ def restored(
     known = _generators(index_sampler, generator)
     if len(known) != len(saved["generators"]):
         raise ValueError(
-            f"the state has {len(saved['generators'])} generators, but this loader has {len(known)}"
+            f"the state has {len(saved['generators'])} random number generators, but this loader has "
+            f"{len(known)}"
         )
     for each, state in zip(known, saved["generators"], strict=True):
         each.set_state(state)

@@ -48,15 +48,15 @@ class Resumable:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position in the latest epoch, as its consumer sees it.
+        """Returns the checkpoint state of the latest epoch, after its delivered batches.
 
-        The state is small: a few numbers, PyTorch's generators if the order is random (5 kB
-        each), and the state of a sampler with `state_dict`. For an iterable data set, the
+        The state is small: counts and settings, the states of PyTorch's generators if the order is random
+        (5 kB each), and the state of a sampler with `state_dict`. For an iterable data set, the
         state contains the state of the data set or its iterator for each worker. Store the state
         with `torch.save` or `pickle`.
 
-        Random orders resume if PyTorch draws them at the start of the epoch, as PyTorch's own
-        samplers do. Other samplers must repeat their order when iterated again, or have
+        Random orders resume if the sampler draws them from PyTorch's generators at the start of the epoch,
+        as PyTorch's own samplers do. Other samplers must repeat their order when iterated again, or have
         `state_dict` and `load_state_dict`.
         """
         with self._lock.held():
@@ -82,7 +82,7 @@ class Resumable:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resumes the epoch of a state with the next iteration. Later epochs are complete.
+        """Makes the next `iter(loader)` resume the epoch of a state. Later epochs are complete.
 
         A state from the end of an epoch starts the next epoch. The number of workers may change,
         except for iterable data sets. An empty mapping resets the loader.
@@ -93,8 +93,8 @@ class Resumable:
         Raises:
             TypeError: `state_dict` is not a mapping.
             ValueError: The state is from another type of loader, from other batches, or from a
-                sampler with another rank, seed or other settings. Errors of the sampler's
-                `load_state_dict` are passed on.
+                sampler with another rank, seed or other settings. Exceptions of the sampler's
+                `load_state_dict` are propagated.
 
         >>> from spdl_rs.torch import DataLoader
         >>> loader = DataLoader("abcd", batch_size=None)

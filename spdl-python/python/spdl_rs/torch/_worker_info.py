@@ -32,7 +32,8 @@ class WorkerInfo:
     num_workers: int
     """The number of workers."""
     seed: int
-    """A seed that differs for each worker and epoch. The loader itself does not use this seed."""
+    """A seed that differs for each worker, and for each epoch unless `persistent_workers` is set. The
+    loader itself does not use this seed."""
     dataset: Any
     """The data set. With several workers and an iterable data set: the worker's shallow copy."""
 

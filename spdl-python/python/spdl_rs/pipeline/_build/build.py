@@ -54,7 +54,7 @@ def build_pipeline(
             `config.set_default_hook_class`, or else no hooks, and native statistics are logged. A native
             operator with hooks is called for each item as a function, with the GIL. To run the operator
             without the GIL, return an empty list.
-        stage_id: The number of the first stage, in names.
+        stage_id: The number of the source in the names of stages; the stages after it count up.
         background_tasks: Functions that create `BackgroundTask`s. Default: the functions set by
             `config.set_default_background_tasks`, if any.
         use_thread_output_queue: Ignored, for compatibility.

@@ -86,8 +86,8 @@ class PipelineBuilder(Generic[T, U]):
         async. An object with `__getitem__` is indexed with the item. A result of `None` drops the item. If
         the function raises, the item is dropped too, within the limit of `max_failures`.
 
-        `spdl_rs.io.Fetch` and `DecodeImage` run in Rust, without the GIL, unless an `executor` is given.
-        Between consecutive native operators, items do not pass through Python.
+        `Fetch`, `DecodeImage` and `AugmentImage` of `spdl_rs.io` run in Rust, without the GIL, unless an
+        `executor` is given. Between consecutive native operators, items do not pass through Python.
 
         Args:
             op: The function.
@@ -173,7 +173,8 @@ class PipelineBuilder(Generic[T, U]):
                 and must return as many elements; the results are merged in the original order.
 
         Raises:
-            ValueError: There are no paths, or a path contains something other than a stage.
+            ValueError: There are no paths, a path contains something other than a stage, or `batched` is
+                set and a path contains a native operator.
             TypeError: `router` is not callable, or an argument has the wrong type.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
@@ -195,9 +196,9 @@ class PipelineBuilder(Generic[T, U]):
         These stages form a region. Each of several processes runs all these stages as one pipeline: an item is
         sent to a process, and its result is sent back. So with n processes, a stage processes up to
         n × `concurrency` items at the same time. Results arrive in any order. Each process makes separate
-        lists and aggregates. The `executor`s of the stages are not used. All parts of the stages must be
-        picklable, and scripts must start processes under `if __name__ == "__main__":`, as for
-        `iterate_in_subprocess`.
+        lists and aggregates. The `executor`s of the stages are not used. The functions of the stages and
+        all other arguments must be picklable. Scripts must start processes under
+        `if __name__ == "__main__":`, as for `iterate_in_subprocess`.
 
         Failures are handled as in other stages: they are logged in this process, keep their types, and count
         against one failure budget. A process that ends unexpectedly ends the pipeline immediately with a

@@ -44,7 +44,7 @@ def run_pipeline_in_subprocess(
     `PriorityThreadPoolExecutor` is.
 
     Args:
-        config_or_builder: The pipeline. A builder is deprecated.
+        config_or_builder: The configuration. A `PipelineBuilder` is accepted, but deprecated.
         num_threads, max_failures, report_stats_interval, queue_class, task_hook_factory, \
 background_tasks, use_thread_output_queue: See `build_pipeline`.
         kwargs: See `iterate_in_subprocess`.

@@ -120,7 +120,7 @@ def _add_notes(error: BaseException, *notes: str) -> None:
 
 
 class Cancelled(StoppedError):
-    """The pipeline was stopped before an executor started the call."""
+    """Raised in calls and waits that end because the pipeline was stopped."""
 
 
 class FatalStageError(Exception):
@@ -142,7 +142,9 @@ def as_exception(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception):
         return error
-    wrapped = RuntimeError(f"the code raised {type(error).__name__}, which is not an Exception")
+    wrapped = RuntimeError(
+        f"a function or hook raised {type(error).__name__}, which is not a subclass of Exception"
+    )
     wrapped.__cause__ = error
     return wrapped
 

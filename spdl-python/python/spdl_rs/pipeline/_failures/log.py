@@ -30,8 +30,8 @@ def set_compact_log(value: bool | None) -> None:
     """Sets whether each failure is logged in one line, without a traceback.
 
     Args:
-        value: `None`: the value of the environment variable `SPDL_PIPELINE_COMPACT_LOG` (1 or 0), by default
-            with tracebacks.
+        value: `None`: the environment variable `SPDL_PIPELINE_COMPACT_LOG` decides (1 or 0); if the
+            variable is not set, failures are logged with tracebacks.
     """
     global _compact
     _compact = value
@@ -45,8 +45,8 @@ def is_compact() -> bool:
 def log_failure(what: str, error: BaseException, on: str = "") -> None:
     """Logs that `what` failed, optionally `on` an item.
 
-    The first failures of one type at one place are logged with tracebacks. Later failures of that type are
-    logged in one line, and with tracebacks at level DEBUG.
+    The first 3 failures of one type at the same line are logged with tracebacks. Later failures of that
+    type are logged in one line, and with tracebacks at level DEBUG.
     """
     count = _counted(what, error) if on else 1
     on = f" on {on}" if on else ""

@@ -1,8 +1,8 @@
 """Names of stages. A full name has the form `14:2.0.1:decode`.
 
-The full name consists of the number of the pipeline, the place of the stage, and its plain name, which the
-user gave. The local name is the full name without the number. Engine stages that belong to a stage have its
-full name with a suffix, for example `/part0`.
+The full name consists of the number of the pipeline, the position of the stage, and its plain name, which
+the user gave. The local name is the full name without the number. Engine stages that belong to a stage have
+its full name with a suffix, for example `/part0`.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class QueuePerfStats:
 class StatsQueue(AsyncQueue):
     """A queue that measures waits and throughput, and logs them.
 
-    Unless a subclass overrides methods of the queue, the values are those of the native queue.
+    Unless a subclass overrides methods such as `put` or `get`, the values are those of the native queue.
 
     Args:
         info: The stage before the queue. For the last queue, a stage named `sink`.

@@ -227,14 +227,14 @@ def not_a_context_manager(method: str, given: Any) -> TypeError:
 def _check(hook: Any, info: StageInfo) -> None:
     if isinstance(hook, type):
         raise TypeError(
-            f"task_hook_factory returned {shown(hook)} for stage {info}, which is not a TaskHook; return "
-            f"an instance, as in [{hook.__name__}()]"
+            f"task_hook_factory returned {shown(hook)} instead of a TaskHook for stage {info}; return an "
+            f"instance, as in [{hook.__name__}()]"
         )
     for name, (signature, arguments) in _METHODS.items():
         method = getattr(hook, name, None)
         if not callable(method):
             raise TypeError(
-                f"task_hook_factory returned {shown(hook)} for stage {info}, which is not a TaskHook: it "
+                f"task_hook_factory returned {shown(hook)} instead of a TaskHook for stage {info}: the value "
                 f"has no method {name}"
             )
         _check_decorated(method, f"{type(hook).__name__}.{name}, of stage {info},", signature)

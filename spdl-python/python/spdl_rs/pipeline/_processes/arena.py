@@ -39,7 +39,7 @@ class Arena(ABC):
         if isinstance(acquire_timeout, bool) or not isinstance(acquire_timeout, (int, float)):
             raise TypeError(f"acquire_timeout must be a number, not {acquire_timeout!r}")
         if not acquire_timeout >= 0:
-            raise ValueError(f"acquire_timeout must not be negative, not {acquire_timeout}")
+            raise ValueError(f"acquire_timeout must be at least 0, not {acquire_timeout}")
         self._acquire_timeout = acquire_timeout
         self._memory = SharedMemory(size, kind)
         self._used = self._shut_down = False
@@ -88,9 +88,10 @@ class Arena(ABC):
 
 
 class SharedMemoryRingBuffer(Arena):
-    """A ring buffer. Large buffers of items are copied into and out of the ring buffer.
+    """A ring buffer in shared memory.
 
-    Items are unchanged, and do not refer to the ring buffer.
+    Buffers of 4096 bytes or more inside an item are copied into and out of the ring buffer.
+    The received items have the same types, and do not refer to the ring buffer.
 
     Args:
         capacity: The size in bytes: enough for `buffer_size + 2` items.
@@ -140,8 +141,9 @@ class SharedMemoryRingBuffer(Arena):
 
 
 class SharedMemorySegmentPool(Arena):
-    """A pool of segments. Large buffers of items are copied into segments and used in place.
+    """A pool of segments of shared memory, in which the consumer uses items without a copy.
 
+    Buffers of 4096 bytes or more inside an item are copied into a segment and used there.
     All large buffers of an item share one segment, which is free again once no reference to any of these
     buffers exists. Items that you keep occupy their segments, also across iterations. A forked child neither
     keeps nor frees segments.
@@ -219,7 +221,9 @@ class Writer(ABC):
             return pickled, [], None
         size = sum(_aligned(part.size) for part in parts)
         if size > _aligned(self._most):
-            raise BufferError(f"an item needs {size} bytes, more than the size of {self._what}")
+            raise BufferError(
+                f"an item needs {size} bytes, more than the limit of {self._most} bytes ({self._what})"
+            )
         deadline = time.monotonic() + self._timeout
         while (room := self._room_for(size)) is None and not self._shut_down:
             left = deadline - time.monotonic()

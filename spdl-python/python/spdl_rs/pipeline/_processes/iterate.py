@@ -39,8 +39,9 @@ def iterate_in_subprocess(
     """Iterates an iterable in another process. The result can be iterated repeatedly.
 
     The worker process starts immediately and calls `fn` once. Each iteration of the result iterates the
-    iterable that `fn` returned, with some items prefetched. Leaving a loop early is allowed; the next loop
-    starts a new iteration. So `fn` must return an iterable that can be iterated repeatedly, not a generator.
+    iterable that `fn` returned, with up to `buffer_size` items prefetched. Leaving a loop early is allowed;
+    the next loop starts a new iteration. So `fn` must return an iterable that can be iterated repeatedly,
+    not a generator.
 
     The process starts with the states of the random number generators of `random`, NumPy (legacy) and PyTorch
     (CPU, if imported) of this process. The worker process ends when this process ends, even by SIGKILL, when
@@ -49,7 +50,7 @@ def iterate_in_subprocess(
 
     Args:
         fn: Returns an iterable.
-        buffer_size: How many finished items may wait, at least 1; -1 for no limit.
+        buffer_size: How many finished items may wait for the consumer, at least 1; -1 for no limit.
         initializer: A function, or a list of functions, called before `fn`.
         mp_context: A start method, or a context of `multiprocessing`. Default: the start method that the
             program has set, unless it is `"fork"`; else `"forkserver"`, or `"spawn"` if `"forkserver"` is not

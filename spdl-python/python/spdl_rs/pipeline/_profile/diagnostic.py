@@ -25,7 +25,7 @@ def is_diagnostic_mode_enabled() -> bool:
 
 
 def diagnostic_mode_num_sources() -> int:
-    """Returns the number of items that the diagnostic mode takes of each source.
+    """Returns the number of items that the diagnostic mode takes from each source.
 
     Set by the environment variable `SPDL_PIPELINE_DIAGNOSTIC_MODE_NUM_ITEMS`. Default: 1000.
     """

@@ -80,7 +80,7 @@ def profile_pipeline(
 
     Args:
         cfg: The pipeline.
-        num_inputs: The number of items to take of each source, at least 1. The items of merged
+        num_inputs: The number of items to take from each source, at least 1. The items of merged
             sources are mixed at random; the `op` of the merge is not called. Default: 1000.
         callback: Called with the result of each stage, as soon as it is available. Default: the
             callback set by `config.set_default_profile_callback`, if any.
@@ -133,7 +133,7 @@ class _Profiler:
     """Profiles the stages of a pipeline one after the other.
 
     Args:
-        num_inputs: The number of items to take of each source.
+        num_inputs: The number of items to take from each source.
         hook: Entered around each run.
         callback: Called with each result.
     """

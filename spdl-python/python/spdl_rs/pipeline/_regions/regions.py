@@ -1,14 +1,15 @@
 """Regions: stages that run in worker processes.
 
 A pipeline with a region consists of three parts. The stages before the region are a separate pipeline. The
-region takes its items, and is the source of the stages after it:
+region takes the results of that pipeline, and is the source of the stages after it:
 
     source ─ stages ─► Region ═► a pipeline of the region's stages, in each process
                        Region ◄═ results, in order of completion
                           └────► stages ─ sink
 
-The parent sends each process a few more items than the pipeline of the process has taken, so that the process
-never waits for the parent. The parent receives results only as fast as the consumer requests them.
+The parent sends each process up to 2 messages with items before the pipeline of the process needs them, so
+that the process rarely waits for the parent. The parent receives results only as fast as the consumer
+requests them.
 """
 
 from __future__ import annotations
@@ -304,7 +305,8 @@ class Region(Cancellable):
             worker.send(("end-of-items",))
 
     def _send(self, items: list[Any]) -> bool:
-        """Sends items to the worker that has received the fewest, among workers whose queues are not full.
+        """Sends a list of items to the worker that has been sent the fewest lists, among workers whose
+        queues are not full.
 
         Returns whether to continue.
         """

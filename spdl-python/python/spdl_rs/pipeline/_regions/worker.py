@@ -23,7 +23,7 @@ _QUEUED_RESULTS = 2
 
 @dataclass(frozen=True)
 class RegionTask:
-    """What the worker processes of a region do."""
+    """The stages and options that the worker processes of a region receive."""
 
     stages: tuple[StageConfig, ...]
     stage_id: int

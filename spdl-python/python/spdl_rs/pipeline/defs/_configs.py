@@ -277,7 +277,7 @@ class PipelineConfig(Generic[U]):
         sink: The output queue.
 
     Raises:
-        TypeError: A part has the wrong type.
+        TypeError: An argument or a stage has the wrong type.
     """
 
     src: SourceConfig[Any] | MergeConfig

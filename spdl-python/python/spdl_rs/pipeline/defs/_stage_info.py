@@ -17,8 +17,8 @@ class StageInfo:
     pipeline_id: int
     """The number of the pipeline in this process."""
     stage_id: str
-    """The place of the stage, counted from the source: `"1"`; or `"1.0.2"` for the third stage of the first
-    path, or of the first merged pipeline."""
+    """The position of the stage, counted from the source: `"1"`; or `"1.0.2"` for the third stage of the
+    first path, or of the first merged pipeline."""
     stage_name: str
     """The name of the stage."""
     concurrency: int | None = None
