@@ -33,7 +33,8 @@ enum Part {
     Script(&'static str),
 }
 
-/// The programs of each measurement. The time of a program is proportional to its weight.
+/// The programs of each measurement. A program may use a share of the remaining time that is
+/// proportional to its weight.
 const PARTS: [(&str, f64, Part); 12] = [
     ("tests", 2.0, Part::Tests),
     ("g1", 2.0, Part::Measurement),

@@ -32,7 +32,7 @@ class Measurement:
         return time.monotonic() - self.start >= share * self.seconds
 
     def is_enough(self, share: float) -> bool:
-        """Whether to continue with the next case: in a tiny run, or after this share of the time."""
+        """Whether to continue with the next case: in a tiny run, or after this share of time."""
         return self.is_tiny or self.is_over(share)
 
     def figure(self, case: str, name: str, value: float, unit: str) -> None:
