@@ -39,7 +39,7 @@
 //!
 //! **Waiting.** A refused request is recorded under the same lock under which memory is released,
 //! so no wake-up is lost. A task is woken when its request fits. Worker threads are woken by a
-//! callback when the smallest refused request of some level fits. Both calls happen outside the
+//! callback when the smallest refused request of any level fits. Both calls happen outside the
 //! lock.
 
 use std::fmt;
@@ -56,7 +56,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// No request was refused at this level.
 const NO_REQUEST: usize = usize::MAX;
 
-/// Upper bound of all sums of reservations, so that adding a few of them cannot overflow.
+/// Upper bound of a sum of reservations, so that adding up to four such sums cannot overflow.
 const MAX_TOTAL: usize = usize::MAX / 4;
 
 /// Usage of a pipeline's memory budget.
@@ -97,8 +97,8 @@ pub(crate) struct Budget {
     /// Bytes that each level can still reserve. Written under the lock; a read without the lock is
     /// a hint.
     available: Box<[AtomicUsize]>,
-    /// The smallest request refused at each level since the last call of `on_release` for it.
-    /// Written under the lock, read without it.
+    /// The smallest request refused at each level since the last call of `on_release` for that
+    /// level. Written under the lock, read without the lock.
     refused: Box<[AtomicUsize]>,
     state: Mutex<BudgetState>,
     on_release: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -469,7 +469,7 @@ impl BudgetState {
     }
 }
 
-/// The right to hold some bytes. It stays with the item; dropping it releases the bytes.
+/// A reserved number of bytes, stored with its item. Dropping the reservation releases the bytes.
 #[must_use = "dropping a reservation releases its bytes"]
 pub(crate) struct Reservation {
     budget: Arc<Budget>,

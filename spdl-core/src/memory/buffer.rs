@@ -171,7 +171,8 @@ impl PoolState {
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
     }
 
-    /// Ends a loan. `memory` is `None` if the buffer is not reusable.
+    /// Ends a loan. `memory` is `None` if the buffer is not reusable. Returns the free buffers that
+    /// exceed the limits of the pool.
     fn end_loan(&mut self, len: usize, memory: Option<PinnedBytes>) -> Vec<PinnedBytes> {
         self.live_bytes -= len;
         if let Some(memory) = memory {
@@ -217,7 +218,7 @@ fn aligned_to(alignment: usize, len: usize) -> Result<BytesMut> {
     Ok(bytes)
 }
 
-/// A loan of `len` bytes of a pool. Dropping it ends the count.
+/// A loan of `len` bytes, which the pool counts as in use until the loan ends or is dropped.
 struct PoolLoan {
     /// `None` only after the loan has ended.
     pool: Option<Arc<PoolShared>>,

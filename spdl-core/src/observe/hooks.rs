@@ -195,7 +195,7 @@ pub(crate) fn next_pipeline() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The hooks of one stage. Without hooks, each call costs one branch.
+/// The hooks of one stage. Without hooks, each call only executes one branch instruction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hooks(Option<Arc<StageHooks>>);
 

@@ -99,7 +99,8 @@ impl StateFile {
     /// Replaces the file with `state` and keeps the previous content as `NAME.previous`.
     ///
     /// # Errors
-    /// * `InvalidArgument` if the existing file is not a state file.
+    /// * `InvalidArgument` if the path is not a regular file, or the existing file is neither empty
+    ///   nor a state file.
     /// * `LimitExceeded` if the state takes more than 64 MiB.
     /// * The kind of the system's error if the file cannot be written.
     ///
@@ -150,8 +151,9 @@ impl StateFile {
     /// that no longer exist are removed.
     ///
     /// # Errors
-    /// `NotFound` if the folder is missing. `InvalidArgument` if the path is a folder, a device, or
-    /// a file that is not a state file. Otherwise the kind of the system's error.
+    /// `NotFound` if the folder is missing. `InvalidArgument` if the path is not a regular file, or
+    /// the existing file is neither empty nor a state file. Otherwise the kind of the system's
+    /// error.
     pub fn check_writable(&self) -> Result<()> {
         let path = self.place()?;
         let partial = partial_of(&path);
@@ -214,7 +216,7 @@ impl StateFile {
     ///
     /// # Errors
     /// If neither file is valid, the error of the newer file. `InvalidArgument` if the path is not
-    /// a regular file. `LimitExceeded` if it has more than 64 MiB. `Unsupported` for a format
+    /// a regular file. `LimitExceeded` if the file has more than 64 MiB. `Unsupported` for a format
     /// version that this version of the library cannot read.
     pub fn load(&self) -> Result<State> {
         self.recover().map(|(state, _)| state)
@@ -467,7 +469,8 @@ fn remove_stale(path: &Path) {
     }
 }
 
-/// Creates the hard link `previous` to the file at `path`, so that one of both exists at any time.
+/// Creates the hard link `previous` to the file at `path`, so that at any time at least one of the
+/// two paths exists.
 fn keep(path: &Path, previous: &Path) -> std::io::Result<()> {
     let mut link = OsString::from(previous);
     link.push(".partial");

@@ -85,7 +85,7 @@ pub trait Source: Debug + Send + Sync + 'static {
     /// positions of one rank, or only the positions that earlier runs have not done.
     ///
     /// The default implementation [opens](Source::open) the source at the first position and
-    /// discards items at other positions. Implement the method for a source with random access.
+    /// discards items at other positions. Override the method for a source with random access.
     ///
     /// # Errors
     /// The errors of [`open`](Source::open).

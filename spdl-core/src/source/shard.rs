@@ -11,8 +11,8 @@ use crate::source::ranges::Ranges;
 /// [`PipelineBuilder::shard`](crate::PipelineBuilder::shard).
 ///
 /// The order of an epoch does not depend on the number of ranks. Rank `r` of `w` reads positions
-/// `r`, `r + w`, `r + 2w` … of that order. All ranks together read a contiguous part of the order
-/// in each step, for any `w`. Ranks need no communication.
+/// `r`, `r + w`, `r + 2w` … of that order. In each step, all ranks together read a contiguous range
+/// of the order, for any `w`. Ranks need no communication.
 ///
 /// ```
 /// use spdl_core::{DatasetSource, PipelineBuilder, Shard};

@@ -214,8 +214,8 @@ impl Part {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// After a complete pass over any part. Only some items of the other parts are used. Every
-    /// epoch starts new passes.
+    /// After a complete pass over any part. Items of the other parts can remain unused. Every epoch
+    /// starts new passes.
     FirstExhausted,
     /// After at least one complete pass over every part. Smaller parts are repeated and reshuffled.
     /// Every epoch starts new passes.
