@@ -22,7 +22,8 @@ pub(crate) struct RankOrder {
 
 #[pymethods]
 impl RankOrder {
-    /// Every `world_size`-th of the numbers 0, 1, 2 and so on; the seed has no effect.
+    /// Every `world_size`-th of the numbers 0, 1, 2 and so on, from `rank` on. The seed has no
+    /// effect.
     #[staticmethod]
     fn sequential(
         py: Python<'_>,
@@ -36,7 +37,8 @@ impl RankOrder {
             .map_err(|error| to_exception(py, &error))
     }
 
-    /// Every `world_size`-th draw of NumPy's generator; the seed selects the order.
+    /// Every `world_size`-th draw of NumPy's generator, from draw `rank` on. The seed selects the
+    /// order.
     #[staticmethod]
     #[pyo3(signature = (items, draws, weights, rank, world_size, drop_last_round))]
     fn random(

@@ -7,7 +7,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use crate::fetch::Key;
 use crate::records::FieldValue;
 
-/// Which fields of a sample to read, and their maximum size.
+/// Which fields of a sample to read, and their maximum total size.
 #[derive(Clone, Debug)]
 pub struct FieldRequest {
     names: Option<Arc<[Arc<str>]>>,
@@ -66,7 +66,7 @@ pub struct Record {
     pub key: Key,
     /// The class label, counted from 0; −1 if the sample has no label, or if the label is one of the fields.
     pub label: i64,
-    /// Names and values, in their order. Names are unique.
+    /// Names and values, in the order of the request, or else of the sample. Names are unique.
     pub fields: Vec<(Arc<str>, FieldValue)>,
 }
 
@@ -76,7 +76,7 @@ impl Record {
         Record { key: key.into(), label: -1, fields: Vec::new() }
     }
 
-    /// Sets the class.
+    /// Sets the class label.
     #[must_use]
     pub fn with_label(mut self, label: i64) -> Self {
         self.label = label;

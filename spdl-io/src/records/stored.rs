@@ -84,7 +84,7 @@ pub struct StoredRecord {
     pub key: Key,
     /// The class label, counted from 0; −1 if the sample has no label, or if the label is one of the fields.
     pub label: i64,
-    /// The fields in their order. Names are unique.
+    /// The fields, in the order of the data set. Names are unique.
     pub fields: Vec<(Arc<str>, StoredField)>,
     /// A row of a group that is read as a whole. The fields of the row follow `fields`.
     pub row: Option<StoredRow>,
@@ -99,7 +99,7 @@ impl StoredRecord {
         StoredRecord { key: key.into(), label: -1, fields: Vec::new(), row: None, version: None }
     }
 
-    /// Sets the class.
+    /// Sets the class label.
     #[must_use]
     pub fn with_label(mut self, label: i64) -> Self {
         self.label = label;
@@ -186,7 +186,7 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The requested fields of a row, in the order of [`names`](PackedRows::names). A requested
+    /// The requested fields of a row, in the order in which the group stores them. A requested
     /// field that does not exist is omitted; the caller reports the missing field.
     ///
     /// # Errors

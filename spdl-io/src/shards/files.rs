@@ -60,7 +60,7 @@ pub(super) fn sync_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Locks a folder against other writers until the value is dropped or the process ends.
+/// Locks a folder against other writers until the returned file is dropped or the process ends.
 ///
 /// Returns `None` if the operating system does not support such locks.
 pub(super) fn lock_folder(folder: &Path) -> Result<Option<File>> {

@@ -5,7 +5,7 @@
 //! photos-000000.tar.idx    offsets of the members; readers rebuild it if it is missing
 //! photos-000000.tar.sums   a checksum for each member
 //! photos-000001.tar …
-//! manifest.json            written last: shards, sizes, and how they were made
+//! manifest.json            written last: the shards, their sizes, and the plan
 //! ```
 //!
 //! | file | what |

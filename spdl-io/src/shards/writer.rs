@@ -242,7 +242,7 @@ impl ShardWriter {
 
     fn check_position(&self, position: u64) -> Result<()> {
         let message = if self.failed {
-            "the writer has failed; open a new writer to resume".to_owned()
+            "an earlier write failed; open a new writer to resume".to_owned()
         } else if position == u64::MAX {
             "the position exceeds the maximum number of samples".to_owned()
         } else if position < self.position {
@@ -299,7 +299,7 @@ fn check_complete(folder: &Path, manifest: &Manifest) -> Result<()> {
             .map_err(|error| files::failed("cannot find a shard of this data set", &path, error))?;
         if found != shard.bytes {
             let message =
-                format!("the shard has {found} bytes; the manifest lists {}", shard.bytes);
+                format!("the shard has {found} bytes, but the manifest lists {}", shard.bytes);
             return Err(Error::new(ErrorKind::Corrupt, message).with_key(key));
         }
     }

@@ -322,7 +322,8 @@ impl Server {
                 .filter(|next| matches!(next.scheme(), "http" | "https"))
                 .ok_or_else(|| Error::new(ErrorKind::Corrupt, "redirect to an invalid URL"))?;
             if url.scheme() == "https" && next.scheme() == "http" && !self.allow_plain_http {
-                let message = "redirect from HTTPS to HTTP is not allowed; set allow_plain_http";
+                let message = "redirect from HTTPS to HTTP is not allowed by default; to allow it, \
+                               set allow_plain_http";
                 return Err(Error::new(ErrorKind::PermissionDenied, message));
             }
             let no_user = next.set_username("").and_then(|()| next.set_password(None));

@@ -10,7 +10,7 @@ use spdl_cuda::python::{AllocatorFunctions, copy_stream};
 use crate::interop::error::{AllocatorRaised, exception_in_words};
 use crate::interop::wait::with_python;
 
-/// Alignment in bytes of memory allocated by the CUDA driver. Kernels rely on it.
+/// Alignment in bytes of memory that the CUDA driver allocates. Kernels rely on this alignment.
 const ALIGNMENT: u64 = 256;
 
 /// The name of PyTorch's exception for exhausted memory. `MemoryError` has the same effect.

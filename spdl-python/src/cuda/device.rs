@@ -42,10 +42,11 @@ type Part = (String, bool, String, String);
 
 #[pymethods]
 impl CudaDevice {
-    /// Opens the requested device: `cpu`, `cuda`, `cuda:N` or `auto`. `None` is the host.
+    /// Opens the requested device: `cpu`, `cuda`, `cuda:N` or `auto`. Returns `None` for the host.
     ///
-    /// Also returns the reason if `auto` fell back to the host, and whether this is the first fallback of the
-    /// process. `allocator` is a pair of functions; without it, the driver allocates memory.
+    /// Also returns the reason if `auto` fell back to the host, and whether this is the first
+    /// fallback of the process. `allocator` is a pair of functions, `(allocate, free)`, for device
+    /// memory; without it, the driver allocates memory.
     #[staticmethod]
     #[pyo3(signature = (request, packages, allocator=None))]
     fn choose(
@@ -65,7 +66,8 @@ impl CudaDevice {
         Ok((cuda.map(CudaDevice::new), reason, is_first))
     }
 
-    /// The parts of CUDA. `packages` are folders to search for NVIDIA's wheels.
+    /// Whether each part of CUDA is available. `packages` are folders to search for NVIDIA's
+    /// wheels.
     #[staticmethod]
     fn status(py: Python<'_>, packages: Vec<PathBuf>) -> Vec<Part> {
         let status = py.detach(|| spdl_cuda::status(&search(packages)));
@@ -93,7 +95,7 @@ impl CudaDevice {
         self.device.ordinal()
     }
 
-    /// The product name.
+    /// The product name of the device.
     fn name(&self, py: Python<'_>) -> PyResult<String> {
         let description = py.detach(|| self.device.description());
         description.map(|it| it.name).map_err(|error| to_exception(py, &error))

@@ -22,7 +22,7 @@ use crate::operators::bytes_with_message;
 /// Device memory, and the shape of the array in it.
 pub(super) type ArrayParts = (DeviceMemory, Vec<usize>);
 
-/// Decodes JPEGs. Errors contain the names.
+/// Decodes JPEGs. Errors name the image, as in `names`.
 pub(super) fn decode_all(
     py: Python<'_>,
     decoders: &Decoders,

@@ -100,8 +100,8 @@ impl DeviceMemory {
         self.record(stream).map_err(|error| to_exception(py, &error))
     }
 
-    /// Copies `nbytes` bytes from `offset` on to the host, after the work queued on a stream so far and after
-    /// an event.
+    /// Copies the `nbytes` bytes at `offset` to the host. The copy starts after the work queued on
+    /// `stream` so far, and after `event`, if given.
     #[pyo3(signature = (offset, nbytes, stream, event=None))]
     fn download(
         &self,

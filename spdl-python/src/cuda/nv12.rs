@@ -18,9 +18,9 @@ pub(super) struct Frames {
     pub(super) count: usize,
     pub(super) width: u32,
     pub(super) height: u32,
-    /// Whether samples have 2 bytes, with the value in the most significant bits. Such samples are converted as
-    /// samples of 16 bits. For fewer bits, the result is the same in limited range, and slightly darker in full
-    /// range.
+    /// Whether samples have 2 bytes, with the value in the most significant bits. Such samples are
+    /// converted as samples of 16 bits. For samples of fewer bits, the result is the same in
+    /// limited range, and slightly darker in full range.
     pub(super) is_wide: bool,
 }
 

@@ -182,8 +182,8 @@ impl Video {
         finished.map(|()| count)
     }
 
-    /// Moves decoded frames out of the stream, which holds only a few. Returns the number of available
-    /// frames.
+    /// Moves decoded frames out of the stream, whose buffer is small. Returns the number of
+    /// available frames.
     fn collect(&mut self) -> usize {
         while let Some(frame) = self.stream.next_frame() {
             self.frames.push_back(frame);

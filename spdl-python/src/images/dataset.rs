@@ -21,7 +21,7 @@ use crate::interop::error::{report_with_advice, to_exception};
 use crate::interop::fork::OwnerProcess;
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, drop_within, interruptible_with, without_python};
 
-/// Shuffle window, in samples, of data sets whose shards are read as a whole.
+/// Shuffle window of Parquet data sets, in samples. Their row groups are read as a whole.
 const WINDOW: u64 = 10_000;
 
 /// The images of a data set, with their labels.
@@ -44,7 +44,7 @@ pub(crate) struct Opened {
 /// The arguments with which the data set was opened.
 #[derive(Clone)]
 struct OpenRequest {
-    /// For a list of images, only the first.
+    /// The addresses of the data set. For a list of images, only the first address.
     addresses: Vec<OsString>,
     /// Whether the addresses are a list of images.
     is_list: bool,
@@ -52,7 +52,7 @@ struct OpenRequest {
     shown: String,
     image_field: Option<String>,
     label_field: Option<String>,
-    /// Class names, if labels are names and the data set does not define all class names.
+    /// The class names that the caller passed. Allowed only if a field holds the labels.
     classes: Option<Vec<String>>,
     cache_folder: Option<(PathBuf, u64)>,
     cache_memory: u64,
@@ -122,7 +122,7 @@ impl Images {
         self.opened.iter().flat_map(|opened| opened.data.classes.clone()).collect()
     }
 
-    /// Warnings about samples that were left out, one message each.
+    /// Warnings about samples that were left out or have no label.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         let warnings = self.opened.iter().flat_map(|opened| &opened.data.warnings);

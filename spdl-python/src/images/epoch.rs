@@ -277,7 +277,7 @@ impl SharedSettings<'_> {
     }
 }
 
-/// Checks that the live batches fit into the memory of this process.
+/// Checks that the live batches, which exist at the same time, fit into the memory of this process.
 pub(crate) fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -> Result<()> {
     const MIB: u64 = 1 << 20;
     let usable = usable_memory();
@@ -285,8 +285,8 @@ pub(crate) fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -
         return Ok(());
     }
     let message = format!(
-        "{} live batches of {} images need {} MiB, but this process can use {} MiB; reduce \
-         the batch size, the image size or the number of threads",
+        "{} batches of {} images, in memory at the same time, need {} MiB, but this process can \
+         use {} MiB; reduce the batch size, the image size or the number of threads",
         layout.live_batches(threads),
         layout.batch_size(),
         bytes as u64 / MIB,

@@ -14,8 +14,8 @@ impl OwnerProcess {
         OwnerProcess(process::id())
     }
 
-    /// Whether this process is a forked child of that process. In a forked child, locks may stay held
-    /// forever.
+    /// Whether this process is a forked child of the owner process. In a forked child, locks may
+    /// stay held forever.
     pub(crate) fn is_forked_child(self) -> bool {
         process::id() != self.0
     }

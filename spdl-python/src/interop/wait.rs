@@ -100,9 +100,9 @@ impl Drop for GilGuard {
 
 /// Stops all other threads from requesting the GIL, and waits for threads that hold or request it.
 ///
-/// Returns whether some threads still hold or request the GIL after the timeout. With Python up to 3.13,
-/// the process crashes if such a thread continues during finalization. The threads are daemons, so Python
-/// does not join them.
+/// Returns whether any of these threads still holds or requests the GIL after the timeout. With
+/// Python up to 3.13, the process crashes if such a thread continues during finalization. The
+/// threads are daemons, so Python does not join them.
 pub(crate) fn end_python(py: Python<'_>) -> bool {
     let forks = FORKS.load(Ordering::Relaxed);
     let has_threads =

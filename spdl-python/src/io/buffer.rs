@@ -19,7 +19,8 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     /// # Errors
-    /// `TypeError` without the buffer protocol, `ValueError` if the buffer is not contiguous.
+    /// `TypeError` if the object does not support the buffer protocol, `ValueError` if the buffer
+    /// is not C-contiguous.
     pub(crate) fn of(data: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = data.py();
         let view = PyMemoryView::from(data)?;

@@ -43,7 +43,7 @@ pub(crate) fn array_of(bytes: &[u8]) -> Result<Array> {
 /// The bytes of an image file: shared if the object is immutable, otherwise copied.
 ///
 /// # Errors
-/// `TypeError` without the buffer protocol.
+/// `TypeError` if the object does not support the buffer protocol.
 pub(crate) fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     const WANTED: &str =
         "DecodeImage takes the bytes of an image file, or a pair of bytes and label";

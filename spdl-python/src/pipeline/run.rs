@@ -27,7 +27,7 @@ use crate::trace;
 
 /// How long dropping a pipeline waits for its threads.
 const DROP_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long the end of data waits for items upstream of a failed stage.
+/// How long the pipeline waits, when it ends, for threads that still process items.
 const END_TIMEOUT: Duration = Duration::from_millis(20);
 /// Disables the memory budget. The lifetime of Python objects is unknown, so a reservation might
 /// never be released. Queue lengths bound the batches.
@@ -95,7 +95,7 @@ impl Drop for ClosePools {
 impl PipelineRun {
     /// Builds the pipeline that `graph` describes.
     ///
-    /// `workers` runs the stages without a dedicated pool; `pools` are the dedicated pools.
+    /// `workers` runs the stages that have no dedicated pool; `pools` are the dedicated pools.
     /// `intervals`, if given, receives statistics.
     #[new]
     #[pyo3(signature = (graph, workers, pools, inbox, prefetch, max_failures, intervals=None))]

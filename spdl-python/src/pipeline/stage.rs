@@ -97,13 +97,14 @@ impl Stage {
         Stage::new(name, py.None(), kind)
     }
 
-    /// A stage of custom aggregators: `make()` creates an aggregator for each epoch.
+    /// A stage that aggregates items: `make()` creates an aggregator for each epoch.
     #[staticmethod]
     fn aggregate(name: String, make: Py<PyAny>, drop_last: bool) -> Self {
         Stage::new(name, make, Kind::Custom { drop_last })
     }
 
-    /// A stage of paths. `router(item)` selects the path of an item, or of each item of a list.
+    /// A stage that sends each item through one of `paths`. `router(item)` returns the index of the
+    /// path. If `batched`, items are lists, and the router returns one index for each element.
     #[staticmethod]
     #[pyo3(signature = (name, router, paths, *, batched, inbox=None))]
     fn route(
@@ -123,8 +124,9 @@ impl Stage {
 
     /// A stage of chained `spdl_rs.io` operators.
     ///
-    /// `fetch`, `decode` and `augment` include the name, concurrency, order and failure budget of the
-    /// operator. `batch` is the batch size and whether an incomplete batch is left out.
+    /// `fetch`, `decode` and `augment` include the name, concurrency, order and failure budget of
+    /// the operator. `fetch` also includes the maximum file size in bytes. `batch` is the batch
+    /// size, and whether an incomplete batch is left out.
     ///
     /// # Errors
     /// `LimitExceeded` if the batches exceed the memory of the process.

@@ -37,8 +37,8 @@ impl Workers {
         without_python(py, || self.pool.work());
     }
 
-    /// Stops all other threads from requesting the GIL. Returns whether some threads still hold or request
-    /// the GIL.
+    /// Stops all other threads from requesting the GIL. Returns whether any of these threads still
+    /// holds or requests the GIL.
     #[staticmethod]
     fn forbid_python(py: Python<'_>) -> bool {
         end_python(py)

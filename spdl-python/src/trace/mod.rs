@@ -24,7 +24,7 @@ use event::{Span, Value, timestamp};
 pub(crate) use hook::StageHook;
 pub(crate) use thread::name_python_thread;
 
-/// How long events are buffered before they are written.
+/// Maximum time between two writes of buffered events.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Whether a session is active.
@@ -85,7 +85,8 @@ impl Trace {
         }
     }
 
-    /// Waits without the GIL for bytes to write. Returns `None` after the last.
+    /// Waits without the GIL for bytes to write. Returns `None` after the last bytes of a stopped
+    /// session.
     fn next<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let lines = py.detach(|| session::take(self.number, FLUSH_INTERVAL));
         lines.map(|lines| PyBytes::new(py, lines.as_bytes()))

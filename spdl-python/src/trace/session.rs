@@ -134,7 +134,8 @@ fn lock() -> MutexGuard<'static, Option<Session>> {
     SESSION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The lock stays held forever if the process was forked while another thread held it.
+/// Locks the session, or returns `None` after a timeout: if the process was forked while another
+/// thread held the lock, the lock stays held forever.
 fn lock_with_timeout() -> Option<MutexGuard<'static, Option<Session>>> {
     let until = Instant::now() + LOCK_TIMEOUT;
     loop {

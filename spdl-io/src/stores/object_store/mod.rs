@@ -160,7 +160,7 @@ impl ObjectStoreFetcher {
             return Err(past_the_end(key, start..end, found_meta.size));
         }
         if start < end {
-            let message = "range not satisfiable, although it is within the object";
+            let message = "the store rejects a range that is within the object";
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let mut body = Body::from_bytes(Bytes::new()).with_size(found_meta.size);

@@ -76,7 +76,8 @@ impl Native {
         batch: Option<(usize, bool)>,
     ) -> PyResult<Self> {
         if decode.is_none() && (batch.is_some() || fetch.is_some() == augment.is_some()) {
-            let message = "unsupported combination of operators: batches need DecodeImage";
+            let message = "unsupported combination of operators: batches, and AugmentImage after \
+                           Fetch, need DecodeImage";
             return Err(PyValueError::new_err(message));
         }
         let fault = |error: Error| to_exception(py, &error);
