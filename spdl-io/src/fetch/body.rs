@@ -66,8 +66,8 @@ impl ReadRequest {
         ReadRequest { start: range.start, end: Some(range.end), ..ReadRequest::default() }
     }
 
-    /// Requests all bytes from offset `start` to the end. Empty if `start` is the size of the
-    /// object.
+    /// Requests all bytes from offset `start` to the end. If `start` is the size of the object, the
+    /// body is empty.
     pub fn starting_at(start: u64) -> Self {
         ReadRequest { start, ..ReadRequest::default() }
     }

@@ -19,7 +19,7 @@ use crate::fetch::{Body, Key, ReadRequest};
 /// - Dropping a future cancels its read, either immediately or when the system call in progress
 ///   returns.
 /// - Errors name the key. Their kind is as documented at each method.
-/// - Unsupported operations fail with `Unsupported`, and [`Capability`] reports them.
+/// - [`Capability`] reports the supported operations. All others fail with `Unsupported`.
 /// - Each call makes one attempt. The layer [`Resilient`](crate::Resilient) adds retries,
 ///   timeouts and hedged requests to any fetcher.
 ///
@@ -112,7 +112,7 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
         Ok(parts)
     }
 
-    /// Opens an object or a part of it as a stream of chunks.
+    /// Opens an object, or a range of it, as a stream of chunks.
     ///
     /// The chunks together are exactly the requested bytes, unless the stream ends with an error.
     /// All chunks have the same version. If the object changes during the read, and the fetcher

@@ -269,7 +269,7 @@ impl<'a> Walker<'a> {
             return Ok(());
         }
         let message = format!(
-            "symbolic links lead to folders already visited more than {MAX_REVISITS} times"
+            "more than {MAX_REVISITS} symbolic links lead to folders that were already visited"
         );
         Err(limit_exceeded(&folder_path.path, message))
     }

@@ -112,7 +112,7 @@ impl TarSlice {
         }
     }
 
-    /// Ends an archive that has only a part of the requested range.
+    /// Ends an archive that ends inside the requested range.
     fn end(&mut self, start: usize) -> Result<Option<TarEntry>> {
         let rest = self.archive.get(start..).unwrap_or_default();
         let len = self.archive.len() as u64;

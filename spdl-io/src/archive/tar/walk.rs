@@ -107,8 +107,8 @@ impl HeaderWalk {
     }
 }
 
-/// The most recently read part of an archive. Small members are read sequentially, in large reads; for large
-/// members, only the headers are read.
+/// The most recently read range of an archive. Small members are read sequentially, in large reads;
+/// for large members, only the headers are read.
 #[derive(Debug)]
 struct Window {
     sizes: WindowSizes,
@@ -135,7 +135,7 @@ pub(crate) struct WindowSizes {
 }
 
 impl WindowSizes {
-    /// For local files: a read from the page cache costs as much as copying a few KB.
+    /// For local files: a read from the page cache takes as long as copying a few KB.
     pub(crate) const LOCAL: WindowSizes = WindowSizes {
         small_gap: 4 << 10,
         small_gap_if_slow: 128 << 10,

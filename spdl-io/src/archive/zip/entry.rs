@@ -81,8 +81,8 @@ impl Default for ZipOptions {
 }
 
 impl ZipOptions {
-    /// Sets the maximum size of the central directory, in bytes. Each member takes 46 bytes and its name.
-    /// Default: 256 MiB.
+    /// Sets the maximum size of the central directory, in bytes. Each member takes 46 bytes, plus
+    /// its name, extra fields and comment. Default: 256 MiB.
     #[must_use]
     pub fn max_directory_bytes(mut self, max_directory_bytes: u64) -> Self {
         self.max_directory_bytes = max_directory_bytes;

@@ -55,8 +55,9 @@ use crate::records::{Encoding, Extent, StoredRecord};
 /// - Relative paths are relative to the folder of the list. Absolute paths, and addresses with `://`, stay
 ///   unchanged. Opening does not check that the files exist. The fetcher must support addresses as keys; the
 ///   fetcher of [`OpenedDataset`](super::OpenedDataset) opens the store of each row.
-/// - Each sample has the field `file` with the bytes of the file, and the other columns: as text from CSV,
-///   with their types from JSON, sorted by name.
+/// - Each sample has the field `file` with the bytes of the file, and one field per other column.
+///   CSV columns become texts, in column order. JSON members keep their types, and are sorted by
+///   name.
 /// - Empty lines and a UTF-8 byte order mark are ignored.
 ///
 /// Memory use: the list itself and 12 bytes per row.

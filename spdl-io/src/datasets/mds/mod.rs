@@ -184,7 +184,7 @@ struct MdsShard {
     parts: Arc<PartCache<usize, ShardPart>>,
 }
 
-/// The buffered part of a shard.
+/// The buffered data of a shard: its sample offsets and, if it is compressed, its content.
 struct ShardPart {
     /// The start of each sample, and the end of the last one.
     offsets: Vec<u32>,

@@ -73,8 +73,8 @@ impl OpenedDataset {
     /// names. Empty texts are not class names.
     ///
     /// Opening a data set already reads the class names of the default label field of
-    /// [`FetchLabeled`](crate::FetchLabeled). Call this method for another field. The method changes
-    /// only the class names of Parquet files and file lists. With
+    /// [`FetchLabeled`](crate::FetchLabeled). Call this method for another field. The method
+    /// changes only the class names of Parquet files and file lists. With
     /// [`external_classes`](super::OpenOptions::external_classes), only those of file lists change.
     ///
     /// # Errors

@@ -115,8 +115,8 @@ impl Opener<'_> {
     /// The names directly in a stored folder, from the first objects of the listing.
     async fn stored_names(&self, folder: &Key) -> Result<Vec<Key>> {
         if !self.fetcher.capability().list {
-            let message = "cannot list the folder: its server does not support listing; name the files \
-                (`https://host/shard-{0000..0007}.tar`), or a file list";
+            let message = "cannot list the folder: its server does not support listing; name the \
+                files (`https://host/shard-{0000..0007}.tar`), or open a file list";
             let error = Error::new(ErrorKind::Unsupported, message);
             return Err(error.with_key(folder.display_name()));
         }

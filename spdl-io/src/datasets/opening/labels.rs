@@ -60,8 +60,8 @@ impl OpenedDataset {
         }
     }
 
-    /// The number of classes that were derived from folder names in tar shards. A caller should report the
-    /// number, because the classes are a guess.
+    /// The number of classes that were derived from folder names in tar shards; `None` if no
+    /// folders are classes. A caller should report the number, because the classes are a guess.
     pub fn classes_in_folders(&self) -> Option<usize> {
         let is_guess = self.kind == DatasetKind::TarShards && self.has_own_classes();
         is_guess.then_some(self.classes.len())

@@ -64,7 +64,8 @@ impl fmt::Display for DatasetKind {
 }
 
 impl DatasetKind {
-    /// The kind by the extension of a path, address or pattern; `None` for images and folders.
+    /// The kind by the file name or extension of a path, address or pattern; `None` for images and
+    /// folders.
     ///
     /// ```
     /// use spdl_io::datasets::DatasetKind;

@@ -30,7 +30,7 @@ pub(super) async fn walk(fetcher: &Arc<dyn Fetcher>, key: &Key, size: u64) -> Re
     while at < size {
         if size - at < FRAME {
             let message =
-                format!("the file ends inside a record header, after {} bytes", size - at);
+                format!("the file ends after {} of at least {FRAME} bytes of a record", size - at);
             return Err(with_place(Error::new(ErrorKind::Truncated, message), key, at));
         }
         let header = at.checked_sub(start).and_then(|skip| window_part(&window, skip));
@@ -87,7 +87,7 @@ pub(super) fn check_record(record: &Bytes, verify: bool) -> Result<Bytes> {
     let end = record.len().saturating_sub(4);
     if Some(len) != (record.len() as u64).checked_sub(FRAME) {
         let message =
-            format!("a record with {len} bytes of data does not fit in {} bytes", record.len());
+            format!("record of {} bytes does not match its length field {len}", record.len());
         return Err(Error::new(ErrorKind::Corrupt, message).with_offset(0));
     }
     let data = record.slice(HEADER as usize..end);

@@ -247,13 +247,13 @@ impl Grouping {
         let last = self.shard.len().saturating_sub(1);
         let name = self.shard.name(last).unwrap_or_default().to_vec();
         let before = match last {
-            0 => "no sample".to_owned(),
-            1 => "1 sample".to_owned(),
-            before => format!("{before} samples"),
+            0 => "no sample precedes".to_owned(),
+            1 => "1 sample precedes".to_owned(),
+            before => format!("{before} samples precede"),
         };
         let message = format!(
-            "the shard is damaged from here: {}; {before} precede the damage, the number of samples after \
-             it is unknown",
+            "the shard is damaged from here: {}; {before} the damage, and the number of samples \
+             after the damage is unknown",
             damage.message()
         );
         let mut error = Error::new(damage.kind(), message);

@@ -206,7 +206,7 @@ impl Disk {
         }
         if let Ok(_changes) = self.lock()
             && let Some(mut usage) = self.read_usage()
-                        // Does not remove a new entry with the same name.
+            // Keeps a file of another length that was renamed to this path meanwhile.
             && open_entry(&path).is_ok_and(|(_, now)| now == len)
             && fs::remove_file(&path).is_ok()
         {

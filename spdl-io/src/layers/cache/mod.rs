@@ -42,8 +42,8 @@ pub enum CachePolicy {
     ///
     /// Each epoch visits every sample once. If the data exceed an LRU cache, entries are evicted
     /// before their next use, and the hit rate is about 0. A fixed subset has a hit rate equal to
-    /// its share of the data, from the second epoch on. The subset depends only on the names, so
-    /// all ranks and runs agree on it.
+    /// its share of the data, from the second epoch on. The hashes depend only on the namespace and
+    /// the names, so all ranks and later runs prefer the same entries.
     #[default]
     StableSubset,
     /// Keeps the most recently used entries (LRU), for data with a skewed access pattern.
