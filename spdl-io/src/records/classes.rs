@@ -87,8 +87,8 @@ impl Classes {
         let text = abbreviated(text.trim());
         match self.numbers.len() {
             0 => error(format!(
-                "expected an integer label, found {text}: the class names are unknown (only Parquet \
-                 files and file lists have a column from which class names are read)"
+                "expected an integer label, found {text}: the class names are unknown (only \
+                 Parquet files and file lists have a column from which class names are read)"
             ))
             .with_source(Remedy::Classes),
             known => error(format!(

@@ -10,7 +10,7 @@ use crate::stores::Secret;
 /// Connection settings of one store: endpoint, credentials, headers, timeouts, resilience.
 ///
 /// [`StoreRegistry::with_options`](crate::StoreRegistry::with_options) applies them to all stores
-/// whose addresses have a given prefix. Fetchers that are opened directly also accept them.
+/// whose addresses have a given prefix. `HttpFetcher::new` also accepts options.
 ///
 /// ```
 /// use spdl_io::SourceOptions;

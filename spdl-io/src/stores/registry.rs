@@ -58,7 +58,7 @@ pub trait StoreFactory: fmt::Debug + Send + Sync + 'static {
 /// | `az://container/key` | Azure Blob Storage | `azure` |
 ///
 /// All stores except local files are wrapped in a [`Resilient`] layer, unless their
-/// [`SourceOptions`] disable it.
+/// [`SourceOptions`] disable the layer.
 ///
 /// ```
 /// use spdl_io::{Fetcher, StoreRegistry};

@@ -304,9 +304,9 @@ impl OpenRequest {
     fn check_not_an_image(&self) -> Result<()> {
         match &self.addresses[..] {
             [one] if DatasetKind::of_name(one).is_none() && Path::new(one).is_file() => {
-                let message = "unknown data set format: the file name extension is not one of .tar, \
-                               .parquet, .tfrecord, .txt, .csv, .jsonl; pass a folder, or a list of \
-                               image files";
+                let message = "unknown data set format: the file name is not index.json (MDS), and \
+                               does not end with .tar, .parquet, .tfrecord, .tfrecords, .txt, .csv \
+                               or .jsonl; for images, pass a folder, or a list of image files";
                 Err(Error::new(ErrorKind::InvalidArgument, message).with_key(self.shown.as_str()))
             }
             _ => Ok(()),
