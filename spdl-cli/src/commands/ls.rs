@@ -126,7 +126,7 @@ impl Unreadable {
             (Some(failure), 0 | 1) => Err(failure),
             (Some(failure), all) => {
                 let more = counted(all - 1, one, many);
-                Err(failure.and(&format!("{more} more cannot be listed")))
+                Err(failure.and(&format!("another {more} cannot be listed")))
             }
         }
     }

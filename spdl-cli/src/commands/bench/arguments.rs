@@ -102,7 +102,7 @@ Keys of the JSON object:
   first_batch_ms    from the start of the pipeline to the first batch
   epoch_starts_s    [seconds], from the start to the first batch of each of the first 64 epochs
   verdict           the bottleneck, as one sentence
-  data_readiness    share of the time in which a batch was ready, 0 to 1
+  data_readiness    share of the time after the first batch in which a batch was ready, 0 to 1
   dropped           [{key, reason}], one entry for each failed image of each epoch;
                     at most 100,000
   resumed           {epoch, step, steps, images, dropped}: where a resumed run started: `step`

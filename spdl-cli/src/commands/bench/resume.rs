@@ -170,7 +170,7 @@ fn of_one(state: State, path: &Path, shard: Shard) -> Result<Resumed, Failure> {
     }
     let checksum = match state.notes.get(CHECKSUM) {
         Some(text) => EarlierChecksum::Known(Checksum::parse(text).ok_or_else(|| {
-            let message = format!("the entry {CHECKSUM:?} is not a checksum: {text:?}");
+            let message = format!("the entry {CHECKSUM:?} has the invalid value {text:?}");
             Failure::of("cannot resume", &Error::new(ErrorKind::Corrupt, message), path)
         })?),
         None if state.shard().is_none() => EarlierChecksum::OfRanks,

@@ -46,7 +46,7 @@ pub(crate) fn data_set(
     if !unreadable.is_empty() {
         let title = match summary.unreadable as usize - unreadable.len() {
             0 => "Unreadable".to_owned(),
-            more => format!("Unreadable, without {} more", count(more as u64)),
+            more => format!("Unreadable ({} more not listed)", count(more as u64)),
         };
         let rows = unreadable.into_iter().map(Vec::from);
         sections.push(table(&title, "dropped", &["member", "reason"], 2, rows));
