@@ -395,7 +395,7 @@ def test_d02_the_error_of_a_killed_process_names_pid_and_signal():
     batches = iter(get(Killed(), 1, sum, num_workers=2, multiprocessing_context="fork"))
     with pytest.raises(BrokenProcessPool) as raised:
         list(batches)
-    pattern = r"process (\d+) was killed by SIGKILL.* \(the system does this if memory runs out\)"
+    pattern = r"process (\d+) was killed by SIGKILL.* \(the system kills processes if memory runs out\)"
     reported = re.match(pattern, str(raised.value))
     assert reported and int(reported[1]) != os.getpid()
 

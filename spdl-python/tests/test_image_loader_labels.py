@@ -245,18 +245,18 @@ def test_unlabeled_sources_cause_no_warning(many, tmp_path, silent):
 def test_an_epoch_without_batches_causes_a_warning(many):
     paths = sorted(many.glob("*/*.png"))[:6]
     message = reported(paths, batch_size=8, drop_last=True)
-    assert "6 of 6 images are fewer than a batch" in message
+    assert "6 of 6 images do not fill a batch" in message
     assert "set batch_size to 6 or less instead of 8, or drop_last to False" in message
     message = reported(paths, batch_size=4, drop_last=True, rank=1, world_size=2)
     assert "an epoch of rank 1 of 2 has no batch" in message
-    assert "3 of 6 images are fewer than a batch; set batch_size to 3 or less" in message
+    assert "3 of 6 images do not fill a batch; set batch_size to 3 or less" in message
 
 
 def test_a_rank_without_images_causes_a_warning(many):
     paths = sorted(many.glob("*/*.png"))[:3]
     for remainder in ("drop", "uneven"):
         message = reported(paths, rank=3, world_size=4, remainder=remainder)
-        assert "an epoch of rank 3 of 4 has no batch: 3 images are fewer than the ranks" in message
+        assert "an epoch of rank 3 of 4 has no batch: the data set has only 3 images" in message
         assert 'set world_size to 3 or less, or remainder to "pad"' in message
 
 

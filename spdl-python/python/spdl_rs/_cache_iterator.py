@@ -1,4 +1,4 @@
-"""An iterator that repeats cached items, to measure the cost of data loading."""
+"""An iterator that repeats cached items, to measure how much data loading slows training."""
 
 from __future__ import annotations
 

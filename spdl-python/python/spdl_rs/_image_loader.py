@@ -76,13 +76,13 @@ class ImageLoader:
             shuffled by row groups and within a window of 10,000 samples.
         threads: Decoding threads, at least 1. `None`: the number of CPUs that this process may use.
         on_error: What to do if a file cannot be read or decoded. `"raise"`: the epoch ends with an
-            exception that names the file, after the batches that were ready before. `"skip"`: the next
-            image takes its slot, and `stats()["dropped"]` lists the file.
+            exception that names the file, after the batches that were complete before the failure.
+            `"skip"`: the next image takes its slot, and `stats()["dropped"]` lists the file.
         on_truncated: What to do if a file is truncated. `"error"`: `on_error` applies. `"partial"`:
             missing rows are filled with black, and `stats()["partial"]` counts such images.
             `"partial"` applies to JPEG, and to PNG, GIF, BMP and TIFF if rows are stored in order. Other
             truncated files, WebP for example, remain errors.
-        labels: The class of each path, if `source` is a list of paths.
+        labels: The label of each path, a 64-bit integer, if `source` is a list of paths.
         drop_last: Whether to leave out an incomplete last batch. If no batch remains, a `DatasetWarning`
             is issued.
         rank: The rank of this loader, 0 to `world_size - 1`. The loader delivers the images `rank`,
@@ -95,14 +95,14 @@ class ImageLoader:
         image_field: The field of a sample that holds the image; for a list of files, the column of file
             names. `None`: the common names, such as `jpg`, `png`, `image`, `path`.
         label_field: The field of a sample that holds the label: an integer (`3.0` is accepted) or the
-            name of a class. Every sample must have this field. `None`: the first of `cls`, `label`,
-            `class` and `image/class/label` that exists; for a list of files, the column `label`, `class`
-            or `cls`. If there is no such field, the name of the folder is the label, for example `cat`
-            for `train/cat/1.jpg`. This rule also applies to tar shards that contain only images in
-            folders. Otherwise labels are -1. If no sample has a label, a `DatasetWarning` lists the
-            available fields. This check reads all samples of tar shards and lists, but only the first
-            1,000 of other formats. If only some samples of tar shards, a list or Parquet have no label,
-            the warning counts them. An empty string counts as no label.
+            name of a class. If `label_field` is given, every sample must have this field. `None`: the first
+            of `cls`, `label`, `class` and `image/class/label` that exists; for a list of files, the column
+            `label`, `class` or `cls`. If there is no such field, the name of the folder is the label, for
+            example `cat` for `train/cat/1.jpg`. This rule also applies to tar shards that contain only
+            images in folders. If there is no folder either, labels are -1. If no sample has a label, a
+            `DatasetWarning` lists the available fields. This check reads all samples of tar shards and
+            lists, but only the first 1,000 of other formats. If only some samples of tar shards, a list or
+            Parquet have no label, the warning counts them. An empty string counts as no label.
         classes: The names of the classes, in the order of their numbers, if the labels of tar shards,
             TFRecord or MDS are names. For Parquet and lists of files, the class names are all distinct
             values of the label column, sorted by the bytes of the names. Such a column must contain either
@@ -124,11 +124,11 @@ class ImageLoader:
             for the first few batches, and recycles this memory.
         decode: Where to decode images. `"host"`: on the CPU. `"device"`: the CUDA device decodes JPEG with
             nvJPEG and crops, resizes and normalises all images. The CPU decodes images that the device
-            does not support, such as PNG or CMYK JPEG; `stats()["decoded"]` counts images by decoder, with
-            reasons. Pixel values differ from those of host decoding by about one level (of 255). On
-            devices with several decoding engines, the last bit of pixel values may differ between runs.
-            With `device="auto"` and without nvJPEG, the CPU decodes all images. These images are counted
-            too, and one `CudaFallbackWarning` is issued.
+            does not support, such as PNG or CMYK JPEG; `stats()["decoded"]` counts images by decoder, and
+            the fallbacks to the CPU by reason. Pixel values differ from those of host decoding by about one
+            level (of 255). On devices with several decoding engines, the last bit of pixel values may
+            differ between runs. With `device="auto"` and without nvJPEG, the CPU decodes all images. These
+            images are counted too, and one `CudaFallbackWarning` is issued.
 
     Raises:
         NotFoundError: The folder or file does not exist or contains no images.
@@ -291,13 +291,13 @@ class ImageLoader:
         ranks = f"of rank {self._rank} of {self._world_size}"
         if of_rank == 0:
             return (
-                f"an epoch {ranks} has no batch: {images} images are fewer than the ranks; set "
+                f"an epoch {ranks} has no batch: the data set has only {images} images; set "
                 f'world_size to {images} or less, or remainder to "pad"'
             )
         whose = f" {ranks}" if self._world_size > 1 else ""
         return (
             f"an epoch{whose} has no batch: drop_last leaves out incomplete batches, and {of_rank} of "
-            f"{images} images are fewer than a batch; set batch_size to {of_rank} or less instead of "
+            f"{images} images do not fill a batch; set batch_size to {of_rank} or less instead of "
             f"{self._batch_size}, or drop_last to False"
         )
 

@@ -1,4 +1,4 @@
-"""The types of `ImageLoader.stats()`. Names match the Rust library and `spdl`."""
+"""The types of the results of `stats()`. Keys match the statistics of the Rust library."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class StageStatistics(TypedDict):
     kind: str
     """`source`, `async` (waits for I/O), `cpu` (computes) or `fill` (writes into batches)."""
     concurrency: int
-    """The number of images that the stage may process at the same time."""
+    """The number of items (in `ImageLoader`, images) that the stage may process at the same time."""
     items: int
-    """Images processed, failed ones included."""
+    """Items processed, failed items included."""
     failures: int
-    """Images that failed."""
+    """Items that failed."""
     busy_s: float
     """Seconds spent in the stage, summed over concurrent calls."""
     busy_share: float
@@ -40,7 +40,7 @@ class StageStatistics(TypedDict):
     """For stages that group samples: the share of the capacity of groups that is not padding, 0 to 1. `None`
     for other stages, including those of `ImageLoader`."""
     service_ms: Quantiles
-    """Service time of one image."""
+    """The service time of one item."""
 
 
 class QueueStatistics(TypedDict):
@@ -81,7 +81,7 @@ class ConsumerStatistics(TypedDict):
     """Statistics of the consumer, that is, your loop."""
 
     items: int
-    """Batches delivered."""
+    """Batches delivered; for a pipeline, items."""
     first_item_s: float | None
     """Seconds from the start to the first batch; `None` before the first batch."""
     waited_s: float
@@ -141,9 +141,9 @@ class Dropped(TypedDict):
     """An item or image that a failure dropped."""
 
     key: str | None
-    """The path of the image."""
+    """The path of the image; `None` if unknown."""
     stage: str
-    """The stage that failed."""
+    """The name of the stage that failed."""
     kind: str
     """The error kind, as in `SpdlError.kind`."""
     reason: str

@@ -24,7 +24,8 @@ ModuleNotFoundError: No module named 'spdl.pipeline.nothing'
 >>> spdl_rs.compat.uninstall()
 
 `install` affects the calling process and processes that it forks. A spawned process imports the main module
-again, so a module that the main module imports must call `install` too.
+again: call `install` at the top level of the main module or of a module that it imports, not under
+`if __name__ == "__main__":`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data loaders for arbitrary samples, and a loader that measures the cost of data loading.
+"""Data loaders for arbitrary samples, and a loader that shows how much data loading slows training.
 
 | task | use |
 |---|---|

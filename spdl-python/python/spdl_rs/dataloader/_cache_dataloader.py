@@ -1,4 +1,4 @@
-"""A loader that repeats cached batches, to measure the cost of data loading."""
+"""A loader that repeats cached batches, to measure how much data loading slows training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class CacheDataLoader(Generic[T]):
-    """Wraps a loader and repeats its first batches after a while.
+    """Wraps a loader, and repeats its first batches after a given number of batches.
 
     If the training loop is faster once batches are repeated, data loading is its bottleneck. Each epoch
     starts with fresh batches of the loader; see `spdl_rs.pipeline.cache_iterator`. `len` and all other

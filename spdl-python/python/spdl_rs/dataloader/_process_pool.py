@@ -121,7 +121,7 @@ class _PoolFetch:
         ]
         what = "; ".join(ended) or f"one of the processes {list(codes)} ended"
         if -signal.SIGKILL in codes.values():
-            what += " (the system does this if memory runs out)"
+            what += " (the system kills processes if memory runs out)"
         return f"{what}; the loader needs all its worker processes: create a new iterator"
 
     def close(self) -> None:

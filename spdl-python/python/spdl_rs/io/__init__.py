@@ -20,8 +20,7 @@
 array([0, 1])
 
 Functions avoid copies: their results are views that keep the given memory alive. A view is writable if the
-memory is writable. Corrupt data raise `DataError`, a subclass of `ValueError`; no function stops early without
-an exception.
+memory is writable. Corrupt and truncated data raise `DataError`, a subclass of `ValueError`.
 
 `Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` can be called with one item. As stages of a pipeline,
 these operators run in Rust, without the GIL.

@@ -92,7 +92,8 @@ def set_default_build_callback(callback: Callable[[PipelineConfig[Any]], None] |
     """Sets a function that is called with each configuration before the pipeline is created.
 
     Args:
-        callback: An exception makes the build fail. `None` removes the callback.
+        callback: Called with a `PipelineConfig`. If the callback raises, `build` raises the exception.
+            `None` removes the callback.
     """
     defaults.build_callback = callback
 

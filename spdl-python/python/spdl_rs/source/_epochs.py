@@ -49,7 +49,7 @@ def embed_shuffle(
 
     `len` returns the length of `src`. A warning is logged if `shuffle` takes more than 3 seconds.
     If `src` has `state_dict` and `load_state_dict`, the result has them too and resumes within an
-    epoch. After a complete epoch, the next epoch starts.
+    epoch. A state saved after a complete epoch starts the next epoch.
 
     Args:
         src: A source with the method `shuffle(seed)`.

@@ -99,8 +99,8 @@ class _FilesIterator(Generic[T]):
 class LocalDirectory(_Files[Path]):
     """The paths of the files below a folder that match a pattern.
 
-    The constructor lists the files once. Files are sorted until `shuffle` is called. The files
-    and the last seed decide the order of each epoch. `state_dict` and `load_state_dict` resume
+    The constructor lists the files once. Files are sorted until `shuffle` is called. The list of files and
+    the seed of the last `shuffle` decide the order of each epoch. `state_dict` and `load_state_dict` resume
     within an epoch.
 
     Args:

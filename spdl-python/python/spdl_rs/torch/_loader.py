@@ -73,7 +73,8 @@ class DataLoader(Resumable, Generic[T]):
         multiprocessing_context: Has no effect.
         generator: A `torch.Generator` for random orders. Default: PyTorch's default generator.
         prefetch_factor: The number of batches that each worker prefetches, at least 1. Default: 2.
-        persistent_workers: Only affects which random numbers are drawn.
+        persistent_workers: If true, the seed of the workers is drawn once instead of for each epoch. No
+            other effect. Default: false.
         pin_memory_device: Has no effect.
         in_order: If true, batches have the order of their indices. If false, a slow batch does not
             delay other batches. Batches of an iterable data set are always in order. Default: true.
@@ -320,11 +321,11 @@ class DataLoader(Resumable, Generic[T]):
 
         Before the first epoch all values are 0 or empty.
 
-        The stage `fetch` is the work of the workers: samples, `collate_fn`, pinned memory. Its
-        items are batches. With an iterable data set, the items include each worker's last
-        attempt, which finds the end. Exceptions of the data set are raised in the loop, and count as failures
-        only without workers. If each worker has its own iterator, values that cannot be added are taken from
-        the slowest worker.
+        The stage `fetch` covers the work of the workers: loading samples, `collate_fn`, and copies to
+        pinned memory. Its items are batches. With an iterable data set, the items include each worker's
+        last attempt, which finds the end. Exceptions of the data set are raised in the loop, and count as
+        failures only without workers. If each worker has its own iterator, values that cannot be added,
+        such as quantiles, are taken from the slowest worker.
 
         >>> from spdl_rs.torch import DataLoader
         >>> loader = DataLoader(range(10), batch_size=4, num_workers=2, collate_fn=sum)
