@@ -39,7 +39,7 @@ pub enum ErrorKind {
     LimitExceeded,
     /// An argument is invalid, or arguments are inconsistent.
     InvalidArgument,
-    /// A stage panicked. The message contains the panic message.
+    /// A stage or other code of the user panicked. The message contains the panic message.
     Panicked,
     /// The pipeline was stopped while the operation was in flight.
     Stopped,
@@ -182,16 +182,16 @@ impl Error {
         self
     }
 
-    /// Adds failures that occurred concurrently in other stages.
+    /// Attaches failures that occurred concurrently in other stages.
     #[must_use]
     pub fn with_others(mut self, others: impl IntoIterator<Item = Error>) -> Self {
         Arc::make_mut(&mut self.0).others.extend(others);
         self
     }
 
-    /// Marks the error as fatal: it ends the pipeline even if the failure policy is to skip.
+    /// Marks the error as fatal: the error ends the pipeline even if the failure policy is to skip.
     ///
-    /// For sources that cannot continue after the failure.
+    /// Sources that cannot continue after a failure return fatal errors.
     #[must_use]
     pub fn fatal(mut self) -> Self {
         Arc::make_mut(&mut self.0).fatal = true;
@@ -208,19 +208,21 @@ impl Error {
         &self.0.others
     }
 
-    /// Attaches the list of changes since a rejected state or an unfinished data set was written.
+    /// Attaches the changes because of which a checkpoint state or an unfinished data set is
+    /// rejected.
     #[must_use]
     pub fn with_changes(mut self, changes: Vec<Change>) -> Self {
         Arc::make_mut(&mut self.0).changes = changes;
         self
     }
 
-    /// Returns the changes because of which a checkpoint state or unfinished data set was rejected.
+    /// Returns the changes because of which a checkpoint state or an unfinished data set is
+    /// rejected.
     ///
     /// If [`build`](crate::PipelineBuilder::build) rejects a state because the pipeline differs,
-    /// the list holds each changed part that the state does not
-    /// [allow](crate::State::allow_change). Errors of other sources may set the list with
-    /// [`with_changes`](Error::with_changes). The list is empty for all other errors.
+    /// the list contains each changed part that the state does not
+    /// [allow](crate::State::allow_change). Other code can attach a list with
+    /// [`with_changes`](Error::with_changes). For all other errors, the list is empty.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder};
@@ -368,7 +370,7 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// A part of a pipeline or data set that differs from a saved state; an entry of
+/// A part of a pipeline or data set that differs from its saved version: an entry of
 /// [`Error::changes`](crate::Error::changes).
 ///
 /// `Display` prints `PART was VALUE, is VALUE`, with `absent` for a missing value.
@@ -406,7 +408,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Runs user code and converts a panic to an error; the flag is true after a panic.
+/// Runs user code and converts a panic to an error. The returned flag is true after a panic.
 pub(crate) fn guarded<R>(work: impl FnOnce() -> Result<R>) -> (Result<R>, bool) {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => (result, false),

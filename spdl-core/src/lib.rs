@@ -13,15 +13,15 @@
 //! * An [`AsyncStage`] waits for a network or a disk, with many items in flight on a [`Runtime`].
 //!
 //! This crate opens no files, decodes no media and needs no async runtime. `spdl-io`, `spdl-media`
-//! and `spdl-cuda` implement its traits, and other crates can do the same. Terms are defined in the
-//! [glossary].
+//! and `spdl-cuda` implement its traits, and other crates can implement them too. See the
+//! [glossary] for all terms.
 //!
 //! ```
 //! use spdl_core::{
 //!     BatchLayout, DType, DatasetSource, Field, Fill, FillContext, PipelineBuilder, Result, SlotMut,
 //! };
 //!
-//! /// Writes each number, and a random number of the same sample.
+//! /// Writes each number, and a random number that depends on the sample.
 //! struct Augment;
 //! impl Fill<i64> for Augment {
 //!     fn fill(&mut self, item: i64, mut slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()> {
@@ -55,7 +55,7 @@
 //! | read from a source | [`PipelineBuilder::new`] with a [`Source`] or a [`DatasetSource`]; [`from_iter`](PipelineBuilder::from_iter), [`from_stream`](PipelineBuilder::from_stream), [`from_pipeline`](PipelineBuilder::from_pipeline) |
 //! | read from several sources | [`merge`](PipelineBuilder::merge) with a [`MergePolicy`](stage::MergePolicy): [`Arrival`](stage::Arrival), [`RoundRobin`](stage::RoundRobin), [`WeightedMerge`](stage::WeightedMerge); [`zip`](PipelineBuilder::zip) |
 //! | choose the order of a data set, mix data sets | [`DatasetSource::sampler`] with a sampler of [`source::sampler`] |
-//! | read the part of one rank | [`shard`](PipelineBuilder::shard) with a [`Shard`] |
+//! | read the samples of one rank | [`shard`](PipelineBuilder::shard) with a [`Shard`] |
 //! | apply a function | [`map`](PipelineBuilder::map), [`filter`](PipelineBuilder::filter), [`flat_map`](PipelineBuilder::flat_map), [`map_async`](PipelineBuilder::map_async) |
 //! | add a stage with state per worker | [`stage`](PipelineBuilder::stage), [`async_stage`](PipelineBuilder::async_stage) |
 //! | send items to different stages | [`route`](PipelineBuilder::route), [`route_lists`](PipelineBuilder::route_lists) |

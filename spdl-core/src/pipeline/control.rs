@@ -33,7 +33,7 @@ pub struct Control {
 /// Maximum number of threads.
 const MAX_THREADS: usize = 4096;
 
-/// Handles to the adjustable parts of a pipeline.
+/// Handles to the worker pool and to the stages of a pipeline.
 pub(crate) struct ConcurrencyControls {
     pub(crate) pool: Arc<WorkerPool>,
     pub(crate) stages: Vec<StageControl>,
@@ -65,7 +65,7 @@ impl Control {
     }
 
     /// Sets the number of worker threads of the shared pool; 0 means 1. Excess workers end after
-    /// their current work.
+    /// the items that they are processing.
     ///
     /// # Errors
     /// `InvalidArgument` for more than 4096 threads. `Io` if the operating system cannot create a
@@ -77,22 +77,22 @@ impl Control {
         Ok(())
     }
 
-    /// Sets how many items a stage processes concurrently; 0 means 1. A stage with dedicated
-    /// threads then has this number of threads. Items in progress are finished. Excess instances
-    /// stay unused until the pipeline ends.
+    /// Sets how many items a stage processes concurrently; 0 means 1. For a stage with dedicated
+    /// threads, the number is also the number of its threads. Items in progress are finished.
+    /// Excess instances stay unused until the pipeline ends.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown stage, for a stage that processes one item at a time
-    /// (source, batch, aggregate, merge), and for more than 4096 dedicated threads. `Io` if the
-    /// operating system cannot create a thread.
+    /// (source, batch, bucket, pack, aggregate, merge, zip), and for more than 4096 dedicated
+    /// threads. `Io` if the operating system cannot create a thread.
     pub fn set_concurrency(&self, stage: &str, concurrency: usize) -> Result<()> {
         let (true, Some(meter)) = (self.is_adjustable(stage), self.shared.meter(stage)) else {
             let adjustable = self.controls.stages.iter().filter(|control| control.adjustable);
             let names: Vec<&str> = adjustable.map(|control| &*control.name).collect();
             let names = names.join(", ");
             let message = format!(
-                "cannot set the concurrency of {stage:?}: no such adjustable stage; adjustable \
-                 stages: {names}"
+                "cannot set the concurrency of {stage:?}: no stage with adjustable concurrency has \
+                 this name; adjustable stages: {names}"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
@@ -117,7 +117,7 @@ impl Control {
         self.controls.stages.iter().find(|control| &*control.name == stage)
     }
 
-    /// Whether the name belongs to a stage, not to a source, merge or path.
+    /// Whether the name belongs to a stage, not to a source, a merge, a zip or a path.
     pub(crate) fn is_stage(&self, stage: &str) -> bool {
         self.stage_control(stage).is_some()
     }

@@ -50,7 +50,7 @@ impl<T: fmt::Display> fmt::Display for Setting<T> {
     }
 }
 
-/// Kind of a stage.
+/// Kind of a stage, which also includes sources, merges and routes.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -120,7 +120,7 @@ impl fmt::Display for Construct {
 /// Definition of a pipeline, or of a part of a pipeline, as data.
 ///
 /// `Display` prints a tree from the source to the consumer. Each stage has its kind, input and
-/// output types, settings, and the location in the program that added it. With feature `serde`, a
+/// output types, settings, and the line of the program that adds it. With feature `serde`, a
 /// definition can be serialized, for example as JSON. A definition contains only the names of
 /// functions and types, so a pipeline cannot be built from it.
 ///
@@ -139,7 +139,7 @@ impl fmt::Display for Construct {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Definition {
-    /// Optional name, mostly for a path or a merged pipeline.
+    /// Optional name, for example of a path or a merged pipeline.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub name: Option<String>,
     /// The source. `None` for a path, which receives items of the previous stage.
@@ -205,7 +205,8 @@ pub struct StageDefinition {
     /// Retry settings; `None`: no retries.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub retry: Option<Retry>,
-    /// Number of dedicated threads; `None`: the stage shares the pipeline's threads.
+    /// Number of dedicated threads. `None` if the stage runs on the shared worker pool, on the
+    /// runtime or on an executor.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub dedicated_threads: Option<usize>,
     /// Whether the outputs of the stage count toward the memory budget.
@@ -221,7 +222,7 @@ pub struct StageDefinition {
     /// The branches of a merge or zip, or the paths of a route.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub branches: Vec<Definition>,
-    /// Location in the program that added the stage: `file:line`.
+    /// Location in the program at which the stage is added: `file:line`.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub defined_at: Option<String>,
 }
@@ -391,7 +392,7 @@ impl Definition {
                 }
             };
             add("", format!("{}{}", stage.kind, place.unwrap_or_default()))?;
-            // The choice of threads does not affect the results.
+            // The threads on which a stage runs do not affect the results.
             let chosen =
                 stage.more.iter().filter(|(what, _)| !matches!(what.as_str(), "cpus" | "executor"));
             for (what, setting) in chosen {

@@ -45,10 +45,10 @@ const POLLS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 /// A pipeline is an [`Iterator`] of results. [`into_stream`](Self::into_stream) converts it to a
 /// [`Stream`]. The first call of `next` starts the work.
 ///
-/// The iterator ends with `None` when every sample was delivered, dropped by the failure policy,
-/// filtered out or left out of an incomplete batch. The [`Statistics`] count each outcome. If the
-/// pipeline fails, the iterator returns the results that were finished before, then one error, then
-/// `None`.
+/// The iterator returns `None` after every sample was delivered, dropped by the failure policy,
+/// filtered out or left out (for example, of an incomplete batch). The [`Statistics`] count each
+/// outcome. If the pipeline fails, the iterator returns the results that were finished before, then
+/// one error, then `None`.
 ///
 /// # Dropping
 /// A pipeline may be dropped at any time. Dropping wakes all waiting threads and tasks and joins
@@ -57,8 +57,8 @@ const POLLS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 ///
 /// # Fork
 /// The threads belong to the process that started them. In a forked child process, `next` returns
-/// the items that were already taken from the last queue, and then an error. The child process may
-/// otherwise only drop the pipeline.
+/// the items that were already taken from the last queue, and then an error. Except for `next`, the
+/// child process may only drop the pipeline.
 pub struct Pipeline<T> {
     output: Arc<Queue<T>>,
     shared: Arc<RunContext>,
@@ -80,11 +80,11 @@ pub struct Pipeline<T> {
     ready: VecDeque<Item<T>>,
     /// When `ready` was last filled, and with how many items.
     filled: Option<(Instant, usize)>,
-    /// Automatic depth of the last queue, if no prefetch is set.
+    /// Adjusts the depth of the last queue, if no prefetch is set.
     prefetch: Option<Prefetch>,
     /// An error that the consumer has not received yet.
     failed: Option<Error>,
-    /// Whether a part of the current epoch has been delivered.
+    /// Whether an item of the current epoch has been delivered.
     in_epoch: bool,
     /// Epoch of the last delivery.
     epoch: u64,
@@ -95,12 +95,12 @@ pub struct Pipeline<T> {
     waker: Option<(thread::ThreadId, Waker)>,
     /// Id of the process that started the threads.
     process: u32,
-    /// How long shutdown waits for busy threads; `None`: until they are idle.
+    /// How long shutdown waits for threads that process an item; `None`: no limit.
     end_timeout: Option<Duration>,
 }
 
 /// Automatic depth of the last queue: the number of items delivered in [`PREFETCH_TIME`]. A deeper
-/// queue saves sleeps and wake-ups, which take longer than many small items.
+/// queue saves sleeps and wake-ups, which take longer than the processing of many small items.
 struct Prefetch {
     /// Lower bound of the depth.
     least: usize,
@@ -260,8 +260,8 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    /// Starts the work, so that the first items are ready sooner. Otherwise the first call of
-    /// `next` starts it.
+    /// Starts the threads and tasks of the pipeline, so that the first items are ready sooner.
+    /// Without this call, the first request for an item starts them.
     ///
     /// # Errors
     /// `Io` if the operating system cannot create a thread; `Stopped` if the pipeline has ended.
@@ -335,8 +335,8 @@ impl<T: Send + 'static> Pipeline<T> {
 
     /// Waits at most `timeout` for the next item.
     ///
-    /// Returns `Pending` after the timeout; the next call continues to wait. For callers that must
-    /// check for signals or other events while they wait.
+    /// Returns `Pending` after the timeout; no item is lost. Use `next_timeout` if the caller must
+    /// check for signals or other events while it waits.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -403,11 +403,11 @@ impl<T: Send + 'static> Pipeline<T> {
         })
     }
 
-    /// Sets how long the pipeline waits for busy threads when it ends.
+    /// Sets how long the pipeline waits at its end for threads that still process an item.
     ///
     /// After a failure or the last item, stages upstream may still process items that are no longer
-    /// needed. Their threads end after the current item, even if the pipeline no longer waits for
-    /// them. Default: no limit.
+    /// needed. The threads of these stages end after the current item, even if the pipeline no
+    /// longer waits for them. Default: no limit.
     pub fn set_end_timeout(&mut self, at_most: Duration) {
         self.end_timeout = Some(at_most);
     }
@@ -417,7 +417,7 @@ impl<T: Send + 'static> Pipeline<T> {
         self.next_timeout(Duration::ZERO)
     }
 
-    /// Waits for the next item and calls `check` every `interval` meanwhile.
+    /// Waits for the next item, and calls `check` every `interval` while waiting.
     ///
     /// If `check` returns an error, the call returns it, and the pipeline can be used again. For
     /// example, the bindings of another language can handle signals in `check`.
@@ -439,8 +439,8 @@ impl<T: Send + 'static> Pipeline<T> {
 
     /// Returns the items of the next epoch, or the remaining items of the current one.
     ///
-    /// Waits until the epoch begins. Returns `None` after the last epoch. Meanwhile the pipeline
-    /// works on items of later epochs.
+    /// Waits until the first item or the end of the epoch arrives. Returns `None` after the last
+    /// epoch. While the caller uses the items, the pipeline also processes items of later epochs.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -542,15 +542,15 @@ impl<T: Send + 'static> Pipeline<T> {
     fn fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<NextStep<T>>> {
         loop {
             match self.poll_output(cx) {
-                // Earlier runs of the program have delivered all these items.
+                // Earlier runs of the program have already delivered all items taken.
                 Poll::Ready(None) if self.ready.is_empty() => {}
                 filled => return filled,
             }
         }
     }
 
-    /// Like [`fill`](Self::fill), but `ready` may stay empty, if earlier runs of the program have
-    /// delivered all the items.
+    /// Like [`fill`](Self::fill), but `ready` may stay empty: if earlier runs of the program have
+    /// already delivered all items taken.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Option<NextStep<T>>> {
         if let Some(error) = self.failed.take() {
             return Poll::Ready(Some(NextStep::Failed(error)));
@@ -625,7 +625,8 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    /// Number of items of the next run: as many as the consumer uses in [`RUN_TIME`].
+    /// Maximum number of items of the next *run* (see [`MAX_RUN`]): as many as the consumer uses in
+    /// [`RUN_TIME`].
     fn run_length(&self, now: Instant) -> usize {
         let Some((since, items)) = self.filled.filter(|_| !MODELLED) else {
             // Model checks have no clock, so that schedules can be replayed.
@@ -636,7 +637,7 @@ impl<T: Send + 'static> Pipeline<T> {
         usize::try_from(most).unwrap_or(MAX_RUN).clamp(1, MAX_RUN)
     }
 
-    /// Drops items that an earlier run delivered.
+    /// Drops items that an earlier run of the program delivered.
     fn skip_delivered(&mut self) {
         let Some(delivery) = &self.delivery else { return };
         let ledger = &delivery.ledger;
@@ -670,30 +671,30 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    /// Ends the work now and joins the pipeline's threads. Undelivered items are dropped, and
-    /// `next` returns `None` from then on. A second call has no effect.
+    /// Stops the pipeline and joins its threads. Undelivered items are dropped, and `next` returns
+    /// `None` from then on. A second call has no effect.
     pub fn stop(&mut self) {
         self.join(None);
     }
 
-    /// Like [`stop`](Self::stop), but waits at most `timeout` for items in computation.
+    /// Like [`stop`](Self::stop), but waits at most `timeout` for threads that process an item.
     ///
     /// # Errors
-    /// `Timeout` if some threads are still busy. They end after their current item. The pipeline no
-    /// longer waits for them, not even when it is dropped.
+    /// `Timeout` if any thread still processes an item after `timeout`. Such a thread ends after
+    /// this item. The pipeline no longer waits for the thread, not even when it is dropped.
     pub fn stop_timeout(&mut self, timeout: Duration) -> Result<()> {
         if self.join(Instant::now().checked_add(timeout)) {
             return Ok(());
         }
         let message = format!(
-            "some threads are still processing an item after {timeout:?}; they end after that item"
+            "threads of the pipeline still process items after {timeout:?}; they end after that"
         );
         Err(Error::new(ErrorKind::Timeout, message))
     }
 
     /// Returns the failure that ends the pipeline, if the consumer has not received it yet.
     ///
-    /// Callers that stop a pipeline early can check whether it had failed.
+    /// After an early [`stop`](Self::stop), the caller can check whether the pipeline had failed.
     ///
     /// ```
     /// # use spdl_core::{Error, ErrorKind, PipelineBuilder};
@@ -728,7 +729,8 @@ impl<T: Send + 'static> Pipeline<T> {
         self.shared.statistics()
     }
 
-    /// Returns a handle to the statistics, for other threads and for use after the end.
+    /// Returns a handle that reads the statistics from any thread, also after the pipeline has
+    /// ended.
     pub fn monitor(&self) -> Monitor {
         Monitor(Arc::clone(&self.shared))
     }
@@ -747,7 +749,7 @@ impl<T: Send + 'static> Pipeline<T> {
         &self.definition
     }
 
-    /// Returns the samples delivered so far, in order, if
+    /// Returns the samples delivered so far, in delivery order. `None` unless
     /// [`record_order`](crate::PipelineBuilder::record_order) is set.
     pub fn order_record(&self) -> Option<&OrderRecord> {
         self.record.as_ref()
@@ -805,8 +807,8 @@ impl<T> Epoch<'_, T> {
 
     /// Returns the checkpoint state after the items delivered so far, like [`Pipeline::state`].
     ///
-    /// `Pipeline::state` cannot be called while this value borrows the pipeline. After the iterator
-    /// has returned `None`, the state is at the start of the next epoch.
+    /// `Pipeline::state` cannot be called while an `Epoch` borrows the pipeline. After the epoch's
+    /// iterator has returned `None`, the state is at the start of the next epoch.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -839,7 +841,8 @@ impl<T> fmt::Debug for Epoch<'_, T> {
 /// A [`Pipeline`] as a stream, created by [`Pipeline::into_stream`].
 ///
 /// The stream is a separate type, because methods such as `next` and `map` are ambiguous on a type
-/// that is both an iterator and a stream. Dropping it may block like dropping the pipeline.
+/// that is both an iterator and a stream. Dropping the stream joins the pipeline's threads, so it
+/// may block: see [`Pipeline`].
 #[derive(Debug)]
 pub struct PipelineStream<T>(Pipeline<T>);
 
@@ -890,14 +893,18 @@ impl<T> Pipeline<T> {
     /// Returns the checkpoint state of the run. A resumed run does not repeat the items delivered
     /// so far.
     ///
-    /// May be called at any time, also before the first item, after the last item and after an
-    /// error. Takes a few microseconds, and longer if many samples were delivered out of order.
+    /// The caller may call `state` at any time, also before the first item, after the last item and
+    /// after an error. A call takes microseconds, but longer if many samples were delivered out of
+    /// order.
     ///
     /// # Errors
-    /// `Unsupported` for a pipeline of several sources; mix data sets in one source instead.
-    /// `Unsupported` if a stage declares that it [buffers items](crate::Stage::holds_back), or the
-    /// engine has detected it. `Unsupported` if an item was split and a stage does not keep the
-    /// order.
+    /// `Unsupported` in three cases:
+    /// - The pipeline has several sources. Mix data sets in one source instead.
+    /// - A stage declares that it [buffers items](crate::Stage::holds_back), or the engine has
+    ///   detected that it does.
+    /// - An aggregator has split an item, a part of the item was delivered, and a stage does not
+    ///   emit its outputs in input order. Call
+    ///   [`deterministic`](crate::PipelineBuilder::deterministic).
     pub fn state(&self) -> Result<State> {
         let message = "a pipeline with several sources has no checkpoint state; mix data sets in one \
                        source instead";
@@ -905,8 +912,8 @@ impl<T> Pipeline<T> {
         self.delivery.as_ref().ok_or_else(missing)?.state()
     }
 
-    /// Ends the work and joins the threads. Waits at most until `deadline`. Returns whether all
-    /// threads have ended.
+    /// Stops the pipeline and joins its threads. Waits at most until `deadline`. Returns whether
+    /// all threads have ended.
     fn join(&mut self, deadline: Option<Instant>) -> bool {
         self.ended = true;
         self.in_epoch = false;

@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `builder/` | [`PipelineBuilder`]: stages, paths and settings; turns them into nodes and queues |
+//! | `builder/` | [`PipelineBuilder`]: stages, paths and settings, built as nodes and queues |
 //! | `handle` | [`Pipeline`], [`Epoch`], [`Monitor`]: iterator, stream and statistics of a run |
 //! | `options` | [`StageOptions`], [`Order`] |
 //! | `control` | [`Control`]: changes concurrency while a pipeline runs |

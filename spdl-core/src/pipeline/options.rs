@@ -13,11 +13,11 @@ use crate::scheduler::failure::OnError;
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Order {
     /// In order of completion. The default. A slow item delays only the items that its worker took
-    /// from the queue together with it. These are at most 63 items, and at most as many as take 50
-    /// µs by the mean time per item.
+    /// from the queue together with it: at most 63 items. The worker takes only as many items
+    /// together as it expects to process in 50 µs, by the mean time per item.
     Completion,
-    /// In input order. Early results wait in a reorder buffer. A stage with many outputs per item
-    /// buffers at most 64 of them before the item's turn, and then waits.
+    /// In input order. Results of later items wait in a reorder buffer. If an item has many
+    /// outputs, at most 64 of them are buffered before the item's turn; then the stage waits.
     Input,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// Name and settings of a stage. A plain name is enough for the defaults:
+/// Name and settings of a stage. A string converts to a name with default settings:
 ///
 /// ```
 /// use spdl_core::{OnError, Order, StageOptions};
@@ -46,7 +46,7 @@ pub struct StageOptions {
     pub(crate) on_error: Option<OnError>,
     pub(crate) queue: Option<usize>,
     pub(crate) workers: Workers,
-    /// Parameters of the caller that affect the results, by name.
+    /// Parameters that affect the results, declared by the caller, by name.
     pub(crate) parameters: Vec<(String, String)>,
 }
 
@@ -80,15 +80,15 @@ impl StageOptions {
     /// Sets how many items the stage processes concurrently; 0 means 1.
     ///
     /// Default for a CPU stage: the number of worker threads. A stage that aggregates (batch,
-    /// bucket, pack, aggregate) always processes one item at a time.
-    /// [`Control`](crate::pipeline::Control) changes the concurrency of a running pipeline.
+    /// bucket, pack, concat and split, aggregate) always processes one item at a time.
+    /// [`Control`](crate::pipeline::Control) changes the concurrency while the pipeline runs.
     ///
     /// An async stage starts with 16 items in flight and adapts the number to the measured
     /// throughput, up to 512. If the queue after the stage is empty for more than 5 % of the time,
     /// the stage tries a number that is 50 % higher. It keeps this number if the throughput rises.
-    /// The [statistics](crate::Statistics) show the current number. A number set here is fixed. The
-    /// default of 16 is fixed if [`queue`](StageOptions::queue) is set, or, for the last stage,
-    /// [`prefetch`](crate::PipelineBuilder::prefetch).
+    /// The [statistics](crate::Statistics) show the current number. A number set here is fixed. If
+    /// [`queue`](StageOptions::queue) is set, or [`prefetch`](crate::PipelineBuilder::prefetch) for
+    /// the last stage, the number stays 16.
     #[must_use]
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = Some(concurrency.max(1));
@@ -103,8 +103,8 @@ impl StageOptions {
         self
     }
 
-    /// Sets the failure policy. A limit set here applies to this stage only. Default: the
-    /// pipeline's policy, whose limit is shared by all stages without a separate policy.
+    /// Sets the failure policy. Its limit applies to this stage only. Default: the policy of the
+    /// pipeline, whose limit applies to all stages without a separate policy together.
     #[must_use]
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
@@ -114,7 +114,8 @@ impl StageOptions {
     /// Sets the capacity of the queue after the stage, in items; 0 means 1.
     ///
     /// Defaults: 256 after a source; after a CPU stage twice the concurrency, at least 64; after an
-    /// async stage twice the concurrency. For the last stage, set
+    /// async stage twice the concurrency; after [`fill`](crate::PipelineBuilder::fill) 2 batches,
+    /// in addition to the batches in assembly. For the last stage, set
     /// [`prefetch`](crate::PipelineBuilder::prefetch) instead.
     #[must_use]
     pub fn queue(mut self, capacity: usize) -> Self {
@@ -124,8 +125,8 @@ impl StageOptions {
 
     /// Runs the stage on dedicated threads, as many as its concurrency (default: 1).
     ///
-    /// For stages that must stay on one thread or that block their thread. Instances are created on
-    /// these threads.
+    /// Use dedicated threads for a stage that must stay on one thread or that blocks its thread.
+    /// The threads create the instances of the stage.
     #[must_use]
     pub fn dedicated(mut self) -> Self {
         self.workers = Workers::Dedicated { cpus: Vec::new() };
@@ -133,8 +134,8 @@ impl StageOptions {
     }
 
     /// Runs the stage on dedicated threads that are pinned to these CPUs, numbered as by the
-    /// operating system. Default concurrency: the number of CPUs. Requires the feature `affinity`
-    /// and Linux.
+    /// operating system. Default concurrency: the number of CPUs in the list. Requires the feature
+    /// `affinity` and Linux.
     #[must_use]
     pub fn pinned(mut self, cpus: impl IntoIterator<Item = usize>) -> Self {
         self.workers = Workers::Dedicated { cpus: cpus.into_iter().collect() };
@@ -154,7 +155,7 @@ impl StageOptions {
     /// tokenizer version.
     ///
     /// The parameter is part of the [definition](crate::pipeline::Definition), and of the
-    /// [fingerprint](crate::State::fingerprint) under the name `stage NAME: PARAMETER`. Resuming
+    /// [fingerprint](crate::State::fingerprint) under the name `stage NAME: PARAMETER`. To resume
     /// with another value is an error. If a value is longer than 100 characters, its first 82
     /// characters and a hash are stored. A name that the engine uses for the stage, such as `size`
     /// or `order`, is rejected by [`build`](crate::PipelineBuilder::build).

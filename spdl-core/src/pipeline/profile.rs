@@ -51,9 +51,9 @@ pub struct StageProfile {
     pub name: Arc<str>,
     /// Kind of the stage.
     pub kind: StageKind,
-    /// One entry per concurrency. A stage that processes one item at a time has only one entry. So
-    /// does a stage that finishes all items at the first concurrency before the first check of its
-    /// progress.
+    /// One entry per concurrency. A stage that processes one item at a time has only one entry. A
+    /// stage also has fewer entries if it has processed all its items before the later
+    /// concurrencies are measured.
     pub rates: Vec<Rate>,
 }
 
@@ -67,19 +67,19 @@ pub struct Rate {
     pub items: u64,
     /// Items per second.
     pub items_per_second: f64,
-    /// Share of the concurrency that was in use, in 0..=1.
+    /// Share of the concurrency that was in use on average, in 0..=1.
     pub busy: f64,
 }
 
 impl<T: Send + 'static> PipelineBuilder<T> {
     /// Measures the throughput of each stage alone at each concurrency.
     ///
-    /// Each stage runs on items that are already in its input queue. `on_stage` is called after
-    /// each stage. The outputs of the pipeline are dropped.
+    /// Each stage processes items that are already in its input queue. `on_stage` is called with
+    /// the result of each stage. The outputs of the pipeline are dropped.
     ///
-    /// Each item passes each stage once, so every concurrency needs new items: set
+    /// Each stage processes each item once, so the items are divided among the concurrencies: set
     /// [`ProfileOptions::items`] large enough. Failed items are dropped, regardless of the failure
-    /// policy. All items are held in memory between two stages.
+    /// policy. All outputs of a stage are in memory until the next stage is measured.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -97,7 +97,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     ///
     /// # Errors
     /// The errors of [`build`](PipelineBuilder::build); errors that end a pipeline even if failed
-    /// items are dropped; `InvalidArgument` for invalid options.
+    /// items are dropped; `InvalidArgument` if `items` or a concurrency is 0, or if the list of
+    /// concurrencies is empty.
     pub fn profile(
         self,
         options: &ProfileOptions,
@@ -105,8 +106,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     ) -> Result<Profile> {
         if options.items == 0 || options.concurrency.is_empty() || options.concurrency.contains(&0)
         {
-            let message =
-                "invalid profile options: `items` and every `concurrency` must be at least 1";
+            let message = "invalid profile options: `items` must be at least 1, and `concurrency` must be a \
+                 non-empty list of numbers of at least 1";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let mut pipeline = self.build_to_profile(options.items)?;

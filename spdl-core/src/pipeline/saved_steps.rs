@@ -32,16 +32,16 @@ impl StateSaver {
     /// Iterates over the items of `pipeline` as steps, and passes the state after each step to this
     /// saver.
     ///
-    /// The iterator ends with the pipeline, or after the current step if `stop` is true. The last
-    /// state is always passed to the saver; [`finish`](StateSaver::finish) waits until it is
-    /// written.
+    /// The iterator ends when the pipeline ends, or after the current step if `stop` is true. The
+    /// last state is always passed to the saver. [`finish`](StateSaver::finish) waits until this
+    /// state is written.
     ///
-    /// A step is done when the next item is requested. If the loop exits during a step, a resumed
-    /// run delivers its item again.
+    /// A step ends when the next item is requested. If the loop exits during a step, a resumed run
+    /// delivers the item of this step again.
     ///
     /// This function installs no signal handler. Cluster schedulers send SIGTERM before they kill a
-    /// job. To save the run in this case, set `stop` in a handler: for example with the crate
-    /// `signal-hook`, as below and in `examples/terminate.rs`. While waiting for an item, the
+    /// job. To save the state in this case, set `stop` in a signal handler, for example with the
+    /// crate `signal-hook`, as below and in `examples/terminate.rs`. While waiting for an item, the
     /// iterator checks `stop` 20 times a second.
     ///
     /// ```
@@ -65,8 +65,9 @@ impl StateSaver {
     /// ```
     ///
     /// # Errors
-    /// An item is an error if the pipeline returns an error, if the state is unavailable, or if an
-    /// earlier state could not be saved: see [`after_step`](StateSaver::after_step).
+    /// The iterator returns an error if the pipeline returns an error, if [`Pipeline::state`]
+    /// returns an error, or if an earlier state could not be saved: see
+    /// [`after_step`](StateSaver::after_step).
     pub fn steps<'a, T: Send + 'static>(
         &'a mut self,
         pipeline: &'a mut Pipeline<T>,

@@ -5,21 +5,21 @@ use std::fmt;
 use crate::error::{Error, ErrorKind, Result};
 use crate::stage::{AggregateInputs, Stage, StageContext};
 
-/// Items for which memory is reserved in advance. Larger batches grow as they fill, because an
-/// epoch may have fewer items.
+/// A batch allocates memory for at most this many items in advance. Larger batches grow as items
+/// arrive, because an epoch may have fewer items than the batch size.
 const MAX_RESERVED: usize = 65_536;
 
 /// Combines several items into one: a list, a sum, a packed sequence.
 ///
 /// The engine creates an instance for the first item of each epoch and drops it after
-/// [`flush`](Aggregator::flush). Therefore no item moves to another epoch or pipeline. One worker
-/// at a time uses an instance.
+/// [`flush`](Aggregator::flush). Therefore no aggregate contains items of two epochs. One worker at
+/// a time uses an instance.
 ///
 /// ```
 /// use spdl_core::Result;
 /// use spdl_core::stage::Aggregator;
 ///
-/// /// Packs texts until they have 10 bytes together.
+/// /// Concatenates texts until the result has at least 10 bytes.
 /// #[derive(Default)]
 /// struct Pack(String);
 /// impl Aggregator<String> for Pack {
@@ -46,15 +46,15 @@ pub trait Aggregator<In>: Send + 'static {
     /// Accepts an item; returns an aggregate if one is complete.
     ///
     /// # Errors
-    /// Any error rejects the item, which counts as failed. Items accepted before are kept, except
-    /// those that [`left_out`](Aggregator::left_out) counts.
+    /// Any error rejects the item, which counts as failed. Items that were accepted earlier are
+    /// kept, except those that [`left_out`](Aggregator::left_out) counts.
     fn accumulate(&mut self, item: In) -> Result<Option<Self::Out>>;
 
     /// Returns one more aggregate that the last item completed. Default: `None`.
     ///
     /// If [`accumulate`](Aggregator::accumulate) returns an aggregate, the engine calls `more`
     /// until it returns `None`. An aggregate without [`inputs`](ExactResume::inputs) has the inputs
-    /// of the previous aggregate. These inputs are done when both aggregates are done.
+    /// of the previous aggregate. These inputs have an outcome only when both aggregates have one.
     ///
     /// # Errors
     /// The errors of [`accumulate`](Aggregator::accumulate).
@@ -90,8 +90,9 @@ pub trait Aggregator<In>: Send + 'static {
     /// Number of accepted items that no aggregate will contain, counted since the last call.
     /// Default: 0.
     ///
-    /// Examples are the items of an incomplete batch that is dropped. The engine calls `left_out`
-    /// after `flush` and after an error.
+    /// Examples are the items of an incomplete last batch that is not emitted. The engine calls
+    /// `left_out` after the last aggregate of an epoch and after an error of `accumulate` or
+    /// `more`.
     fn left_out(&mut self) -> u64 {
         0
     }
@@ -105,43 +106,44 @@ pub trait Aggregator<In>: Send + 'static {
 
 /// What an [`Aggregator`] reports so that a resumed run continues exactly.
 ///
-/// An aggregator must implement this trait if it still holds items after it returns an aggregate.
-/// An example is a packer with several open sequences. The same holds if an item is in several
-/// aggregates.
+/// An aggregator must implement this trait if it can hold items after it returns an aggregate, or
+/// if one item can be in several aggregates. An example is a packer with several open sequences.
 ///
 /// A checkpoint state contains the items that an aggregator still holds. A resumed pipeline passes
 /// these items to a new aggregator, in their original order, and continues with the items that
 /// follow. The aggregator must satisfy this law: *a new aggregator that accumulates only the held
-/// items holds the same items, and then returns the same aggregates.* An error must not lose items.
+/// items holds the same items, and then returns the same aggregates.* If `accumulate` returns an
+/// error, the items held before must stay held.
 ///
 /// If such an aggregator does not implement this trait, a resumed run would lose samples. The
-/// pipeline detects the defect when an aggregate is returned although all items are in earlier
-/// aggregates, usually at the end of the first epoch. From then on,
+/// pipeline detects the missing implementation when the aggregator returns an aggregate although
+/// earlier aggregates account for all items, usually at the end of the first epoch. From then on,
 /// [`Pipeline::state`](crate::Pipeline::state) returns `Unsupported`.
 pub trait ExactResume {
     /// Numbers of the items that the last aggregate consists of, in their order in the aggregate.
     ///
     /// Accumulated items are numbered from 0 for each instance; rejected items have no number. If
     /// an aggregate contains only a part of an item, the item counts as an input of the aggregate
-    /// only if the part includes the end of the item. Called once after each aggregate.
+    /// only if the part includes the end of the item. The engine calls `inputs` once after each
+    /// aggregate.
     fn inputs(&mut self) -> Vec<u64>;
 
-    /// Size of the part of the oldest held item that earlier aggregates contain, in units of the
-    /// aggregator (tokens).
+    /// Size of the part of the oldest held item that earlier aggregates contain, in the
+    /// aggregator's unit, for example tokens.
     ///
-    /// The value is greater than 0 only if items are split, or are in several aggregates, as in windows that
-    /// overlap. Called after each aggregate.
+    /// The value is greater than 0 only if items are split, or if they are in several aggregates,
+    /// as in overlapping windows. The engine calls `carry` after each aggregate.
     ///
-    /// After the first aggregate of an epoch with such a value, outcomes of aggregates count in
-    /// emission order: if an aggregate fails, its items are done when all earlier aggregates are
-    /// delivered or dropped. Therefore no part of an item is lost or repeated.
+    /// After the first value greater than 0 in an epoch, outcomes of aggregates are recorded in
+    /// emission order: an outcome is recorded only when all earlier aggregates have been delivered
+    /// or dropped. Therefore no part of an item is lost or repeated.
     fn carry(&self) -> u64 {
         0
     }
 
     /// Sets the size of the part of the first item that earlier aggregates contain: the value of
-    /// [`carry`](Self::carry) before the pipeline was resumed. Called before any other method. Not
-    /// called if the item fails upstream in the resumed run.
+    /// [`carry`](Self::carry) in the checkpoint state. The engine calls `resume` before any other
+    /// method, but not if the first item fails upstream in the resumed run.
     fn resume(&mut self, carry: u64) {
         let _ = carry;
     }
@@ -156,9 +158,9 @@ pub trait ExactResume {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FillRate {
-    /// What the aggregates contain, in units of the aggregator, such as tokens.
+    /// Total size of the contents of the aggregates, in the aggregator's unit, such as tokens.
     pub used: u64,
-    /// What the aggregates can contain, in the same unit. The difference is padding.
+    /// Total capacity of the aggregates, in the same unit. The difference to `used` is padding.
     pub capacity: u64,
 }
 
@@ -174,7 +176,7 @@ impl FillRate {
         self.capacity = self.capacity.saturating_add(capacity);
     }
 
-    /// The difference to an `earlier` value.
+    /// This value minus an `earlier` value of the same aggregator.
     pub(crate) fn since(self, earlier: FillRate) -> FillRate {
         FillRate {
             used: self.used.saturating_sub(earlier.used),

@@ -58,15 +58,16 @@ pub struct BatchLayout {
 impl BatchLayout {
     /// A layout of `batch_size` samples with these fields.
     ///
-    /// The last batch of an epoch may be shorter: see [`drop_last`](Self::drop_last). A layout
-    /// without fields, or with an empty field, is an error when the pipeline is built.
+    /// The last batch of an epoch may be shorter: see [`drop_last`](Self::drop_last).
+    /// [`build`](crate::PipelineBuilder::build) rejects a batch size of 0, a layout without fields,
+    /// and a field whose shape contains 0.
     pub fn new(batch_size: usize, fields: impl IntoIterator<Item = Field>) -> Self {
         BatchLayout { batch_size, drop_last: false, fields: fields.into_iter().collect() }
     }
 
-    /// Whether to leave an incomplete last batch out. Default: `false`.
+    /// Sets whether the samples of an incomplete last batch are left out. Default: `false`.
     ///
-    /// [`Statistics::left_out`](crate::Statistics::left_out) counts its samples.
+    /// [`Statistics::left_out`](crate::Statistics::left_out) counts these samples.
     #[must_use]
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
@@ -91,8 +92,8 @@ impl BatchLayout {
     /// Maximum number of batches that exist at the same time in a pipeline with `workers` workers.
     ///
     /// The number is ⌈workers / batch size⌉ + 1 batches in assembly, 2 prefetched batches, and the
-    /// batch of the consumer. It assumes the default [prefetch](crate::PipelineBuilder::prefetch) of
-    /// large batches.
+    /// batch of the consumer. The number assumes the default
+    /// [prefetch](crate::PipelineBuilder::prefetch).
     ///
     /// ```
     /// use spdl_core::{BatchLayout, DType, Field};
@@ -117,14 +118,14 @@ impl BatchLayout {
         row.zip(rows).and_then(|(row, rows)| row.checked_mul(rows)).unwrap_or(usize::MAX)
     }
 
-    /// Checks that the batch has at least one byte per field and does not overflow.
+    /// Checks that every field has at least one byte and that no array is too large.
     pub(crate) fn validate(&self) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         if self.batch_size == 0 {
             return invalid("the batch size is 0; it must be at least 1".into());
         }
         if self.fields.is_empty() {
-            return invalid("the batch layout has no field; add at least one".into());
+            return invalid("the batch layout has no fields; add at least one".into());
         }
         let size = self.batch_size;
         for field in &self.fields {
@@ -143,11 +144,11 @@ impl BatchLayout {
     }
 }
 
-/// A step that writes its result directly into a slot of a batch.
+/// A stage that writes its result directly into a slot of a batch.
 ///
 /// Each worker has its own instance, so `&mut self` needs no lock, and an instance may own scratch
 /// memory. The workers call [`fill`](Fill::fill) on different instances concurrently. If `fill`
-/// fails, the next sample overwrites the slot.
+/// fails and the failure policy drops the sample, the next sample overwrites the slot.
 pub trait Fill<In>: Send + 'static {
     /// Writes every field of `slot` from `item`.
     ///
@@ -158,11 +159,13 @@ pub trait Fill<In>: Send + 'static {
 
     /// Checks that the instance can write these fields. The default accepts all.
     ///
-    /// The engine calls `check_fields` on each new instance. The first instance is created when the
-    /// pipeline is [built](crate::PipelineBuilder::fill).
+    /// The engine calls `check_fields` on each new instance.
+    /// [`PipelineBuilder::fill`](crate::PipelineBuilder::fill) documents when instances are
+    /// created.
     ///
     /// # Errors
-    /// Any error fails the build, or ends the running pipeline.
+    /// If the pipeline is being built, any error fails the build. Later, any error ends the
+    /// pipeline.
     fn check_fields(&self, fields: &[Field]) -> Result<()> {
         let _ = fields;
         Ok(())
@@ -255,7 +258,7 @@ impl<'a> FillContext<'a> {
     }
 
     /// A random number generator that depends on the seed, the sample and the stage's name only.
-    /// Every call returns the same sequence from its start.
+    /// Every call returns a new generator with the same sequence.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.id, self.lineage, self.stage)
     }

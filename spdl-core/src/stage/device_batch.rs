@@ -47,7 +47,7 @@ impl DeviceArray {
         &self.shape
     }
 
-    /// The memory of the elements, which are valid when [`ready`](Self::ready) completes.
+    /// The memory of the elements. They are valid when the fence [`ready`](Self::ready) completes.
     pub fn memory(&self) -> &dyn DeviceMemory {
         &*self.upload.memory
     }
@@ -65,8 +65,8 @@ impl DeviceArray {
 
 /// Samples as arrays in device memory, one per field, with the id of each sample.
 ///
-/// The copies to the device may be incomplete when a pipeline delivers the batch. The consumer's
-/// stream waits for each array's [`ready`](DeviceArray::ready), or the consumer calls
+/// The copies to the device may be incomplete when a pipeline delivers the batch. The consumer must
+/// make its stream wait for each array's fence [`ready`](DeviceArray::ready), or call
 /// [`wait`](Self::wait).
 pub struct DeviceBatch {
     fields: Vec<Field>,
@@ -77,7 +77,7 @@ pub struct DeviceBatch {
 impl DeviceBatch {
     /// Creates a batch of these samples, with an array of shape `[ids.len(), …]` for each name.
     ///
-    /// For stages that produce their arrays on the device.
+    /// Use `new` in stages that produce their arrays on the device.
     ///
     /// ```
     /// use spdl_core::{DType, Device, SampleId};
@@ -201,7 +201,7 @@ impl DeviceBatch {
     }
 }
 
-/// Device memory does not count, unless the device is the host.
+/// Counts only arrays in host memory.
 impl Footprint for DeviceBatch {
     fn footprint(&self) -> usize {
         let on_host =

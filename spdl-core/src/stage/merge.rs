@@ -11,7 +11,7 @@ use crate::source::sample::SampleId;
 ///
 /// The crate provides [`Arrival`], [`RoundRobin`] and [`WeightedMerge`]. The merged order is
 /// deterministic if the order of each branch is deterministic and the choices of the policy depend
-/// only on its arguments.
+/// only on the arguments of its methods.
 ///
 /// ```
 /// use spdl_core::{DatasetSource, PipelineBuilder};
@@ -36,7 +36,7 @@ pub trait MergePolicy: Debug + Send + 'static {
     /// least one branch is open.
     fn choose(&mut self, open: &[bool]) -> Choice;
 
-    /// Checks that the policy supports this number of branches. The default accepts all.
+    /// Checks that the policy supports this number of branches. The default accepts every number.
     ///
     /// # Errors
     /// Any error fails the build of the pipeline.
@@ -61,10 +61,10 @@ pub trait MergePolicy: Debug + Send + 'static {
 pub enum Choice {
     /// The first branch that has an item ready.
     Any,
-    /// The branch of this number, which must be open. The merge waits for its next item.
+    /// The branch of this number, which must be open. The merge waits for the branch's next item.
     Branch(usize),
-    /// No branch: the epoch ends. Its remaining items are left out, and counted in
-    /// [`Statistics::left_out`](crate::Statistics::left_out).
+    /// No branch: the epoch of the merge ends. The remaining items of the epoch are left out, and
+    /// [`Statistics::left_out`](crate::Statistics::left_out) counts them.
     EndEpoch,
 }
 
@@ -78,7 +78,8 @@ impl MergePolicy for Arrival {
     }
 }
 
-/// The [`MergePolicy`] that takes one item of each branch in turn and skips ended branches.
+/// The [`MergePolicy`] that takes one item of each branch in turn, and skips branches that have
+/// ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundRobin {
     next: usize,
@@ -101,8 +102,9 @@ impl MergePolicy for RoundRobin {
 
 /// The [`MergePolicy`] that draws a branch at random for each item, with given weights.
 ///
-/// Ended branches are not drawn. The draws depend only on the pipeline's seed and the epoch. To draw
-/// items of one data set by weight, use [`sampler::Weighted`](crate::source::sampler::Weighted).
+/// Branches that have ended are not drawn. The draws depend only on the pipeline's seed, the epoch
+/// and the open branches. To draw items of one data set by weight, use
+/// [`sampler::Weighted`](crate::source::sampler::Weighted).
 pub struct WeightedMerge {
     weights: Vec<f64>,
     rng: Option<SampleRng>,
@@ -115,10 +117,10 @@ impl Debug for WeightedMerge {
 }
 
 impl WeightedMerge {
-    /// Draws branch `i` with a probability proportional to `weights[i]`.
+    /// Creates a policy that draws branch `i` with a probability proportional to `weights[i]`.
     ///
     /// # Errors
-    /// `InvalidArgument` if a weight is not finite and positive.
+    /// `InvalidArgument` if any weight is zero, negative, infinite or NaN.
     pub fn new(weights: impl Into<Vec<f64>>) -> Result<Self> {
         let weights = weights.into();
         match weights.iter().find(|weight| !(weight.is_finite() && **weight > 0.0)) {
@@ -152,7 +154,8 @@ impl MergePolicy for WeightedMerge {
             return Ok(());
         }
         let weights = self.weights.len();
-        let message = format!("{weights} weights for {branches} branches; give one per branch");
+        let message =
+            format!("a merge of {branches} branches has {weights} weights; give one per branch");
         Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 

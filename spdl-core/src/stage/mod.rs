@@ -1,4 +1,4 @@
-//! Stages: steps that compute or wait, batches, aggregates, merges and retries.
+//! Traits of stages, and the built-in stages: batches, aggregates, merges and retries.
 //!
 //! | file | what |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | `adapters` | stages that call a function: map, filter, flat map; unbatch |
 //! | `batch` | [`Fill`], [`Batch`], [`BatchLayout`]: samples written into slots of a batch |
 //! | `device_batch` | [`DeviceBatch`]: a batch in device memory |
-//! | `grouping/` | buckets, packed sequences, fixed-length pieces |
-//! | `merge` | [`MergePolicy`]: which of several inputs is next |
-//! | `retry` | [`Retry`]: attempts and waits between them |
+//! | `grouping/` | buckets, packed sequences, fixed-length sequences |
+//! | `merge` | [`MergePolicy`]: which of several inputs provides the next item |
+//! | `retry` | [`Retry`]: number of attempts, and the delays between them |
 //!
 //! Imports: `error`, `sync`, `seconds`, `runtime`, `memory`, `source`, `item`.
 
@@ -70,10 +70,9 @@ pub trait Stage<In>: Send + 'static {
 
     /// Processes one input and passes zero or more outputs to [`cx.emit`](StageContext::emit).
     ///
-    /// If the input has no output, now or later, call
-    /// [`cx.filter_out`](StageContext::filter_out). If an input is neither emitted, filtered out
-    /// nor failed, the engine assumes that the stage buffers it: see
-    /// [`holds_back`](Stage::holds_back).
+    /// If the input has no output, now or later, call [`cx.filter_out`](StageContext::filter_out).
+    /// If a call returns `Ok` without an output and without `filter_out`, the engine assumes that
+    /// the stage buffers the input: see [`holds_back`](Stage::holds_back).
     ///
     /// # Errors
     /// Any error fails the item. The stage's failure policy decides whether the pipeline continues.
@@ -82,8 +81,8 @@ pub trait Stage<In>: Send + 'static {
 
     /// Emits buffered outputs at the end of an epoch. The default emits nothing.
     ///
-    /// At the end of each epoch, the engine calls `finish` on every instance that processed an item of
-    /// the epoch. No instance processes an item of the next epoch before.
+    /// At the end of each epoch, the engine calls `finish` on every instance that processed an item
+    /// of the epoch. The first item of the next epoch is processed after all these calls.
     ///
     /// # Errors
     /// Any error ends the pipeline. The failure policy does not apply, because no single item failed.
@@ -97,8 +96,8 @@ pub trait Stage<In>: Send + 'static {
     ///
     /// The engine calls `output_bytes` before it processes the item, and only if outputs are
     /// [`measured`](crate::PipelineBuilder::measured). The item waits until the memory budget can
-    /// reserve that many bytes. For `None`, the engine reserves the size of the largest output so
-    /// far.
+    /// reserve that many bytes. For `None`, the engine reserves the size of the largest recent
+    /// output.
     fn output_bytes(&self, item: &In) -> Option<usize> {
         let _ = item;
         None
@@ -106,8 +105,9 @@ pub trait Stage<In>: Send + 'static {
 
     /// Number of items left out since the last call: neither emitted nor failed. Default: 0.
     ///
-    /// An example is an incomplete last batch that is dropped. The engine calls `take_left_out`
-    /// after each group of items and at the end of each epoch, and adds the number to
+    /// For example, the items of an incomplete last batch that is not emitted. The engine calls
+    /// `take_left_out` after each group of items that a worker takes from the queue together, and
+    /// at the end of each epoch. It adds the number to
     /// [`Statistics::left_out`](crate::Statistics::left_out).
     fn take_left_out(&mut self) -> u64 {
         0
@@ -116,13 +116,14 @@ pub trait Stage<In>: Send + 'static {
     /// Whether the stage buffers inputs after [`process`](Stage::process) returns. Default: `false`.
     ///
     /// [`Pipeline::state`](crate::Pipeline::state) returns `Unsupported` if the pipeline has such a
-    /// stage, because a resumed run would lose the buffered samples. Combine items with
+    /// stage, because a resumed run would lose the buffered samples. To combine items, use
     /// [`aggregate`](crate::PipelineBuilder::aggregate) instead.
     ///
-    /// The engine also detects buffering, and from then on `state` returns `Unsupported`. It detects
-    /// an item that is neither emitted nor [filtered out](StageContext::filter_out), and outputs of
-    /// [`finish`](Stage::finish). It cannot detect a stage that emits an output for each item and
-    /// still buffers a part of the item: such a stage must return `true`.
+    /// If the engine detects buffering while the pipeline runs, `state` returns `Unsupported` from
+    /// then on. The engine detects an item without an output that is not [filtered
+    /// out](StageContext::filter_out), and an output of [`finish`](Stage::finish). It cannot detect
+    /// that a stage emits an output for each item and still buffers a part of the item. Such a
+    /// stage must return `true`.
     fn holds_back(&self) -> bool {
         false
     }
@@ -146,7 +147,8 @@ pub(crate) trait Outlet<Out> {
     fn add_fill_rate(&mut self, more: FillRate) {
         let _ = more;
     }
-    /// Size of the part of this item, the first of an epoch, that an earlier run emitted.
+    /// For the first item of an epoch: size of the part of the item that an earlier run of the
+    /// program emitted.
     fn carry(&mut self, header: &ItemHeader) -> u64 {
         let _ = header;
         0
@@ -157,16 +159,17 @@ pub(crate) trait Outlet<Out> {
     fn wait(&mut self, duration: Duration) -> Result<()>;
     /// Returns `Stopped` if the pipeline is stopping.
     fn check_stopped(&self) -> Result<()>;
-    /// Forwards buffered outputs if output order permits.
+    /// Forwards buffered outputs, unless they must wait for outputs of earlier items.
     fn flush(&mut self) -> Result<()>;
 }
 
 /// The inputs of an aggregate, as its [`Aggregator`](crate::stage::Aggregator) reports them.
 #[derive(Debug, Default)]
 pub(crate) struct AggregateInputs {
-    /// Numbers of the accumulated items; `None` means all since the previous aggregate.
+    /// Numbers of the items in the aggregate; `None` means all items accumulated since the previous
+    /// aggregate.
     pub(crate) members: Option<Vec<u64>>,
-    /// Size of the part of the oldest held item that earlier aggregates contain.
+    /// The aggregator's [`ExactResume::carry`] after this aggregate.
     pub(crate) carry: u64,
 }
 
@@ -178,7 +181,7 @@ struct BufferingOutlet<'a, Out> {
 
 impl<Out> Outlet<Out> for BufferingOutlet<'_, Out> {
     fn emit(&mut self, _: &ItemHeader, value: Out) -> Result<()> {
-        // A stage that emits without end stops here.
+        // Ends a stage that emits outputs without end when the pipeline stops.
         self.check_stopped()?;
         self.buffered.push(value);
         Ok(())
@@ -263,8 +266,8 @@ impl<Out> StageContext<'_, Out> {
         self.outlet.flush()
     }
 
-    /// Waits for `duration`, for example before a retry. The worker runs downstream stages
-    /// meanwhile.
+    /// Waits for `duration`, for example before a retry. Meanwhile the worker runs downstream
+    /// stages.
     ///
     /// # Errors
     /// `Stopped` if the pipeline is stopping; return it from the stage with `?`.
@@ -284,7 +287,7 @@ impl<Out> StageContext<'_, Out> {
     }
 
     /// A random number generator that depends on the seed, the item and the stage's name only.
-    /// Every call returns the same sequence from its start.
+    /// Every call returns a new generator with the same sequence.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, self.stage)
     }
@@ -453,7 +456,7 @@ impl AsyncContext {
     }
 
     /// A random number generator that depends on the seed, the item and the stage's name only.
-    /// Every call returns the same sequence from its start.
+    /// Every call returns a new generator with the same sequence.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, self.stage)
     }

@@ -15,9 +15,9 @@ const PURPOSE: &str = "/retry";
 
 /// Retry settings: the number of attempts, and the delays between them.
 ///
-/// [`Retried`] applies them to the items of a stage. An item is retried only after a transient
-/// failure ([`ErrorKind::is_transient`]), such as an overloaded server or a timeout. All other
-/// failures are final.
+/// [`Retried`] applies these settings to a stage. An item is retried only after a transient failure
+/// ([`ErrorKind::is_transient`]), such as an overloaded server or a timeout. All other failures are
+/// final.
 ///
 /// After failed attempt number *n*, counted from 1, the delay is
 /// *d* = min(`first_delay` × `factor`^(*n* − 1), `most_delay`), multiplied by a random number in
@@ -26,10 +26,10 @@ const PURPOSE: &str = "/retry";
 /// reproducible.
 ///
 /// # Retries of reads
-/// The fetcher `Resilient` of the crate `spdl-io` retries reads from a store itself. It also resumes
-/// interrupted bodies, hedges slow requests and follows `Retry-After`. Use `Resilient` for reads,
-/// and `Retried` for other stages, such as calls of a service. With both, their numbers of attempts
-/// multiply.
+/// The fetcher `Resilient` of the crate `spdl-io` retries reads from a store itself. It also
+/// resumes interrupted bodies, hedges slow requests and follows `Retry-After`. Use `Resilient` for
+/// reads, and `Retried` for other stages, such as calls of a service. If both retry the same
+/// operation, their numbers of attempts multiply.
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,7 +52,7 @@ pub struct Retry {
 }
 
 impl Default for Retry {
-    /// 3 attempts, with delays of 25 to 50 ms and 50 to 100 ms.
+    /// 3 attempts: a delay of 25 to 50 ms after the first, and of 50 to 100 ms after the second.
     fn default() -> Self {
         Retry {
             attempts: 3,
@@ -100,7 +100,7 @@ impl Retry {
         self
     }
 
-    /// Checks the settings. [`Retried::new`] calls it.
+    /// Checks the settings. [`Retried::new`] calls `validate`.
     ///
     /// # Errors
     /// `InvalidArgument` if `attempts` is 0, `factor` is not finite or below 1, `first_delay` exceeds
@@ -145,7 +145,7 @@ impl Attempts {
         Attempts { retry, failures: 0, rng: None }
     }
 
-    /// Whether the next attempt is not the last.
+    /// Whether another attempt follows if the next attempt fails.
     fn may_fail(&self) -> bool {
         self.failures + 1 < self.retry.attempts
     }
@@ -185,13 +185,14 @@ impl fmt::Display for Retry {
 
 /// A [`Stage`] or an [`AsyncStage`] that retries each item according to a [`Retry`].
 ///
-/// The last error is the item's error, with the number of attempts appended. For reads from a
-/// store, use the fetcher `Resilient` of the crate `spdl-io` instead: see [`Retry`].
+/// If all attempts fail, the item fails with the last error. Its message ends with the number of
+/// attempts. For reads from a store, use the fetcher `Resilient` of the crate `spdl-io` instead:
+/// see [`Retry`].
 ///
 /// * An [`AsyncStage`] waits on the pipeline's [`Runtime`](crate::Runtime). The item stays in flight.
 /// * A [`Stage`] waits in its worker, which runs downstream stages meanwhile. Outputs of an attempt
 ///   are buffered until the attempt succeeds, so no output is emitted twice. Outputs of a failed
-///   item are dropped. An attempt that fails should not change the stage's state.
+///   attempt are dropped. An attempt that fails should not change the stage's state.
 ///   [`finish`](Stage::finish) is not retried.
 ///
 /// ```
@@ -251,7 +252,7 @@ pub struct Retried<S, Out = ()> {
 }
 
 impl<S, Out> Retried<S, Out> {
-    /// Wraps `stage`.
+    /// Wraps `stage`, so that its items are retried according to `retry`.
     ///
     /// # Errors
     /// `InvalidArgument` if `retry` is invalid: see [`Retry::validate`].
@@ -267,7 +268,7 @@ impl<S, Out> Retried<S, Out> {
         self
     }
 
-    /// The counter of retries: attempts after the first of each item.
+    /// The counter of retries, which are all attempts except the first attempt for each item.
     pub fn retries(&self) -> Counter {
         self.retries.clone()
     }

@@ -18,10 +18,10 @@ use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 /// At least one of [`batch_size`](Bucketing::batch_size),
 /// [`batch_sizes`](Bucketing::batch_sizes) and [`budget`](Bucketing::budget) must bound the batches.
 ///
-/// The share of padded batches that is not padding depends on the number of buckets. For batches of
-/// 32 and log-normal lengths (median 400, σ = 1, at most 4096), the example `packing` prints 21 %
-/// for one bucket. With `log_spaced(100.0, 4096.0, n)`, it prints 75 % for 8 buckets, 89 % for 16,
-/// 94 % for 32.
+/// The fill rate (the share of a padded batch that is not padding) depends on the number of
+/// buckets. For batches of 32 and log-normal lengths (median 400, σ = 1, at most 4096), the example
+/// `packing` prints 21 % for one bucket. With `log_spaced(100.0, 4096.0, n)`, it prints 75 % for 8
+/// buckets, 89 % for 16, 94 % for 32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucketing {
     bounds: BucketBounds,
@@ -50,7 +50,7 @@ impl Bucketing {
     ///
     /// The first bucket has lengths up to `boundaries[0]`. Bucket `i` has lengths above
     /// `boundaries[i - 1]`, up to `boundaries[i]`. One more bucket has all longer items. Boundaries
-    /// must be positive and ascend.
+    /// must be finite, positive and strictly ascending.
     pub fn boundaries(boundaries: impl IntoIterator<Item = f64>) -> Self {
         Bucketing::new(BucketBounds::UpTo(boundaries.into_iter().collect()))
     }
@@ -79,11 +79,12 @@ impl Bucketing {
         Bucketing::boundaries((0..count).map(boundary))
     }
 
-    /// One bucket per key. An item belongs to the key that is nearest to the item's key by ratio.
+    /// One bucket per element of `keys`. An item belongs to the bucket whose key is nearest to the
+    /// item's key by ratio.
     ///
-    /// For example, keys are the aspect ratios (width / height) of the shapes to which images are
-    /// resized. An item at the geometric mean of two keys belongs to the lower one. Keys must be
-    /// positive and ascend.
+    /// For example, the elements are the aspect ratios (width / height) of the shapes to which
+    /// images are resized. An item at the geometric mean of two keys belongs to the lower one. Keys
+    /// must be finite, positive and strictly ascending.
     pub fn nearest(keys: impl IntoIterator<Item = f64>) -> Self {
         Bucketing::new(BucketBounds::Nearest(keys.into_iter().collect()))
     }
@@ -94,7 +95,7 @@ impl Bucketing {
         Bucketing { sizes: vec![size], ..self }
     }
 
-    /// Maximum number of items in a batch, at least 1, for each bucket.
+    /// Maximum number of items in a batch, at least 1: one value for each bucket, or one for all.
     #[must_use]
     pub fn batch_sizes(self, sizes: impl IntoIterator<Item = usize>) -> Self {
         Bucketing { sizes: sizes.into_iter().collect(), ..self }
@@ -102,21 +103,21 @@ impl Bucketing {
 
     /// Maximum number of elements of a padded batch: longest length × number of items.
     ///
-    /// A batch is emitted if no further item of its length fits, or if the next item does not fit.
-    /// Only for buckets by length. Lengths are rounded up to integers, at least 1.
+    /// A batch is emitted if no further item can fit, or if the next item of its bucket does not
+    /// fit. Only buckets by length accept a budget. Lengths are rounded up to integers, at least 1.
     #[must_use]
     pub fn budget(self, budget: u64) -> Self {
         Bucketing { budget: Some(budget), ..self }
     }
 
-    /// Makes a separate batch of an item that exceeds the budget. Default: the item fails.
+    /// Emits each item that alone exceeds the budget as a separate batch. Default: the item fails.
     #[must_use]
     pub fn long_items_alone(self) -> Self {
         Bucketing { long_alone: true, ..self }
     }
 
-    /// Leaves out incomplete batches at the end of an epoch, and counts their items. Default: they
-    /// are emitted as short batches.
+    /// Leaves out incomplete batches at the end of an epoch, and counts their items. Default:
+    /// incomplete batches are emitted.
     #[must_use]
     pub fn drop_last(self) -> Self {
         Bucketing { drop_last: true, ..self }
@@ -158,13 +159,18 @@ impl Bucketing {
         let (keys, what) = match &self.bounds {
             BucketBounds::UpTo(boundaries) => (boundaries, "boundaries"),
             BucketBounds::Nearest(keys) if keys.is_empty() => {
-                return Err(invalid("no buckets: give at least one key"));
+                return Err(invalid(
+                    "no buckets: the list of keys is empty; give at least one key",
+                ));
             }
             BucketBounds::Nearest(keys) => (keys, "keys"),
         };
         let positive = keys.iter().all(|key| *key > 0.0 && key.is_finite());
         if !positive || !keys.is_sorted_by(|a, b| a < b) {
-            return Err(invalid(format!("bucket {what} must be positive and ascend: {keys:?}")));
+            return Err(invalid(format!(
+                "invalid bucket {what} {keys:?}; they must be finite, positive and strictly \
+                 ascending"
+            )));
         }
         let buckets = self.buckets();
         if self.sizes.contains(&0) {
@@ -265,7 +271,7 @@ pub struct Bucketer<T> {
     open: Vec<OpenBucket<T>>,
     /// Number of accepted items.
     accepted: u64,
-    /// A second batch that the last item completed.
+    /// A second batch that the last item completed, with the number of its bucket.
     ready: Option<(usize, OpenBucket<T>)>,
     /// Numbers of the items in the last batch.
     members: Vec<u64>,
@@ -305,12 +311,12 @@ impl<T> OpenBucket<T> {
 }
 
 impl<T> Bucketer<T> {
-    /// Groups items by `key`, which returns the length or the aspect ratio of an item.
+    /// Creates a bucketer. `key` returns the length or the aspect ratio of an item.
     ///
     /// # Errors
     /// `InvalidArgument` if
-    /// - there is no bucket, or boundaries or keys are not positive and ascending,
-    /// - a batch size is 0, or the number of batch sizes differs from the number of buckets,
+    /// - there is no bucket, or boundaries or keys are not finite, positive and strictly ascending,
+    /// - a batch size is 0, or there are several batch sizes, but not one per bucket,
     /// - there is neither a batch size nor a budget,
     /// - the budget is 0, or is set for buckets by ratio.
     pub fn new(

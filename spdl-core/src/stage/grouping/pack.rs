@@ -11,10 +11,10 @@ use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 /// Settings of [`PipelineBuilder::pack`](crate::PipelineBuilder::pack): how items are packed into
 /// sequences.
 ///
-/// The method is bin packing with several open sequences, by [best fit](Self::best_fit) or
-/// [first fit](Self::first_fit). A full sequence is emitted immediately. If an item fits no open
-/// sequence and the number of open sequences is at its limit, the fullest is emitted. Ties go to
-/// the oldest.
+/// The method is bin packing with several open sequences, by [best fit](Self::best_fit) or [first
+/// fit](Self::first_fit). A full sequence is emitted immediately. If an item fits no open sequence
+/// and the number of open sequences is at its limit, the fullest sequence is emitted. If several
+/// are equally full, the oldest of them is emitted.
 ///
 /// The share of the capacity that contains tokens depends on the number of open sequences. For
 /// 200,000 items of log-normal lengths (median 400 tokens, σ = 1) and a capacity of 4096, the
@@ -37,14 +37,15 @@ impl Packing {
         Packing { capacity, open: 64, first_fit: false, most_items: usize::MAX }
     }
 
-    /// Adds an item to the fullest sequence into which it fits; ties go to the oldest. The default.
+    /// Adds each item to the fullest open sequence with enough free capacity; if several are
+    /// equally full, to the oldest. The default.
     #[must_use]
     pub fn best_fit(self) -> Self {
         Packing { first_fit: false, ..self }
     }
 
-    /// Adds an item to the oldest sequence into which it fits. Items then stay closer to input
-    /// order.
+    /// Adds each item to the oldest open sequence with enough free capacity. Items then stay closer
+    /// to input order.
     #[must_use]
     pub fn first_fit(self) -> Self {
         Packing { first_fit: true, ..self }
@@ -52,7 +53,8 @@ impl Packing {
 
     /// Maximum number of open sequences, at least 1. Default: 64.
     ///
-    /// More open sequences reduce padding, but hold more items, and the search takes longer.
+    /// More open sequences reduce padding, but more items are buffered, and the search for a
+    /// sequence takes longer.
     #[must_use]
     pub fn open(self, sequences: usize) -> Self {
         Packing { open: sequences, ..self }
@@ -60,7 +62,8 @@ impl Packing {
 
     /// Maximum number of items in a sequence, at least 1. Default: no limit.
     ///
-    /// Set a limit if the attention kernel requires a table of offsets of fixed size.
+    /// Set a limit if the attention kernel requires a table of [`offsets`](Packed::offsets) of
+    /// fixed size.
     #[must_use]
     pub fn most_items(self, items: usize) -> Self {
         Packing { most_items: items, ..self }
@@ -75,7 +78,7 @@ impl Packing {
                 Err(invalid("the number of open sequences is 0; it must be at least 1"))
             }
             Packing { most_items: 0, .. } => {
-                Err(invalid("the maximum number of items is 0; it must be at least 1"))
+                Err(invalid("the maximum number of items per sequence is 0; it must be at least 1"))
             }
             _ => Ok(()),
         }
@@ -103,8 +106,8 @@ pub struct Packed<T> {
     pub items: Vec<T>,
     /// Cumulative sequence lengths, in tokens, as attention kernels use them.
     ///
-    /// The start of each item in the sequence, then the end of the last item. There is one more
-    /// offset than items, and the first is 0.
+    /// The list contains the start of each item in the sequence, then the end of the last item. It
+    /// has one more element than `items`, and the first element is 0.
     pub offsets: Vec<u64>,
     /// Maximum number of tokens in the sequence.
     pub capacity: u64,
@@ -193,7 +196,7 @@ struct OpenSequence<T> {
 }
 
 impl<T> Packer<T> {
-    /// Packs items; `length` returns the number of tokens of an item.
+    /// Creates a packer. `length` returns the number of tokens of an item.
     ///
     /// # Errors
     /// `InvalidArgument` if the capacity, the number of open sequences or the maximum number of
@@ -222,7 +225,7 @@ impl<T> Packer<T> {
         }
     }
 
-    /// The fullest open sequence with at most `max_used` tokens; ties go to the oldest.
+    /// The fullest open sequence with at most `max_used` tokens; the oldest of equally full ones.
     fn fullest(&self, max_used: u64) -> Option<usize> {
         // Open sequences are never empty.
         let (mut fullest, mut most) = (None, 0);

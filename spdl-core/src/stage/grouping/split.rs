@@ -1,4 +1,4 @@
-//! [`ConcatAndSplit`]: concatenates items and splits the stream into sequences of equal length.
+//! [`ConcatAndSplit`]: concatenates items and splits the result into sequences of equal length.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub trait Sequence: Send + Sized + 'static {
     fn slice(&self, range: Range<u64>) -> Self;
 }
 
-/// The part of a slice that is in `range`; the range may exceed the slice.
+/// The elements of a slice in `range`. A range beyond the end of the slice is shortened.
 fn part<E>(all: &[E], range: Range<u64>) -> &[E] {
     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(all.len());
     all.get(place(range.start)..place(range.end)).unwrap_or(&[])
@@ -89,8 +89,9 @@ impl<T: Footprint> Footprint for Piece<T> {
 
 /// Splits an item into pieces of `longest` tokens; the last piece may be shorter.
 ///
-/// If items exceed the sequences of [`pack`](crate::PipelineBuilder::pack), split them with
-/// [`flat_map`](crate::PipelineBuilder::flat_map) before. An empty item has no pieces.
+/// To [`pack`](crate::PipelineBuilder::pack) items that are longer than a sequence, first split
+/// them with `pieces` in a [`flat_map`](crate::PipelineBuilder::flat_map). An empty item has no
+/// pieces.
 ///
 /// # Errors
 /// The iterator yields `InvalidArgument` if `longest` is 0.
@@ -128,16 +129,16 @@ pub fn pieces<T: Sequence>(item: T, longest: u64) -> impl Iterator<Item = Result
     })
 }
 
-/// The [`Aggregator`] that concatenates items and splits the stream into sequences of equal length.
+/// The [`Aggregator`] that concatenates items and splits the result into sequences of equal length.
 ///
 /// An item may start in one sequence and continue in the next. Each [`Piece`] has its offset in its
 /// item. The aggregator holds less than one sequence, plus the current item.
 ///
-/// At the end of an epoch, the last sequence may be shorter. With `drop_last`, a shorter sequence is
-/// left out, and the items that end in it are counted. The
+/// At the end of an epoch, the last sequence may be shorter. With `drop_last`, a shorter sequence
+/// is left out, and the items that end in it are counted as left out. The
 /// [counts](crate::resume::SampleCounts) of a checkpoint state count such an item as delivered if
-/// its start was delivered. The [fill rate](Aggregator::fill_rate) is
-/// tokens / (capacity × sequences).
+/// its start was delivered. The [fill rate](Aggregator::fill_rate) is tokens / (capacity ×
+/// sequences).
 ///
 /// ```
 /// use spdl_core::stage::{Aggregator, ConcatAndSplit, ExactResume};
@@ -164,9 +165,9 @@ pub struct ConcatAndSplit<T> {
     ends: Vec<u64>,
     /// The item that continues in the next sequence: item, number, emitted tokens.
     current: Option<(T, u64, u64)>,
-    /// Tokens of the oldest held item in the sequences so far.
+    /// Number of tokens of the oldest held item that the emitted sequences contain.
     carry: u64,
-    /// Tokens of the first item that an earlier run emitted.
+    /// Number of tokens of the first item that an earlier run of the program emitted.
     resumed: u64,
     accepted: u64,
     members: Vec<u64>,
@@ -175,9 +176,9 @@ pub struct ConcatAndSplit<T> {
 }
 
 impl<T: Sequence> ConcatAndSplit<T> {
-    /// Makes sequences of `capacity` tokens, at least 1.
+    /// Creates an aggregator for sequences of `capacity` tokens, at least 1.
     ///
-    /// With `drop_last`, a shorter last sequence of an epoch is left out.
+    /// With `drop_last`, the last sequence of an epoch is left out if it is shorter.
     ///
     /// # Errors
     /// `InvalidArgument` if `capacity` is 0.
