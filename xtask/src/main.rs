@@ -34,8 +34,8 @@ use crate::tools::Workspace;
 
 /// Development tasks of SPDL in Rust.
 ///
-/// Each task installs what it needs below target/ and prints what it installs. A new machine needs
-/// rustup, gcc and Python 3.10 or newer.
+/// Each task installs the tools that it needs below target/, and prints their names. A new machine
+/// needs rustup, gcc and Python 3.10 or newer.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask",

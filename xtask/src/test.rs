@@ -178,7 +178,7 @@ pub(crate) fn test_default(workspace: &Workspace, output: &mut Output) -> Result
     Ok(counts)
 }
 
-/// Tests a crate outside of the workspace, such as third parties write.
+/// Tests an example of a third-party crate, outside of the workspace.
 const EXAMPLE: &str = "examples/acme-fetcher";
 
 fn example(workspace: &Workspace, output: &mut Output) -> Result<Counts> {

@@ -49,7 +49,8 @@ Keys of the JSON objects, one per line:
 
 Exit codes:
   0  success
-  1  some data could not be read; standard error gives the reason in one line
+  1  the data cannot be opened, or a shard or sample cannot be listed; standard error gives the
+     reason in one line
   2  invalid command line"))]
 pub(crate) struct LsArguments {
     /// A folder, files, or URLs

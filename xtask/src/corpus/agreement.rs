@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::worker::{Outcome, Verdict};
 
-/// Files that rightly give another result than Pillow, with the reason.
+/// Files whose result differs from Pillow's for a valid reason, with the reason.
 const EXCEPTIONS: &str = include_str!("../../../spdl-media/tests/agreement_exceptions.tsv");
 
 /// A file that either our decoder or Pillow accepts, but not both.

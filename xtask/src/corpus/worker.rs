@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::tools::command;
 
-/// Outcome of a file in one decoder, in order of severity. If requests differ, the most severe
+/// Outcome of a file in one decoder, in order of severity. The most severe outcome of all requests
 /// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {

@@ -14,7 +14,7 @@
 //! | `arguments` | the options |
 //! | `run` | builds the pipeline and measures it |
 //! | `images` | the source of the pipeline: data set, order and cache |
-//! | `delivery` | the consumer: counts batches, pretends to train |
+//! | `delivery` | the consumer: counts batches, simulates training steps |
 //! | `checksum` | the checksum over all delivered elements |
 //! | `resume`, `checkpoints` | reads and writes checkpoint states |
 //! | `snapshots`, `counter_history` | counters over time, and rates computed from them |

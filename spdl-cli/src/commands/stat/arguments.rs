@@ -37,8 +37,8 @@ Keys of the JSON object:
 
 Exit codes:
   0  success
-  1  some data cannot be read: the output covers the rest, then lists the errors; standard error
-     gives a summary in one line
+  1  data cannot be read: the output covers the readable data, then lists the errors; standard
+     error gives a summary in one line
   2  invalid command line"))]
 pub(crate) struct StatArguments {
     /// A folder, files, or URLs

@@ -52,7 +52,7 @@ Keys of the JSON object:
 
 Exit codes:
   0  no defect
-  1  defects, or data that could not be read; standard error gives a summary in one line
+  1  a defect was found, or data cannot be read; standard error gives a summary in one line
   2  invalid command line"))]
 pub(crate) struct VerifyArguments {
     /// A folder, files, or URLs
