@@ -35,7 +35,8 @@ impl NpyType {
         }
     }
 
-    /// The corresponding type of an [`Array`], for `uint8`, `int64`, `float16` and `float32`.
+    /// The corresponding type of an [`Array`], for `uint8`, `int64`, `float16` and `float32`;
+    /// `None` for other types.
     pub fn dtype(self) -> Option<DType> {
         match self {
             NpyType::UInt(1) => Some(DType::U8),
@@ -110,7 +111,7 @@ impl NpyArray {
     /// # Errors
     /// - `Truncated` if the file ends early.
     /// - `Corrupt` if the file is not a `.npy` file, its header is malformed, or data follow the array.
-    /// - `Unsupported` for elements that are not numbers, and for unknown versions.
+    /// - `Unsupported` for element types that [`NpyType`] lacks, and for unknown versions.
     /// - `LimitExceeded` for a header of more than 64 KiB, and for more than 64 dimensions.
     pub fn from_bytes(file: impl Into<Bytes>) -> Result<Self> {
         let mut rest = file.into();

@@ -172,7 +172,10 @@ impl<'a> HeaderParser<'a> {
                 _ => false,
             };
             if !is_new {
-                return Err(corrupt("unknown or duplicate key in the header", self.start + at));
+                return Err(corrupt(
+                    "unknown or duplicate key in the .npy header",
+                    self.start + at,
+                ));
             }
             if !self.next_is(b',') {
                 self.expect(b'}')?;
@@ -188,7 +191,7 @@ impl<'a> HeaderParser<'a> {
                 Ok(NpyFields { descr, is_fortran_order, shape })
             }
             _ => {
-                let message = "the header must have the keys `descr`, `fortran_order` and `shape`";
+                let message = "a .npy header needs the keys `descr`, `fortran_order` and `shape`";
                 Err(corrupt(message, self.start))
             }
         }

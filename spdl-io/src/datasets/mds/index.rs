@@ -135,7 +135,10 @@ impl FileInfo {
         if !name.contains(is_invalid) && !name.split('/').any(leads_away) {
             return Ok(());
         }
-        let message = format!("file name {name:?} is not a path below the folder of the index");
+        let message = format!(
+            "invalid file name {name:?}: expected a path below the folder of the index, without \
+             backslashes, colons, `?`, `#` and control characters"
+        );
         Err(Error::new(ErrorKind::Corrupt, message))
     }
 

@@ -118,7 +118,8 @@ impl<P> CheckedPages<P> {
         let (encoding, values) = (page.encoding(), page.num_values());
         // The `parquet` crate may panic on levels that exceed their page.
         let Some(levels) = self.levels_end(&page) else {
-            return Err(ParquetError::General("the levels exceed their page".into()));
+            let message = "the repetition and definition levels exceed their page";
+            return Err(ParquetError::General(message.into()));
         };
         match encoding {
             Encoding::DELTA_BYTE_ARRAY => {

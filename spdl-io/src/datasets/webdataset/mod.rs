@@ -45,10 +45,11 @@ use spdl_core::{Dataset, Error, Result};
 ///   damage, whose number is unknown: see [`truncated_shards`](WebDataset::truncated_shards).
 /// - **Labels.** The label is a field (`cls`) that [`FetchLabeled`](crate::FetchLabeled) reads: an integer,
 ///   or a class name if [`with_classes`](crate::FetchLabeled::with_classes) is set.
-/// - **Class folders.** If all samples are images without other fields, and all lie in folders, the folders
-///   below their common folder are the [`classes`](WebDataset::classes): `train/cat/1.jpg` has the class
-///   `cat`. Folders are not classes if all are named like splits (`train`, `val`), or like hash buckets:
-///   hexadecimal numbers of equal length with at least two digits (`00`, `3f`).
+/// - **Class folders.** If samples with images have only image fields, and each image lies in a
+///   folder below the common folder of all images, these folders are the
+///   [`classes`](WebDataset::classes): `train/cat/1.jpg` has the class `cat`. Folders are not
+///   classes if all are named like splits (`train`, `val`), or like hash buckets: hexadecimal
+///   numbers of equal length with at least two digits (`00`, `3f`).
 /// - **Keys.** The key of a sample is `SHARD:NAME`, with the folders of the name.
 ///
 /// | last part of the field name | encoding |

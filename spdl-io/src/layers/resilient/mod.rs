@@ -54,16 +54,16 @@ use crate::fetch::{
 ///   the additional load on a failing store.
 /// - **Fails fast if the store has never responded**: if the connection is refused or the host name
 ///   does not exist, retries end 2 s after the first such failure. A
-///   [callback](Resilient::on_unreachable) reports the first such failure. A store that has
-///   responded before gets the full retry time, because it may be restarting.
+///   [callback](Resilient::on_unreachable) reports the first failure to reach such a store. A store
+///   that has responded before gets the full retry time, because it may be restarting.
 /// - **Resumes** an interrupted body at the last byte received, if the inner fetcher supports
 ///   ranges and versions. Otherwise the read restarts, and repeated bytes are dropped.
 /// - **Cancels and retries stalled requests**, which by default receive fewer than 1024 bytes in
 ///   2 s. The duration of a read that makes progress is not limited.
-/// - **Hedges** requests whose first byte is later than the 95th percentile of recent requests: a
-///   second request is sent, and the first response is used. By default, at most 5 % of all
-///   requests are hedged requests. No hedged requests are sent while many requests are late or
-///   fail.
+/// - **Hedges** late requests, whose first byte takes longer than the 95th percentile of recent
+///   requests: one or two hedged requests are sent, and the first response is used. By default, at
+///   most 5 % of all requests are hedged requests. No hedged requests are sent while many requests
+///   are late or fail.
 /// - **Coalesces** nearby ranges ([`read_ranges`](Fetcher::read_ranges)).
 /// - **Checks** that a body has the announced length, and that the object does not change between
 ///   attempts. A change fails with `Changed`, which is not retried.
@@ -128,7 +128,7 @@ pub struct ResilientStatistics {
     pub retries: u64,
     /// Attempts that resumed a body.
     pub resumed: u64,
-    /// Attempts that were cancelled because too few bytes arrived.
+    /// Attempts that timed out: no response, or too few bytes, within the stall timeout.
     pub stalls: u64,
     /// Hedged requests.
     pub hedges: u64,

@@ -62,8 +62,8 @@ impl ResilientOptions {
     }
 
     /// Sets the retry time: how long a read may keep failing. The time counts from the start of the
-    /// read, or from its last progress without a failure. Reads that make progress have no limit.
-    /// Default: 30 s.
+    /// read, or from the last bytes received before the first failure. Receiving 1 MiB after a
+    /// failure resets the time. Reads that make progress have no limit. Default: 30 s.
     #[must_use]
     pub fn budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
@@ -129,9 +129,10 @@ impl ResilientOptions {
         self
     }
 
-    /// Sets the maximum share of hedged requests, in 0..=1. If the first byte arrives later than
-    /// the 95th percentile of recent requests, a second request is sent, and the faster response is
-    /// used. 0 disables hedging. Default: 0.05.
+    /// Sets the maximum share of hedged requests, in 0..=1. A request is late if its first byte
+    /// takes longer than the 95th percentile of recent requests, and at least 1.5 times the median.
+    /// For a late request, one or two hedged requests are sent, and the first response is used. 0
+    /// disables hedging. Default: 0.05.
     #[must_use]
     pub fn hedge_share(mut self, share: f64) -> Self {
         self.hedge_share = share;

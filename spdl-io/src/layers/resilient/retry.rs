@@ -118,7 +118,7 @@ pub(super) struct RetryState {
     /// Failures since the last progress.
     failures: u32,
     began: Instant,
-    /// Time of the last progress without a failure. Start of the retry time.
+    /// Start of the retry time: the start of the call, or the last recorded progress.
     since: Instant,
     /// First failure to reach a store that has never responded.
     unreachable_since: Option<Instant>,
