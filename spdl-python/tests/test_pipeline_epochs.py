@@ -28,7 +28,7 @@ def test_e01_an_exhausted_continuous_source_causes_a_warning(items):
     pipeline = build(source(items, continuous=True))
     with pipeline.auto_stop():
         list(pipeline)
-        with pytest.warns(UserWarning, match="can be iterated only once, or is empty$"):
+        with pytest.warns(UserWarning, match="its source is empty or can be iterated only once$"):
             assert [list(pipeline), list(pipeline)] == [[], []]
 
 

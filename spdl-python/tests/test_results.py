@@ -103,7 +103,7 @@ def test_b03_generators_are_items_with_one_warning(caplog):
     assert [list(each) for each in found] == [[item, item] for item in range(4)]
     (record,) = caplog.records
     assert record.levelname == "WARNING" and "twice at pipelines.py:" in record.message
-    assert "are passed on as items" in record.message and ".disaggregate()" in record.message
+    assert "are forwarded as items" in record.message and ".disaggregate()" in record.message
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ class ImageLoader:
         increments `self.epoch`."""
         if self._device is not None and os.getpid() != self._home:
             raise CudaUnavailable(
-                "CUDA cannot be used in a forked child of a process that uses it: start the process "
+                "CUDA cannot be used in a forked child of a process that uses CUDA: start the child "
                 'with the method "spawn"',
                 kind="unsupported",
             )

@@ -103,12 +103,12 @@ def _refuse(imported: dict[str, ModuleType]) -> None:
     if imported:
         raise RuntimeError(
             f"SPDL is already imported ({', '.join(sorted(imported)[:3])}); call install() before "
-            "importing it, or replace it with force=True"
+            "importing SPDL, or pass force=True to replace SPDL"
         )
     spec = importlib.util.find_spec(_UPSTREAM)
     if spec is not None:
         at = spec.origin or ", ".join(spec.submodule_search_locations or ()) or "an import hook"
-        raise RuntimeError(f"SPDL is installed ({at}); uninstall it, or replace it with force=True")
+        raise RuntimeError(f"SPDL is installed ({at}); uninstall SPDL, or pass force=True to replace SPDL")
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -1,4 +1,4 @@
-"""Samplers of a map-style data set, built in the same way as by PyTorch's loader."""
+"""Samplers of a map-style data set, chosen by the same rules as in PyTorch's loader."""
 
 from __future__ import annotations
 

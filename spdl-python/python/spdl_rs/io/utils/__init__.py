@@ -1,4 +1,4 @@
-"""Tracing: records which work ran when and on which thread, for viewers such as Perfetto.
+"""Tracing: records when and on which thread each item and event ran, for viewers such as Perfetto.
 
 >>> import json
 >>> from spdl_rs.io.utils import trace_event, tracing

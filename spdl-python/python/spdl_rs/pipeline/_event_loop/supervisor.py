@@ -146,7 +146,7 @@ class LoopSupervisor:
             lifespan.refuse(failure)
 
     def close(self) -> None:
-        """Reports that everything has ended."""
+        """Marks the event loop as ended."""
         with self._lock:
             self._closed = True
         self.ended.open()
@@ -201,7 +201,7 @@ class LoopSupervisor:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def begin(self) -> None:
-        """Starts everything. Runs on the event loop."""
+        """Starts lifespans, background tasks and coroutines. Runs on the event loop."""
         loop = asyncio.get_running_loop()
         self._pipeline_ended = asyncio.Event()
         self._lifespan_tasks = [
@@ -212,7 +212,10 @@ class LoopSupervisor:
         self._loop.set_result(loop)
 
     async def end(self) -> None:
-        """Ends everything. Runs on the event loop, after coroutines of stages are cancelled."""
+        """Ends lifespans, background tasks and coroutines, after those of stages are cancelled.
+
+        Runs on the event loop.
+        """
         with self._lock:
             self._closed = True
         # Submissions that are already scheduled are refused now.

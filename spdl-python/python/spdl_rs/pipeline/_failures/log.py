@@ -66,7 +66,7 @@ def log_warning(message: str) -> None:
 
 
 def _counted(what: str, error: BaseException) -> int:
-    """Counts failures by type and by place of the exception."""
+    """Counts failures by stage, type, and line at which the exception was raised."""
     place = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         place = frame.f_code.co_filename, line

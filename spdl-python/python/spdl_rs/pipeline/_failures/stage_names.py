@@ -28,7 +28,7 @@ def plain(name: str) -> str:
 
 
 def place(name: str) -> str | None:
-    """Returns the place of a stage in its pipeline, or `None`."""
+    """Returns the position of a stage in its pipeline, or `None`."""
     match = _FULL.fullmatch(name)
     return None if match is None else match["place"]
 
@@ -40,7 +40,7 @@ def of_pipeline(name: str) -> tuple[str, str]:
 
 
 def of_local(local: str) -> tuple[str, str]:
-    """Splits a local name into the place and the plain name."""
+    """Splits a local name into the position and the plain name."""
     place, _, name = local.partition(":")
     return place, name
 
@@ -67,7 +67,7 @@ def without_parts(names: Iterable[str]) -> dict[str, str]:
 
 
 def in_plain_words(statistics: Statistics) -> Statistics:
-    """Replaces full names in the diagnosis by plain names, with the place if plain names are shared."""
+    """Replaces full names in the diagnosis by plain names, with the position if plain names are shared."""
     stages = without_parts(stage["name"] for stage in statistics["stages"])
     shared = Counter(map(plain, set(stages.values())))
     for name, stage in stages.items():

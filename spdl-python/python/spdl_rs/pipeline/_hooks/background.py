@@ -27,7 +27,7 @@ class BackgroundTask:
     """
 
     async def run(self) -> None:
-        """Does the work of the task. Subclasses define this method."""
+        """Runs the task. Subclasses define this method."""
         raise NotImplementedError(f"{type(self).__name__} does not define run")
 
 

@@ -185,7 +185,7 @@ class SubprocessIterable(Generic[T]):
         with self._lock:
             while True:
                 if mine != self._iteration:
-                    raise RuntimeError("another iteration was started, so this one has ended")
+                    raise RuntimeError("this iteration has ended, because another iteration was started")
                 try:
                     kind, iteration, *rest = self._worker.receive(self._timeout)
                     # Items of abandoned iterations are read too, to free their memory.

@@ -84,7 +84,7 @@ class SharedBudget:
 
         Args:
             worker: The process.
-            place: The place of the stage.
+            place: The position of the stage.
             error: The exception.
             item: A description of the item.
             tried: How many items each stage of the process has processed so far, failures included.

@@ -177,7 +177,7 @@ class Region(Cancellable):
         self._failure: BaseException | None = None
         self._fatal = self._cancelled = self._iterating = False
         self._wakeup_pipe: Any = None
-        # Stages by the first component of their places in worker processes.
+        # Stages by the first component of their positions in worker processes.
         self._stages = {stage_id + 1 + at: stage for at, stage in enumerate(stages)}
 
     def __iter__(self) -> Iterator[Any]:

@@ -128,7 +128,7 @@ class _Worker:
             self._parent.send(message)
 
     def _tried(self) -> dict[str, int]:
-        """Returns how many items each stage has processed, failures included, by place."""
+        """Returns how many items each stage has processed, failures included, by position."""
         assert self._pipeline is not None
         tried = dict(self._tried_before)
         for stage in self._pipeline.stats()["stages"][1:]:

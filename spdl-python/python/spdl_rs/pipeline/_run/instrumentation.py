@@ -45,7 +45,7 @@ class Instrumentation:
         """Returns the hooks of a stage, if any.
 
         Raises:
-            TypeError, ValueError: The hook factory returns something else.
+            TypeError, ValueError: The hook factory does not return a list of valid hooks.
         """
         if self.options.logs_stages:
             self._logged.stages[name] = info
@@ -63,7 +63,7 @@ class Instrumentation:
         """Returns the Python queue after a stage, if any, and adds its lifespan.
 
         Raises:
-            TypeError: `queue_class` creates something else.
+            TypeError: `queue_class` does not create an `AsyncQueue`.
         """
         if self.options.queue_factory is None or self.supervisor is None:
             return None

@@ -288,7 +288,7 @@ class Pipeline(Generic[T]):
         # If the pipeline ended with a failure, the iteration raises that failure instead.
         yield from items
         if is_continuous(self._config):
-            why = ": it was stopped, or its source can be iterated only once, or is empty"
+            why = ": the pipeline was stopped, or its source is empty or can be iterated only once"
         else:
             why = "; build another one, or add the source with continuous=True"
         warnings.warn(
@@ -362,7 +362,7 @@ def check_at_end(pipeline: Pipeline[Any], late_failure: Callable[[], BaseExcepti
 
 
 def halt(pipeline: Pipeline[Any]) -> None:
-    """Makes a pipeline start nothing new. Does not wait for work in progress."""
+    """Makes a pipeline start no further calls. Does not wait for calls in progress."""
     if pipeline._run is not None:
         pipeline._run.halt()
     if pipeline._assembly is not None:

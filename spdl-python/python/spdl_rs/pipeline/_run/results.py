@@ -73,8 +73,8 @@ class ResultCheck:
             if not self._silent:
                 self._silent = True
                 log_warning(
-                    f"{self._stage}: {where(self._op)} returns generators, which are passed on as items; "
-                    "to pass on what they yield, add .disaggregate() after the stage, or use a generator "
+                    f"{self._stage}: {where(self._op)} returns generators, which are forwarded as items; "
+                    "to forward the values that they yield, add .disaggregate() after the stage, or use a generator "
                     "function (with `yield from`)"
                 )
             return

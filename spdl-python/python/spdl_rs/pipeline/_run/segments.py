@@ -161,7 +161,7 @@ class Relay:
 
 
 def await_on_loop(supervisor: LoopSupervisor, make: Callable[[], Awaitable[Any]]) -> Any:
-    """Awaits something on the event loop, and blocks the calling thread.
+    """Awaits the result of `make` on the event loop, and blocks the calling thread.
 
     Raises:
         Cancelled: The pipeline has ended.

@@ -119,7 +119,7 @@ def check_compatible(pipes: Sequence[StageConfig]) -> None:
         ):
             raise ValueError(
                 f"AugmentImage requires images with layout nhwc-u8 and color rgb, but {before!r} "
-                "produces others; pass the augmentations to it: DecodeImage(..., augment=[...])"
+                "produces another format; use DecodeImage(..., augment=[...]) instead of AugmentImage"
             )
 
 
