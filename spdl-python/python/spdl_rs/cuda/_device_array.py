@@ -131,8 +131,8 @@ class DeviceArray(_spdl_rs.PlacedArray):
         Args:
             stream: See `record_stream`. `None`: the default stream, or no stream if
                 `producer_event` is given.
-            producer_event: An event of PyTorch or CuPy, or its handle: the copy starts after the work
-                that the event recorded.
+            producer_event: An event of PyTorch or CuPy, or its handle: the copy starts after the event
+                completes.
 
         Raises:
             InvalidArgumentError: `stream` is captured into a CUDA graph.

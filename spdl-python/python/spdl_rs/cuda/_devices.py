@@ -33,7 +33,8 @@ class MemoryStatistics(TypedDict):
     free_bytes: int
     """Bytes of device memory that are ready for reuse."""
     unsure_bytes: int
-    """Bytes of device memory that are not reused, because their users are unknown after an error."""
+    """Bytes of device memory that are not reused: after an error it is unknown whether a stream still uses
+    them."""
     allocations: int
     """The number of allocations of device memory."""
     copying_bytes: int

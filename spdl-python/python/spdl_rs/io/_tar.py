@@ -47,7 +47,7 @@ def iter_tarfile(
     Raises:
         TruncatedError: The archive is truncated. Earlier files have been yielded.
         CorruptError: The archive is corrupt, or not a tar archive. Earlier files have been yielded.
-        UnsupportedError: The member is a hard link or a sparse file. The next call of `next` returns the
+        UnsupportedError: A member is a hard link or a sparse file. The next call of `next` returns the
             following file.
         TypeError: `src` has another type, or its `read` does not return `bytes`.
         ValueError: The memory of `src` is not contiguous. All errors about data are subclasses of

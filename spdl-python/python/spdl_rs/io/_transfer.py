@@ -227,8 +227,8 @@ def transfer_tensor_d2h(
         batch: See `transfer_tensor`.
         device: For example `"cuda:1"`: arrays on other devices are left unchanged. `None`: all devices.
         stream: The copies start after the work queued on this stream; see `transfer_buffer_cpu`.
-        producer_event: An event of PyTorch or CuPy, or its handle: the copies start after the work that the
-            event recorded, and wait for no stream unless `stream` is given.
+        producer_event: An event of PyTorch or CuPy, or its handle: the copies start after the event
+            completes, and wait for no stream unless `stream` is given.
 
     Raises:
         CudaError: A transfer failed.

@@ -181,7 +181,7 @@ class IterableEpoch(BatchIterator):
         self._progress = progress
         self._ahead = ahead
         self._timeout = timeout
-        # The state for the next `_take`: the batch before may not be delivered yet.
+        # The state for the next `_take`: the previous batch may not be delivered yet.
         self._states, self._turn, self._places = list(progress.states), progress.turn, 0
         for worker, state in zip(workers, progress.states, strict=True):
             for _ in range(0 if state == "end" else ahead):

@@ -29,7 +29,7 @@ def describe(item: object) -> str:
 
 
 class _ItemText(reprlib.Repr):
-    """A `repr` of bounded cost, even for large, deep or failing objects."""
+    """A `repr` with bounded length and running time, even for large, deep or failing objects."""
 
     def __init__(self) -> None:
         super().__init__()
