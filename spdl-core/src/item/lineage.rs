@@ -9,7 +9,8 @@ use crate::source::ranges::Ranges;
 use crate::source::sample::SampleId;
 use crate::sync::Mutex;
 
-/// Outcome of a piece or a sample. For a sample with several pieces, the greatest outcome counts.
+/// Outcome of a piece or a sample, in ascending order. The outcome of a sample with several pieces
+/// is the greatest outcome of its pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
@@ -247,12 +248,12 @@ impl EndedPieces {
         }
     }
 
-    /// Keeps the pieces for whose depth and index `keep` returns true.
+    /// Keeps only the pieces for which `keep(depth, index)` returns true.
     pub(crate) fn retain(&mut self, keep: impl Fn(u32, u64) -> bool) {
         self.0.retain(|&(depth, index, _), _| keep(depth, index));
     }
 
-    /// Returns the indices of their samples, which may repeat.
+    /// Returns the indices of the samples of all pieces; an index may repeat.
     pub(crate) fn indices(&self) -> impl Iterator<Item = u64> {
         self.0.keys().map(|&(_, index, _)| index)
     }
@@ -315,8 +316,8 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
     (x ^ (x >> 31)).max(1)
 }
 
-/// Inverts [`mix`] for a zero first argument. Lineages of outputs of one item become consecutive
-/// numbers, except for the first output. Therefore many outputs form one range.
+/// Inverts [`mix`] for a zero first argument. The results for the outputs of one item, except the
+/// first output, are consecutive numbers. Therefore many outputs form one range.
 pub(crate) fn unmixed(lineage: u64) -> u64 {
     let mut x = lineage ^ (lineage >> 31) ^ (lineage >> 62);
     x = x.wrapping_mul(const { inverse(SECOND) });

@@ -72,7 +72,7 @@ impl ItemHeader {
         ItemHeader { tag: None, ..*self }
     }
 
-    /// Returns the header of output number `output` that stage number `stage` makes of this item.
+    /// Returns the header of output number `output` that stage number `stage` emits for this item.
     /// The first output keeps the identity of the item.
     pub(crate) fn output(&self, stage: u64, output: u64) -> ItemHeader {
         let lineage = if output == 0 { self.lineage } else { mix(self.lineage ^ stage, output) };

@@ -8,8 +8,8 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A position in an order that the join of a route restores.
 ///
-/// When the last item that carries the ticket is gone, whether it arrived, was dropped or failed,
-/// the number is retired. Therefore the join never waits for an item that cannot arrive.
+/// When the last item that carries the ticket has arrived at the join, was dropped or failed, the
+/// ticket is retired. Therefore the join never waits for an item that cannot arrive.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) number: u64,
@@ -21,7 +21,8 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Ends the order here: later items are dropped.
+    /// Records that an item with this ticket ended the pipeline: items with later tickets are
+    /// dropped.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
         if let Some(outer) = &self.outer {
@@ -43,7 +44,7 @@ impl Drop for Ticket {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetiredTicket {
     pub(crate) number: u64,
-    /// Whether the order ends here.
+    /// Whether an item with this ticket ended the pipeline, so that later items are dropped.
     pub(crate) failed: bool,
 }
 
@@ -64,7 +65,7 @@ struct IssuerState {
 
 impl TicketIssuer {
     /// Draws the next ticket. If `max` tickets are open, returns `Pending`, and the task is woken
-    /// when a ticket is settled.
+    /// when a ticket is [settled](Self::settle).
     pub(crate) fn poll_draw(self: &Arc<Self>, max: usize, cx: &Context<'_>) -> Poll<Ticket> {
         let mut state = self.state.lock();
         if state.open >= max {
@@ -94,7 +95,7 @@ impl TicketIssuer {
         state.join_waker = Some(cx.waker().clone());
     }
 
-    /// Closes a retired ticket, whose outputs were sent.
+    /// Closes a retired ticket after its outputs were sent.
     pub(crate) fn settle(&self) {
         let mut state = self.state.lock();
         state.open -= 1;

@@ -106,8 +106,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     ) -> Result<Profile> {
         if options.items == 0 || options.concurrency.is_empty() || options.concurrency.contains(&0)
         {
-            let message = "invalid profile options: `items` must be at least 1, and `concurrency` must be a \
-                 non-empty list of numbers of at least 1";
+            let message = "invalid profile options: `items` must be at least 1, and `concurrency` \
+                           must be a non-empty list of numbers of at least 1";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let mut pipeline = self.build_to_profile(options.items)?;

@@ -13,7 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// feature `affinity`, and on systems other than Linux.
 pub(crate) fn pin_current_thread(cpus: &[usize]) -> Result<()> {
     if cpus.is_empty() {
-        return Err(Error::new(ErrorKind::InvalidArgument, "`cpus` must not be empty"));
+        let message = "cannot pin a thread to CPUs: `cpus` is empty; list at least one CPU";
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
     imp::pin_current_thread(cpus)
 }
@@ -53,7 +54,7 @@ mod imp {
     }
 
     fn unusable(cpus: &[usize]) -> Error {
-        let message = format!("this process cannot use these CPUs: {cpus:?}");
+        let message = format!("cannot pin a thread: this process cannot use the CPUs {cpus:?}");
         Error::new(ErrorKind::InvalidArgument, message)
     }
 }

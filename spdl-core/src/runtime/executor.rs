@@ -4,20 +4,21 @@ use std::fmt;
 
 /// A thread pool of the caller that runs CPU stages.
 ///
-/// The worker pool of a pipeline suits most programs. Implement this trait to run all computation
-/// of a program on one existing pool. The feature `rayon` provides an adapter for rayon.
+/// Most programs need no executor, because a pipeline has its own worker pool. Implement this trait
+/// to run all computation of a program on one existing pool. The feature `rayon` provides
+/// `RayonExecutor`, an adapter for rayon.
 ///
 /// # Contract
-/// * The pipeline calls [`execute`](CpuExecutor::execute) from any thread. Each job runs while its
-///   stage has input, and then returns. The number of concurrent jobs is at most the concurrency of
-///   the stage.
-/// * The pool runs each job once, promptly, on any thread, concurrently with other jobs. `execute`
-///   returns without waiting for the job.
+/// * The pipeline calls [`execute`](CpuExecutor::execute) from any thread. Each job processes items
+///   of the stages on this pool until none of these stages is ready, and then returns. Concurrent
+///   jobs that process items of one stage are at most as many as the concurrency of the stage.
+/// * The pool runs each job once, on any thread, concurrently with other jobs. `execute` returns
+///   without waiting for the job.
 /// * Jobs do not panic: the pipeline catches a stage's panic and converts it to an error. A job may
 ///   block on memory or on queue space that other jobs release, so a dedicated pool is safer than
 ///   one that runs long unrelated jobs.
-/// * The pool may drop a job without running it only during shutdown. The pipeline then ends with
-///   an error.
+/// * The pool runs every job, except that a pool that shuts down may drop a job. If a job is
+///   dropped, the pipeline ends with an error.
 ///
 /// ```
 /// use spdl_core::runtime::CpuExecutor;
@@ -61,7 +62,7 @@ mod with_rayon {
 
     /// Runs CPU stages on a rayon pool of the program, never on rayon's global pool.
     ///
-    /// Running stages occupy threads of the pool, up to their concurrency. Choose a lower
+    /// A running stage occupies as many threads of the pool as its concurrency. Set a lower
     /// concurrency if the pool has other work.
     ///
     /// ```
@@ -87,8 +88,8 @@ mod with_rayon {
 
     impl CpuExecutor for RayonExecutor {
         fn execute(&self, work: Box<dyn FnOnce() + Send>) {
-            // A panic that reaches rayon aborts the process. The pipeline catches panics of stages;
-            // for any other, dropping the job reports the failure to the pipeline.
+            // A panic that reaches rayon aborts the process. The pipeline catches panics of stages.
+            // For any other panic, the dropped job reports the failure to the pipeline.
             self.0.spawn(move || drop(catch_unwind(AssertUnwindSafe(work))));
         }
 

@@ -1,4 +1,4 @@
-//! Runtimes and thread pools: where tasks and CPU work run.
+//! Runtimes that poll async tasks, and thread pools that run CPU stages.
 //!
 //! | file | what |
 //! |---|---|
@@ -35,9 +35,10 @@ use crate::sync::{Mutex, MutexGuard, ThreadEnd, ThreadEndGuard};
 /// An async executor with timers, which runs async stages and sources.
 ///
 /// [`ThreadRuntime`] is the default. With the feature `tokio`, `TokioRuntime` uses a tokio runtime.
-/// For another executor, implement the two methods.
+/// For another async executor, implement this trait.
 pub trait Runtime: Debug + Send + Sync + 'static {
-    /// Runs `task` to completion in the background. Tasks do not block and do not panic.
+    /// Starts to run `task` in the background, to completion, and returns immediately. Tasks do not
+    /// block and do not panic.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
     /// Returns a future that completes after `duration`.
@@ -120,7 +121,8 @@ enum ThreadActivity {
 impl Inbox {
     /// Returns whether a new timer must wake the thread.
     ///
-    /// Most timers are due after the thread's next wake-up, and are dropped before they are due.
+    /// Most timers need no wake-up: they are due after the thread's next wake-up, and their futures
+    /// are dropped before they are due.
     fn is_urgent(&self, at: Instant) -> bool {
         match self.thread {
             ThreadActivity::Running => false,
@@ -131,7 +133,7 @@ impl Inbox {
     }
 }
 
-/// Largest number of timers in the inbox before the thread is woken to take them.
+/// If the inbox has this many timers, the thread is woken to take them.
 const MAX_INBOX_TIMERS: usize = 1024;
 
 /// A sleeping future and its due time. The weak reference is invalid if the future was dropped.
@@ -235,8 +237,8 @@ impl ThreadRuntime {
         self.shut_down_until(None);
     }
 
-    /// Shuts down, and waits until `deadline` for a task that blocks. Returns whether the thread has
-    /// ended.
+    /// Shuts down, and waits at most until `deadline` if a task blocks the thread. Returns whether
+    /// the thread has ended.
     pub(crate) fn shut_down_until(&self, deadline: Option<Instant>) -> bool {
         self.shared.inbox().closed = true;
         self.shared.wake();
@@ -337,7 +339,7 @@ impl Ord for TimerKey {
 
 /// Runs async stages and sources on the caller's tokio runtime.
 ///
-/// The time driver of that runtime must be enabled if stages sleep.
+/// If stages sleep, the time driver of the tokio runtime must be enabled.
 #[cfg(feature = "tokio")]
 #[derive(Debug)]
 pub struct TokioRuntime(tokio::runtime::Handle);

@@ -9,15 +9,15 @@ use crate::observe::statistics::{Dropped, MAX_DROPPED_LISTED};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A limit on the share of failures is not checked before a stage has tried this many items.
+/// A limit on the share of failed items is not checked before this many items were tried.
 const MIN_ITEMS_FOR_SHARE: u64 = 100;
 /// At most this many errors that end the pipeline are recorded.
 const MAX_FATAL: usize = 16;
 
 /// Failure policy of a stage: what to do with an item that fails.
 ///
-/// The next item takes the place of a dropped item, so all batches of an epoch except the last are
-/// full.
+/// A batch contains the next item instead of a dropped one, so all batches of an epoch except the
+/// last are full.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -32,12 +32,12 @@ pub enum OnError {
         /// How many items may fail; one more failure ends the pipeline. `None`: no limit.
         at_most: Option<u64>,
     },
-    /// A failed item is dropped, counted and listed, up to a share of all items. The share is
-    /// checked at each failure from the 100th item on, and at the end.
+    /// A failed item is dropped, counted and listed, up to a share of the items. The share is
+    /// checked at each failure from the 100th item on, and when the stage ends.
     SkipShare {
-        /// The maximum share of failed items, in (0, 1], among the items that the stage has tried.
-        /// If several stages share the policy, the number of tried items is that of the stage that
-        /// has tried most items.
+        /// The maximum of failed items / tried items, in (0, 1]. If several stages share the
+        /// policy, the failed items of all these stages count, and the tried items of the stage
+        /// that has tried the most.
         at_most: f64,
     },
 }
@@ -103,8 +103,8 @@ impl FailureBudget {
         FailureBudget { policy, items: AtomicU64::new(0), failed: AtomicU64::new(0) }
     }
 
-    /// Records how many items a stage has tried so far, failed ones included. If stages share a
-    /// budget, the largest count of a stage is the number of items.
+    /// Records how many items a stage has tried so far, failed ones included. If several stages
+    /// share a budget, the budget uses the largest of their counts.
     pub(crate) fn tried(&self, items_of_stage: u64) {
         self.items.fetch_max(items_of_stage, Ordering::Relaxed);
     }
@@ -132,7 +132,7 @@ impl FailureBudget {
         over.map_or(Decision::Drop, Decision::OverBudget)
     }
 
-    /// The reason why the pipeline ends, if the share of failed items is too large.
+    /// If the share of failed items exceeds the limit, the reason for the error message.
     pub(crate) fn share_exceeded(&self) -> Option<String> {
         let OnError::SkipShare { at_most } = self.policy else { return None };
         let items = self.items.load(Ordering::Relaxed);
@@ -215,8 +215,8 @@ impl Failures {
         verdict
     }
 
-    /// Records an item's error that ends the pipeline. On a route the item's ticket fails too, so
-    /// that the error takes effect at its place in the order.
+    /// Records an item's error that ends the pipeline. On a route, the item's ticket fails too, so
+    /// that all outputs before the item in input order are still delivered.
     fn halt(&self, header: &ItemHeader, error: Error) -> FailureAction {
         self.raise(error);
         if let Some(ticket) = header.ticket() {
@@ -240,7 +240,7 @@ impl Failures {
         Some(first.with_others(all))
     }
 
-    /// Whether there is an error that ends the pipeline and that the consumer has not received yet.
+    /// Whether an error ends the pipeline and the consumer has not received this error yet.
     pub(crate) fn is_fatal(&self) -> bool {
         !self.fatal.lock().is_empty()
     }

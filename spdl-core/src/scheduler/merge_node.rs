@@ -30,7 +30,7 @@ pub(crate) struct MergeNode<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BranchState {
     Open,
-    /// The rest of the epoch is dropped.
+    /// The remaining items of the epoch are dropped.
     Skipping,
     EpochEnded,
     Closed,
@@ -47,7 +47,7 @@ pub(crate) struct MergeProgress<T> {
     turn: usize,
     /// Whether the branches are paths of one route, so that items already have distinct identities.
     same_items: bool,
-    /// Whether `MergePolicy::start_epoch` is to be called.
+    /// Whether `MergePolicy::start_epoch` must be called before the next choice.
     starts_epoch: bool,
     next_epoch: u64,
 }
@@ -296,7 +296,7 @@ impl<T> ZipInput<T> {
         Poll::Ready(())
     }
 
-    /// Drops the rest of the epoch. Returns how many items were dropped.
+    /// Drops the remaining items of the epoch. Returns how many items were dropped.
     fn skip(&mut self, cx: &Context<'_>) -> (u64, Poll<()>) {
         let mut skipped = u64::from(self.item.take().is_some());
         while !self.is_over() {

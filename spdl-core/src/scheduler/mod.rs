@@ -8,14 +8,14 @@
 //!
 //! **CPU stages are nodes.** A free worker visits the nodes from the consumer towards the source
 //! and runs the first ready one. A node is ready if it has input, room for output, and fewer than
-//! `concurrency` running instances. Therefore finished work leaves first, memory use stays low, and
-//! concurrency needs no tuning. A worker that finds no ready node sleeps on the
-//! [`Signal`](signal::Signal) until a queue changes; no thread polls. All stages share one
-//! [`WorkerPool`], except stages with dedicated threads or on the caller's executor.
+//! `concurrency` running instances. Because items near the consumer are processed first, memory use
+//! stays low, and the concurrency of CPU stages needs no tuning. A worker that finds no ready node
+//! sleeps on the [`Signal`](signal::Signal) until a queue changes; no thread polls. All stages
+//! share one [`WorkerPool`], except stages with dedicated threads or on the caller's executor.
 //!
 //! **Deadlock freedom.** A node reserves room for its result before it takes its input. A stage
-//! that emits more items waits inside `emit`. Meanwhile its worker runs downstream nodes, which
-//! depend on no upstream node.
+//! that emits more items than it has reserved room for waits inside `emit`. Meanwhile its worker
+//! runs downstream nodes, which do not wait for upstream nodes.
 //!
 //! **Async stages are tasks** on a [`Runtime`](crate::Runtime). One driver per stage owns all its
 //! futures in flight, so an item needs neither a thread nor a spawned task. Merges and routes
@@ -27,10 +27,10 @@
 //! **Shutdown.** A queue is *closed* when its producer has finished. Closing propagates downstream,
 //! and items in flight are finished. A queue is *shut* when its items are discarded. Shutting
 //! propagates upstream, and items in flight are dropped. A failure that the policy does not allow
-//! shuts the input queue of its stage. This cancels upstream work, while the consumer still
-//! receives downstream results. `stop` shuts all queues, which wakes all waiting threads and tasks.
-//! Failures are recorded before queues change, so a consumer that sees the end also sees the
-//! failure.
+//! shuts the input queue of the failed stage. Shutting cancels upstream work, while the consumer
+//! still receives the results that are already downstream. `stop` shuts all queues, which wakes all
+//! waiting threads and tasks. Failures are recorded before queues change, so a consumer that sees
+//! the end also sees the failure.
 //!
 //! | file | what |
 //! |---|---|
@@ -99,7 +99,8 @@ const MAX_BACKGROUND_ERRORS: usize = 100;
 pub(crate) trait Node: Send + Sync {
     /// Whether [`run`](Node::run) would probably find work. Cheap; the answer may be outdated.
     fn ready(&self) -> bool;
-    /// Does one unit of work. Returns false if there was none.
+    /// Processes one group of items or one end of an epoch. Returns false if there was nothing to
+    /// do.
     fn run(&self, pool: &Arc<WorkerPool>) -> bool;
     /// Drops idle instances. Called on the worker threads when they end.
     fn drop_instances(&self);
@@ -116,7 +117,7 @@ pub(crate) struct RunContext {
     pub(crate) budget: OnceLock<Arc<Budget>>,
     /// Outcomes of all samples. Only for a pipeline with one source.
     pub(crate) ledger: OnceLock<Arc<Ledger>>,
-    /// Samples that were neither delivered nor dropped, for example in a short last batch.
+    /// Samples that were neither delivered nor dropped, for example of an incomplete last batch.
     pub(crate) left_out: AtomicU64,
     /// Worker threads of the shared pool.
     pub(crate) threads: AtomicUsize,
@@ -173,7 +174,7 @@ impl RunContext {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Records an error that belongs to no stage, and cancels all work.
+    /// Records an error that belongs to no stage, and shuts all queues, which cancels all work.
     pub(crate) fn raise(&self, error: Error) {
         self.failures.raise(error);
         self.shut_queues();
@@ -293,7 +294,7 @@ impl RunContext {
     }
 }
 
-/// State that every stage has, of any kind.
+/// State that stages of all kinds have.
 pub(crate) struct StageCore {
     pub(crate) shared: Arc<RunContext>,
     pub(crate) meter: Arc<StageMeter>,
@@ -373,8 +374,8 @@ impl OutputEstimate {
         declared.unwrap_or_else(|| self.largest.load(Ordering::Relaxed).min(budget.headroom()))
     }
 
-    /// Splits the reservation of an output of `bytes` from `reserved`. If `reserved` is smaller, it
-    /// grows, since the memory is already allocated.
+    /// Splits a reservation for an output of `bytes` off from `reserved`. If `reserved` is smaller
+    /// than `bytes`, it grows even beyond the budget, because the memory is already allocated.
     pub(crate) fn reservation(&self, reserved: &mut Reservation, bytes: usize) -> Reservation {
         // Concurrent updates may overwrite each other, which an estimate tolerates.
         let largest = self.largest.load(Ordering::Relaxed);
@@ -439,7 +440,7 @@ impl StageCore {
             .ok()
     }
 
-    /// Counts tried items, for a failure policy with a share.
+    /// Counts tried items, for a failure policy that limits the share of failed items.
     pub(crate) fn tried(&self, items: u64) {
         if self.failure_budget.is_share() {
             let before = self.tried_here.fetch_add(items, Ordering::Relaxed);
@@ -469,8 +470,8 @@ impl StageCore {
         }
     }
 
-    /// Whether an earlier run has already delivered this item as a part of another item. The caller
-    /// then drops the item.
+    /// Whether this item ended in an earlier run of the program, alone or as part of an aggregate. If
+    /// so, the caller drops the item.
     pub(crate) fn passes_over(&self, header: &ItemHeader) -> bool {
         self.shared.ledger.get().is_some_and(|ledger| ledger.ended_before(header))
     }

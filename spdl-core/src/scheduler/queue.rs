@@ -18,15 +18,15 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 ///
 /// A stage *reserves* room in its output queue before it takes an item from its input queue, so a
 /// finished item always finds room. Items are numbered when they are taken out, under the same
-/// lock. A reorder buffer uses these numbers. (If the producer numbered the items, the pipeline
-/// would deadlock as soon as later items filled the queue first.)
+/// lock. A reorder buffer uses these numbers. (If the producer numbered the items, later items
+/// could fill the queue before an earlier one, and the pipeline would deadlock.)
 ///
-/// **The end of an epoch** occupies a place like an item. Items after it cannot be taken out before
-/// it.
+/// **The end of an epoch** occupies one place in the queue, like an item. It is taken out before
+/// all items that follow it.
 ///
-/// **Hysteresis.** A queue that was full accepts items again when half of its items have been
-/// taken, but at most [`MAX_DRAINED`] items. If the capacity is below 16, one taken item is enough.
-/// A sleep and a wake-up cost more than many small items.
+/// **Hysteresis.** A queue that was full accepts items again only after half of its capacity, or
+/// [`MAX_DRAINED`] items if that is fewer, has been taken out. If the capacity is below 16, one
+/// item is enough. Hysteresis saves sleeps and wake-ups, which take longer than many small items.
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     /// The workers that put items in; `None` if a task does.
@@ -56,7 +56,7 @@ struct QueueState<T> {
     taken: u64,
     /// Whether the queue was full and has not yet drained to the low-water mark.
     draining: bool,
-    /// Whether a worker waits for a place beyond the reserved places.
+    /// Whether a worker waits in [`Queue::has_place_beyond`] for a free place.
     waiter_beyond: bool,
     /// The producer has finished.
     closed: bool,
@@ -67,8 +67,8 @@ struct QueueState<T> {
     meter: QueueMeter,
 }
 
-/// A full queue accepts items again after at most this many were taken. A larger number would cause
-/// bursts of requests to a store, and data that is no longer in the CPU caches when it is
+/// A full queue accepts items again after at most this many were taken out. A larger number would
+/// cause bursts of requests to a store, and data that is no longer in the CPU caches when it is
 /// processed.
 const MAX_DRAINED: usize = 32;
 
@@ -213,8 +213,9 @@ impl<T> Queue<T> {
         granted
     }
 
-    /// Like [`reserve`](Self::reserve), but ignores reservations. For a stage that emits many items
-    /// for one input: all places may be reserved for inputs that wait for this input.
+    /// Like [`reserve`](Self::reserve), but ignores the places that are already reserved. A stage
+    /// that emits many items for one input needs this, because all places may be reserved for later
+    /// inputs.
     pub(crate) fn reserve_beyond(&self, count: usize) -> usize {
         let mut state = self.state.lock();
         let held = state.items.len() + state.ends.len();
@@ -429,8 +430,8 @@ impl<T> Queue<T> {
         self.end(false);
     }
 
-    /// Shuts the queue: its items are discarded. Present and later items are dropped, and the
-    /// producer should end.
+    /// Shuts the queue: the items in the queue and all later items are dropped, and the producer
+    /// should end.
     pub(crate) fn shut(&self) {
         self.end(true);
     }

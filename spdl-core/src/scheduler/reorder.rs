@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// A reorder buffer for consecutive numbers. Each is finished once, in any order.
+/// A reorder buffer for results with consecutive numbers. Each number is finished once, in any
+/// order.
 #[derive(Debug)]
 pub(crate) struct Reorder<T> {
     next: u64,

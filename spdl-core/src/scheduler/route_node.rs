@@ -1,8 +1,8 @@
 //! Routes: tasks that send items to different paths and join the paths again.
 //!
 //! If the route restores the input order, each item draws a [`Ticket`] before it enters a path. The
-//! ticket is retired when no item carries it any more: the item may have had one output, several
-//! outputs, no output, or may have failed. Outputs are sent in the order of the tickets.
+//! ticket is retired when no item carries it any more, however many outputs the item had, and also
+//! if the item failed. Outputs are sent in the order of the tickets.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ use crate::memory::budget::Reservation;
 use crate::observe::statistics::StageMeter;
 use crate::sync::Mutex;
 
-/// At most this many items are on the paths of a route that restores the order.
+/// At most this many items are on the paths of a route that restores the input order.
 pub(crate) const MAX_OPEN_TICKETS: usize = 256;
 
 /// Sends each item to one path.
@@ -302,7 +302,7 @@ pub(crate) struct JoinBuffer<U, V> {
     arrived: BTreeMap<u64, Vec<(usize, Item<U>)>>,
     /// Items without a ticket, buffered until the end of the epoch.
     unticketed: Vec<(usize, Item<U>)>,
-    /// Retired tickets, and whether the order ends at each.
+    /// Retired tickets, and for each whether its item ended the pipeline.
     retired: BTreeMap<u64, bool>,
     newly_retired: Vec<RetiredTicket>,
     next: u64,

@@ -9,7 +9,7 @@ use crate::sync::{Condvar, Mutex};
 /// An event count on which workers sleep.
 ///
 /// A worker announces itself ([`prepare`](Signal::prepare)), looks for work *once more*, and only
-/// then waits. A producer reads the number of announced workers *after* it has made work. One of
+/// then waits. A producer reads the number of announced workers *after* it has added work. One of
 /// the two memory fences executes first, so either the worker sees the work or the producer sees
 /// the worker. If no worker sleeps, a producer executes only one fence and one load.
 #[derive(Default)]
@@ -18,7 +18,8 @@ pub(crate) struct Signal {
     announced: AtomicUsize,
     state: Mutex<SignalState>,
     changed: Condvar,
-    /// For workers that leave instead of sleeping: the function that requests a worker.
+    /// The function that requests a worker of the caller's executor. These workers end instead of
+    /// sleeping.
     call: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -106,7 +107,7 @@ impl Signal {
         state.partial -= usize::from(interest == Interest::Some);
     }
 
-    /// Wakes one worker, after new work was made.
+    /// Wakes one worker, after new work was added.
     pub(crate) fn wake_one(&self) {
         self.wake(false);
     }

@@ -25,7 +25,7 @@ use crate::source::shard::Divisions;
 
 /// At most this many items are put into the queue together.
 const MAX_RUN: usize = 64;
-/// The task yields to other tasks of the runtime after this many runs.
+/// The task yields to other tasks of the runtime after this many groups of items (*runs*).
 const RUNS_AT_A_TIME: usize = 16;
 
 pub(crate) struct SourceNode<S: Source> {
@@ -38,7 +38,7 @@ pub(crate) struct SourceNode<S: Source> {
     pub(crate) sizer: Option<Sizer<S::Item>>,
     /// Whether the source may block, and has a dedicated thread.
     pub(crate) blocks: bool,
-    /// The source ends after this many items, for a profile.
+    /// For a profile: the source ends after this many items.
     pub(crate) limit: Option<u64>,
     /// The positions of this rank in each epoch.
     pub(crate) divisions: Arc<Divisions>,

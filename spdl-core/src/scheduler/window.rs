@@ -5,18 +5,19 @@ use std::time::{Duration, Instant};
 
 /// The largest window that tuning sets.
 const MAX_WINDOW: usize = 512;
-/// A trial lasts for this many times its window, in items, and at least [`MIN_TRIAL_TIME`]. A
-/// shorter trial would measure noise.
+/// A trial lasts until this many times the window size of items have completed, and at least
+/// [`MIN_TRIAL_TIME`]. A shorter trial would measure noise.
 const WINDOWS_PER_TRIAL: u64 = 2;
 const MIN_TRIAL_TIME: Duration = Duration::from_millis(20);
-/// Growth is undone unless throughput gains at least this share of the possible gain. If latency
-/// limits the stage, throughput gains nearly all of the possible gain.
+/// Growth is undone unless throughput gains at least this share of the possible gain, which is the
+/// relative growth of the window. If latency limits the stage, throughput gains nearly all of the
+/// possible gain.
 const MIN_GAIN: f64 = 0.25;
 /// Number of trials without a change after growth that did not raise throughput. The number doubles
 /// each time.
 const FIRST_PAUSE: u32 = 4;
 const LONGEST_PAUSE: u32 = 64;
-/// The window grows if downstream had no item for at least this share of the time.
+/// The window grows if downstream had no item for more than this share of the time.
 const WAITING_TO_GROW: f64 = 0.05;
 /// The window shrinks if downstream had no item for less than this share of the time, in
 /// [`CALM_TRIALS`] consecutive trials.
@@ -27,10 +28,11 @@ const FAILURES_TO_SHRINK: f64 = 0.1;
 
 /// The number of items in flight of one stage, adjusted by measured throughput.
 ///
-/// The window grows by half if it was full for most of a trial and downstream still had to wait.
-/// Growth that does not raise throughput is undone, and not tried again for a while. Many failures
-/// shrink the window by a quarter. If downstream does not wait for a long time, the window shrinks
-/// by an eighth, but never below the number of items that were in flight.
+/// The window grows by half if it was full when most items of a trial completed, and downstream
+/// still had to wait. Growth that does not raise throughput is undone, and not tried again for
+/// [`FIRST_PAUSE`] or more trials. Many failures shrink the window by a quarter. If downstream
+/// hardly waits in [`CALM_TRIALS`] consecutive trials, the window shrinks by an eighth, but never
+/// below the number of items that were in flight.
 #[derive(Debug)]
 pub(crate) struct InFlightWindow {
     least: usize,

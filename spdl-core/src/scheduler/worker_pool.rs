@@ -1,4 +1,4 @@
-//! Worker pool: threads that run nodes, how they find work, sleep, and are resized.
+//! Worker pool: threads that run nodes. The pool can be resized.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,12 +13,12 @@ use crate::runtime::executor::CpuExecutor;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Condvar, MODELLED, Mutex, has_ended, thread};
 
-/// Number of times a worker yields and looks for work before it sleeps. Very small items arrive
-/// faster than a thread can go to sleep.
+/// Number of times a worker yields and looks for work before it sleeps. Very small items arrive in
+/// less time than a sleep and a wake-up take.
 const POLLS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 3 };
 
-/// Yields in model checks only. A worker that sees work which another worker is taking looks again;
-/// the scheduler of a model checker could otherwise starve the other worker.
+/// Yields, in model checks only. If a worker sees work that another worker is taking, it looks for
+/// work again. Without the yield, the model checker could starve the other worker.
 fn yield_in_models() {
     if MODELLED {
         thread::yield_now();
@@ -154,7 +154,8 @@ impl WorkerPool {
         members.requested.unwrap_or(members.target)
     }
 
-    /// Starts the number of workers that `resize` has set, otherwise `workers`.
+    /// Starts the pool with the number of workers that `resize` has set, or with `workers` if
+    /// `resize` was not called.
     pub(crate) fn open(self: &Arc<Self>, workers: usize) -> Result<()> {
         let mut members = self.members.lock();
         members.open = true;

@@ -1,4 +1,4 @@
-//! The pipeline builder: typed stages, so that stages in a wrong order do not compile.
+//! The pipeline builder. Stages are typed, so stages in a wrong order do not compile.
 
 mod plan;
 mod route;
@@ -29,7 +29,7 @@ pub use route::{Path, path};
 pub(crate) use settings::IntervalListener;
 use settings::Settings;
 
-/// Describes a pipeline whose last stage so far emits `T`.
+/// Describes a pipeline whose last added stage emits items of type `T`.
 ///
 /// ```
 /// use spdl_core::{DatasetSource, OnError, PipelineBuilder};
@@ -68,7 +68,7 @@ use settings::Settings;
 #[must_use = "a builder does nothing until `build`"]
 pub struct PipelineBuilder<T> {
     settings: Settings,
-    /// Whether a setting of the whole pipeline was set on this builder.
+    /// Whether this builder has settings of the whole pipeline.
     settings_made: bool,
     source: Option<StageDefinition>,
     stages: Vec<StageDefinition>,
@@ -104,8 +104,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     ///
     /// The iterator may block. It runs on a separate thread, which is joined when the pipeline is
     /// dropped. [`build`](Self::build) fails if more than one [epoch](PipelineBuilder::epochs) is
-    /// set; use a [`Source`] instead. A [resumed](PipelineBuilder::resume) run reads the iterator
-    /// from its start and skips finished items, so the iterator must yield the same items.
+    /// set; for several epochs, use a [`Source`]. A [resumed](PipelineBuilder::resume) run reads
+    /// the iterator from its start and skips finished items, so the iterator must yield the same
+    /// items.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -151,7 +152,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         )
     }
 
-    /// Creates a builder that starts with the part that `plan` builds. A path has no source.
+    /// Creates a builder whose first part of the graph is built by `plan`. A path has no source.
     fn starting(
         source: Option<StageDefinition>,
         plan: impl FnOnce(&mut Plan, OutputSettings<T>) -> BuiltPart<T> + Send + 'static,
@@ -214,13 +215,13 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Creates a pipeline that merges the items of several pipelines.
     ///
-    /// `policy` chooses the branch of the next item. Epochs never mix: an epoch of the merge ends
-    /// when the epoch of every branch has ended. Set settings of the whole pipeline on the merge,
-    /// not on its branches.
+    /// `policy` chooses the branch that provides the next item. Epochs never mix: an epoch of the
+    /// merge ends when the epoch of every branch has ended, or when the policy ends it. Set
+    /// settings of the whole pipeline on the merge, not on its branches.
     ///
     /// # Errors
-    /// [`build`](Self::build) returns `InvalidArgument` if there is no branch, if the policy does
-    /// not fit the number of branches, or if a branch has settings of the whole pipeline.
+    /// [`build`](Self::build) returns `InvalidArgument` if there is no branch, or if a branch has
+    /// settings of the whole pipeline. `build` also returns any error of [`MergePolicy::check`].
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -251,7 +252,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let levels = plan.levels;
             let made = plan.branches(branches);
             plan.mark_parallel(levels);
-            // Named after its branches, which may contain merges.
+            // The merge is named after its branches are built, which may contain merges.
             let options = plan.free_name("merge");
             let Junction { core, inputs, made } = plan.join(&options, StageKind::Merge, made, &out);
             // Validates the policy when the pipeline is built.
@@ -274,7 +275,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Creates a pipeline of pairs, with one item of each pipeline.
     ///
     /// An epoch has as many pairs as the shorter pipeline has items. Further items of the longer
-    /// pipeline are left out and counted. Set settings of the whole pipeline on the result.
+    /// pipeline are left out and counted. Set settings of the whole pipeline on the zip, not on the
+    /// two pipelines.
     #[track_caller]
     pub fn zip<U: Send + 'static>(self, other: PipelineBuilder<U>) -> PipelineBuilder<(T, U)> {
         let mut definition = StageDefinition::source::<(T, U)>("zip", Construct::Merge)

@@ -46,7 +46,7 @@ pub(super) const ASYNC_CONCURRENCY: usize = 16;
 
 pub(super) type PlanStep<T> = Box<dyn FnOnce(&mut Plan, OutputSettings<T>) -> BuiltPart<T> + Send>;
 
-/// Requirements on the last stage of a part.
+/// Requirements on the last stage of a part of the graph.
 pub(super) struct OutputSettings<T> {
     /// Whether the consumer receives the outputs of the stage.
     pub(super) last: bool,
@@ -93,7 +93,7 @@ pub(super) struct Plan {
     pub(super) failure_budget: Arc<FailureBudget>,
     pub(super) stages: usize,
     pub(super) sources: usize,
-    /// Facts about the last built source.
+    /// Facts about the source that was built last.
     pub(super) source: Option<SourceFacts>,
     /// Number of joins so far.
     pub(super) joints: usize,
@@ -101,7 +101,7 @@ pub(super) struct Plan {
     pub(super) enclosing: Vec<Branch>,
     /// Number of measured stages so far, which are the levels of the memory budget.
     pub(super) levels: usize,
-    /// Ranges of levels on branches that are joined.
+    /// Ranges of budget levels that belong to parallel branches.
     pub(super) branched: Vec<Range<usize>>,
     pub(super) largest_batch: usize,
     /// Depth at which the paths of a route begin, and whether their input is measured.
@@ -202,9 +202,10 @@ impl Plan {
             Some(state) => {
                 state.check(seed, shard, len, &fingerprint)?;
                 if state.has_parts() && !definition.keeps_order() {
-                    let message = "cannot resume: a list or item was delivered in part, and the \
-                                   stages do not keep the order that is required to continue it; \
-                                   call `State::repeat_parts` to deliver it again";
+                    let message = "cannot resume: a list or item was delivered in part, and only \
+                                   stages that emit outputs in input order can deliver the \
+                                   remaining part; call `State::repeat_parts` to deliver the whole \
+                                   list or item again";
                     return Err(Error::new(ErrorKind::InvalidArgument, message));
                 }
                 // The state now belongs to this pipeline and this rank.
@@ -220,7 +221,7 @@ impl Plan {
         Ok(Some(Delivery::new(ledger, start, audit, keeps_order, skipped)))
     }
 
-    /// Returns the item that a stage had split when the state was saved, and its epoch.
+    /// Returns the item that `stage` had split when the resumed state was saved, and its epoch.
     pub(super) fn carry_of(&self, stage: &str) -> Option<(u64, PartialItem)> {
         let state = self.settings.resume.as_ref()?;
         state.carry.get(stage).map(|&cut| (state.epoch, cut))
@@ -351,7 +352,8 @@ impl Plan {
         let made = self.branches(paths);
         self.inlet = outer;
         if ordered && self.levels > levels {
-            // Items in the reorder buffer would hold the memory that an earlier item waits for.
+            // Later items in the reorder buffer would hold the memory for which an earlier item
+            // waits.
             let message = "cannot measure a stage on a path of a route that restores the order; \
                            measure a stage before or after the route";
             self.add_error(Error::new(ErrorKind::Unsupported, message));
@@ -374,7 +376,7 @@ impl Plan {
         })
     }
 
-    /// Marks the levels from `first` on as parallel: their branches are now joined.
+    /// Marks the budget levels from `first` on as parallel, after their branches are joined.
     pub(super) fn mark_parallel(&mut self, first: usize) {
         let range = first..self.levels;
         self.branched.retain(|inner| inner.start < first);
@@ -403,15 +405,15 @@ impl Plan {
     /// Rejects `measured` on a join, because the branches measure its items.
     pub(super) fn reject_sizer(&mut self, core: &StageCore, measured: bool) {
         if measured {
-            let message = "`measured` cannot follow a merge, zip or route, which creates no items; \
-                           measure the branches";
+            let message = "`measured` cannot follow a merge, zip or route, because they create no \
+                           items; call `measured` after another stage";
             self.add_error(
                 Error::new(ErrorKind::InvalidArgument, message).with_stage(Arc::clone(core.name())),
             );
         }
     }
 
-    /// Returns how many items may be on the paths of an ordered route.
+    /// Returns how many items may be on the paths of a route that restores the input order.
     pub(super) fn max_open(&self) -> usize {
         MAX_OPEN_TICKETS.max(self.settings.profile_items.unwrap_or(0).saturating_mul(self.sources))
     }
@@ -527,7 +529,7 @@ impl Plan {
         queue
     }
 
-    /// Numbers the sources of merged pipelines that have the default name.
+    /// Counts a source. Appends the number to the default name of the second and later sources.
     pub(super) fn name_source(&mut self, options: StageOptions) -> StageOptions {
         self.sources += 1;
         if &*options.name == SOURCE && self.sources > 1 {

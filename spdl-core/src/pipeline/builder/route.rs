@@ -40,12 +40,14 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Sends each item to one of several paths. `router` returns the number of the path, counted
     /// from 0.
     ///
-    /// By default the outputs of all paths are merged as they arrive. With [`Order::Input`] the
-    /// outputs have the order of their input items. An item may have any number of outputs.
+    /// By default, the outputs of all paths are merged as they arrive. With [`Order::Input`], the
+    /// outputs have the order of their input items. Each path may emit any number of outputs for an
+    /// item.
     ///
     /// # Errors
-    /// The pipeline ends with `InvalidArgument` if `router` returns a number without a path. An
-    /// error of `router` is handled by the stage's failure policy.
+    /// The pipeline ends with `InvalidArgument` if `router` returns a number for which there is no
+    /// path. If `router` returns an error, the item fails, and the stage's failure policy decides
+    /// whether the pipeline continues.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -126,13 +128,14 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
     /// Splits each list over several paths, and joins the results in the original order.
     ///
     /// `router` returns the number of the path for each element, counted from 0. For each input
-    /// list, each path receives one list of its elements. This list may be empty. The path must
-    /// return one list of the same length. If a path drops its list, the joined list lacks these
-    /// elements. An empty joined list is not emitted.
+    /// list, each path receives one list with its elements, which may be empty. The path must emit
+    /// one list of the same length. If the failure policy drops the list of a path, the joined list
+    /// lacks these elements. An empty joined list is not emitted.
     ///
     /// # Errors
-    /// The pipeline ends with `InvalidArgument` if `router` returns an invalid path or the wrong
-    /// number of paths, or if a path returns a list of another length.
+    /// The pipeline ends with `InvalidArgument` if `router` returns a number for which there is no
+    /// path, if it does not return one number per element, or if a path emits a list of another
+    /// length.
     #[track_caller]
     pub fn route_lists<U: Send + 'static>(
         self,
@@ -182,7 +185,7 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
     }
 }
 
-/// First queue of a path. The queue is created only when the pipeline is built.
+/// First queue of a path, which is created when the pipeline is built.
 pub(super) type Inlet<T> = Arc<OnceLock<Arc<Queue<T>>>>;
 
 /// Builds a path: its inlet and its stages.
@@ -191,7 +194,8 @@ fn build_path<T: Send + 'static, U>(path: Path<T, U>) -> (Inlet<T>, PipelineBuil
     let start = Arc::clone(&inlet);
     let plan = move |plan: &mut Plan, out: OutputSettings<T>| {
         if out.sizer.is_some() {
-            let message = "`measured` follows no stage of this path; add a stage before it";
+            let message = "`measured` follows no stage of its path; add a stage to the path before \
+                           `measured`";
             plan.add_error(Error::new(ErrorKind::InvalidArgument, message));
         }
         let missing = || Arc::new(Queue::new(1, None));

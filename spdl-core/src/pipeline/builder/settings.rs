@@ -55,7 +55,7 @@ pub(super) struct Settings {
     pub(super) resume: Option<State>,
     pub(super) audit: bool,
     pub(super) skip_steps: Vec<Range<u64>>,
-    /// For a profile, the number of source items: every queue must have room for all.
+    /// For a profile: the number of source items. Every queue must have room for all of them.
     pub(super) profile_items: Option<usize>,
 }
 
@@ -112,10 +112,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.seed = Some(seed))
     }
 
-    /// Sets the number of worker threads of the CPU pool; 0 means 1.
+    /// Sets the number of threads of the shared worker pool; 0 means 1.
     ///
     /// Default: the number of CPUs that the process may use, by affinity and cgroup quota.
-    /// [`Control`](crate::pipeline::Control) changes it while the pipeline runs.
+    /// [`Control`](crate::pipeline::Control) changes the number while the pipeline runs.
     pub fn threads(self, threads: usize) -> Self {
         self.set(|settings| settings.threads = Some(threads.max(1)))
     }
@@ -143,16 +143,16 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.epochs = Some(start..end))
     }
 
-    /// Makes the order of results, and thus every batch, depend only on source and seed, not on the
-    /// number of threads.
+    /// Makes the order of results, and thus the content of every batch, depend only on the source
+    /// and the seed, not on timing or the number of threads.
     ///
     /// Each stage emits its outputs in input order, unless its options set another order.
     pub fn deterministic(self) -> Self {
         self.set(|settings| settings.order = Some(Order::Input))
     }
 
-    /// Sets the failure policy of all stages without a separate policy. These stages share its
-    /// limit. Default: the first failure ends the pipeline.
+    /// Sets the failure policy of all stages without a separate policy. The limit of the policy
+    /// applies to these stages together. Default: the first failure ends the pipeline.
     pub fn on_error(self, on_error: OnError) -> Self {
         self.set(|settings| settings.on_error = Some(on_error))
     }
@@ -174,28 +174,30 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Sets how many finished items may wait for the consumer; 0 means 1.
     ///
-    /// Default: as many as the consumer uses in 1 ms, at most 256. The minimum is 2, or the
-    /// concurrency of the last stage if that is larger. For batches of [`fill`](Self::fill) the
-    /// default is 2.
+    /// Default: as many as the consumer uses in 1 ms, at least 2 and at most 256. For batches of
+    /// [`fill`](Self::fill), the default is 2. For all other items, a number below the concurrency
+    /// of the last stage, set or default, is raised to this concurrency.
     pub fn prefetch(self, items: usize) -> Self {
         self.set(|settings| settings.prefetch = Some(items.max(1)))
     }
 
     /// Sets the memory budget in bytes, for [`measured`](Self::measured) items and for batches.
     ///
-    /// A stage waits until its output fits. The size is exact for stages that
-    /// [declare](crate::Stage::output_bytes) it. Otherwise it is estimated from the largest recent
-    /// output, and any excess is counted as overdrawn. Other memory is not limited. Default: a
-    /// quarter of the memory that the process may use, including cgroup limits.
+    /// Before a stage processes an item, it waits until the budget has room for the output. The
+    /// stage may [declare](crate::Stage::output_bytes) an upper bound of the output's size.
+    /// Otherwise the size is estimated from the largest recent output, and any excess is counted as
+    /// overdrawn. Other memory is not limited. Default: a quarter of the memory that the process
+    /// may use, including cgroup limits.
     pub fn memory(self, bytes: usize) -> Self {
         self.set(|settings| settings.memory = Some(bytes))
     }
 
     /// Sets the largest size of one item in bytes.
     ///
-    /// Each measured stage keeps this much of the budget free for downstream stages. An item whose
-    /// stage declares a larger size fails with `LimitExceeded`. Default: the budget divided by
-    /// twice the number of measured stages, or the size of the largest batch.
+    /// Each measured stage leaves this much of the budget free for each measured stage downstream.
+    /// An item whose stage declares a larger size fails with `LimitExceeded`. Default: the budget
+    /// divided by twice the number of measured stages, or the size of the largest batch if that is
+    /// larger.
     pub fn largest_item(self, bytes: usize) -> Self {
         self.set(|settings| settings.largest_item = Some(bytes))
     }
@@ -214,15 +216,16 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.runtime = Some(runtime))
     }
 
-    /// Adds a hook around stages and items. Hooks nest in the order in which they are added.
+    /// Adds a hook, whose methods are called around stages and items. Hooks nest: the hook that is
+    /// added first is the outermost.
     pub fn hook(self, hook: impl Hook) -> Self {
         self.set(|settings| settings.hooks.push(Arc::new(hook)))
     }
 
     /// Calls `listener` every `interval` with the statistics of the interval.
     ///
-    /// The last call, at the end, covers the remaining time. The listener runs on the runtime and
-    /// must return quickly.
+    /// The last call, at the end of the pipeline, covers the time since the previous call. The
+    /// listener must return quickly, because it runs on the runtime that polls async stages.
     pub fn every(
         self,
         interval: Duration,
@@ -233,8 +236,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Runs a background task on the pipeline's runtime, from the start of the pipeline.
     ///
-    /// The task is dropped if the pipeline ends first. An error of the task does not end the
-    /// pipeline; [`Monitor::background_errors`] lists it.
+    /// If the pipeline ends before the task, the task is dropped. An error of the task does not end
+    /// the pipeline; [`Monitor::background_errors`] returns it.
     ///
     /// [`Monitor::background_errors`]: crate::pipeline::Monitor::background_errors
     pub fn background<F, R>(self, name: &str, task: F) -> Self
@@ -248,7 +251,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     }
 
     /// Records the order in which samples are delivered, so that the run can be
-    /// [replayed](Self::replay). [`Pipeline::order_record`] returns it.
+    /// [replayed](Self::replay). [`Pipeline::order_record`] returns the record.
     pub fn record_order(self) -> Self {
         self.set(|settings| settings.record = true)
     }
@@ -261,7 +264,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.replay = Some(Arc::new(record)))
     }
 
-    /// Reads one rank's part of every epoch. Default: the whole epoch.
+    /// Reads only the samples of one rank in every epoch. Default: all samples.
     pub fn shard(self, shard: Shard) -> Self {
         self.set(|settings| settings.shard = shard)
     }
@@ -281,17 +284,19 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Sets whether each epoch is audited at its end.
     ///
     /// The audit checks that every sample of the source was delivered, dropped, filtered out or
-    /// left out exactly once. Otherwise the pipeline ends with an error of kind `Internal`. The
-    /// cost is negligible. A pipeline of several sources is not audited. Default: true.
+    /// left out exactly once. If the check fails, the pipeline ends with an error of kind
+    /// `Internal`. The audit takes negligible time. A pipeline of several sources is not audited.
+    /// Default: true.
     pub fn audit(self, audit: bool) -> Self {
         self.set(|settings| settings.audit = audit)
     }
 
-    /// Skips the items with these step numbers, counted from 0 over all epochs and earlier runs.
+    /// Skips the items with these step numbers, counted from 0 over all epochs, including those of
+    /// earlier runs.
     ///
-    /// Skipped items are computed but not delivered, and their samples count as left out. Later
-    /// items keep their numbers, in [`State::steps`] and in [`OrderRecord::samples_of`], which
-    /// returns no samples for a skipped step.
+    /// Skipped items are computed but not delivered, and their samples count as left out. The
+    /// numbers of later items do not change in [`State::steps`] and in [`OrderRecord::samples_of`].
+    /// The latter returns no samples for a skipped step.
     pub fn skip_steps(self, steps: Range<u64>) -> Self {
         self.set(|settings| settings.skip_steps.push(steps))
     }
@@ -363,8 +368,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         Definition::new(self.source.clone(), self.stages.clone())
     }
 
-    /// Builds a pipeline for a profile, in which every stage can be paused, for `items` source
-    /// items.
+    /// Builds a pipeline for a profile with `items` items of the source.
     pub(crate) fn build_to_profile(self, items: usize) -> Result<Pipeline<T>> {
         self.set(|settings| {
             settings.profile_items = Some(items);
@@ -378,8 +382,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// # Errors
     /// `InvalidArgument` for a duplicate name, an invalid setting, or a state of another pipeline.
     /// `LimitExceeded` if a batch does not fit in the memory budget. `Unsupported` if a pipeline of
-    /// several sources is resumed. Any error that the first call of a [`fill`](Self::fill) factory
-    /// returns.
+    /// several sources is resumed, or a setting is not supported. Any error of the first instance
+    /// of a [`fill`](Self::fill) stage.
     pub fn build(mut self) -> Result<Pipeline<T>> {
         let definition = self.definition();
         let threads = self.settings.threads();

@@ -52,8 +52,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         }
     }
 
-    /// Adds a CPU stage. `factory` creates one instance per worker that needs one; its error ends
-    /// the pipeline.
+    /// Adds a CPU stage. `factory` creates an instance for each worker that runs the stage. An
+    /// error of `factory` ends the pipeline.
     #[track_caller]
     pub fn stage<S: Stage<T>>(
         self,
@@ -116,7 +116,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         })
     }
 
-    /// Adds a stage that calls `function` for each item on the CPU pool. The result is the output.
+    /// Adds a stage that calls `function` for each item on the worker pool, and emits the result.
     #[track_caller]
     pub fn map<U, F>(self, options: impl Into<StageOptions>, function: F) -> PipelineBuilder<U>
     where
@@ -127,9 +127,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.cpu(options.into(), Construct::Cpu, &[], move || Ok(map.clone()))
     }
 
-    /// Adds a stage that calls `function` for each item on the CPU pool. The function returns an
-    /// iterator of any number of outputs. Each output is emitted when the iterator yields it. An
-    /// error that the iterator yields fails the item.
+    /// Adds a stage that calls `function` for each item on the worker pool. The function returns an
+    /// iterator of any number of outputs. Each output is emitted when the iterator yields it. If
+    /// the iterator yields an error, the item fails; its earlier outputs are kept.
     #[track_caller]
     pub fn flat_map<U, I, F>(
         self,
@@ -145,7 +145,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.cpu(options.into(), Construct::Cpu, &[], move || Ok(flat_map.clone()))
     }
 
-    /// Keeps only the items for which `predicate` returns true, on the CPU pool.
+    /// Adds a stage that keeps only the items for which `predicate` returns true. The worker pool
+    /// calls `predicate`.
     #[track_caller]
     pub fn filter<F>(self, options: impl Into<StageOptions>, predicate: F) -> PipelineBuilder<T>
     where
@@ -155,8 +156,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.cpu(options.into(), Construct::Filter, &[], move || Ok(filter.clone()))
     }
 
-    /// Collects items in lists of `size`, at least 1. The remaining items at the end of an epoch
-    /// form a shorter list. With `drop_last` they are left out and counted.
+    /// Collects items in lists of `size` items, at least 1. The remaining items at the end of an
+    /// epoch form a shorter list. With `drop_last`, they are left out and counted.
     #[track_caller]
     pub fn batch(
         self,
@@ -174,11 +175,12 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Batches items of similar length or shape, to reduce padding.
     ///
-    /// `key` returns the length or ratio of an item. An item whose key fits no bucket fails.
+    /// `key` returns the length or the aspect ratio of an item. An item with an invalid key or
+    /// above the budget fails: see [`Bucketer`].
     ///
     /// If items are [measured](Self::measured), all buffered items together must fit in
-    /// [`largest_item`](Self::largest_item): number of buckets × batch size. The same holds for the
-    /// open sequences of [`pack`](Self::pack).
+    /// [`largest_item`](Self::largest_item). The stage buffers up to number of buckets × batch size
+    /// items. The same limit applies to the items in the open sequences of [`pack`](Self::pack).
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -210,8 +212,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Packs whole items into sequences of a fixed capacity, to reduce padding.
     ///
-    /// `length` returns the number of tokens of an item, at least 1. An item longer than a sequence
-    /// fails; see [`pieces`](crate::stage::pieces).
+    /// `length` returns the number of tokens of an item, at least 1. An item longer than the
+    /// capacity fails; split such items with [`pieces`](crate::stage::pieces).
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -242,8 +244,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Concatenates items and splits the result into sequences of exactly `capacity` tokens, at
     /// least 1.
     ///
-    /// The remaining tokens at the end of an epoch form a shorter sequence. With `drop_last` they
-    /// are left out and counted.
+    /// The remaining tokens at the end of an epoch form a shorter sequence. With `drop_last`, this
+    /// sequence is left out, and the items that end in it are counted as left out.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -334,7 +336,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.cpu(options.into(), Construct::Unbatch, &[], || Ok(Unbatch))
     }
 
-    /// Adds an async stage. One instance processes all items; `Arc<dyn AsyncStage<…>>` is accepted.
+    /// Adds an async stage. All items share the instance `stage`, which may be an
+    /// `Arc<dyn AsyncStage<…>>`.
     #[track_caller]
     pub fn async_stage<S: AsyncStage<T>>(
         self,
@@ -384,8 +387,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         })
     }
 
-    /// Adds a stage that calls an async function for each item on the runtime. The result is the
-    /// output.
+    /// Adds a stage that calls an async function for each item on the runtime, and emits the
+    /// result.
     ///
     /// The function must not block. Use [`map`](Self::map) for computation and blocking file reads.
     ///
@@ -416,14 +419,14 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Adds a stage that writes samples into the slots of batches.
     ///
-    /// The stage keeps its input order. The next sample takes the slot of a failed one, so only the
-    /// last batch of an epoch may be incomplete. Batches count in the memory budget until they are
-    /// delivered.
+    /// Samples have input order in the batches. The next sample takes the slot of a dropped sample,
+    /// so only the last batch of an epoch may be incomplete. Batches count in the memory budget
+    /// until they are delivered.
     ///
-    /// `factory` creates one instance per worker that needs one. The instance
-    /// [validates](Fill::check_fields) the layout. The first instance is created by
-    /// [`build`](Self::build), except for a stage with [dedicated
-    /// threads](StageOptions::dedicated), which creates all instances on its threads.
+    /// `factory` creates an instance for each worker that runs the stage. Each new instance
+    /// [validates](Fill::check_fields) the fields of the layout. [`build`](Self::build) creates the
+    /// first instance. Exception: a stage with [dedicated threads](StageOptions::dedicated) creates
+    /// all instances on these threads.
     #[track_caller]
     pub fn fill<F: Fill<T>>(
         self,
@@ -468,7 +471,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                     }
                 },
             };
-            // The first worker uses the instance that was created here.
+            // The first worker that needs an instance uses the one that was created here.
             let first = Mutex::new(first);
             let factory = move || {
                 let first = first.lock().take();
@@ -479,8 +482,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let core = plan.stage(&options, StageKind::Fill, concurrency, measure);
             let hooks = plan.hooks(&core);
             let pool = plan.pool(&options, &core, false);
-            // Each batch in assembly has a reserved place in the queue: as many as all workers can
-            // write concurrently, and one more, so that a new epoch can begin.
+            // Each batch in assembly has a reserved place in the queue. `open` batches are as many
+            // as all workers can write concurrently, and one more, so that a new epoch can begin.
             let open = core.concurrency().div_ceil(layout.batch_size().max(1)) + 1;
             let ready = plan.settings.prefetch.filter(|_| out.last);
             let capacity = ready.or(options.queue).unwrap_or(PREFETCH).saturating_add(open);
@@ -508,7 +511,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         })
     }
 
-    /// Counts the outputs of the last stage in the memory budget, by their [`Footprint`].
+    /// Counts the outputs of the last added stage in the memory budget, by their [`Footprint`].
     ///
     /// An output counts from its creation until the next stage has processed it, or until it is
     /// delivered. Batches of [`fill`](PipelineBuilder::fill) are always counted.
@@ -539,7 +542,8 @@ impl PipelineBuilder<Batch> {
     /// Adds a stage that starts the upload of each batch to `device` and forwards it immediately,
     /// in input order; see [`DeviceBatch`].
     ///
-    /// Set [buffers](PipelineBuilder::buffers) from which the device copies directly.
+    /// For fast copies, set [`buffers`](PipelineBuilder::buffers) to a pool of memory that the
+    /// device reads directly, such as pinned memory.
     #[track_caller]
     pub fn upload(
         self,

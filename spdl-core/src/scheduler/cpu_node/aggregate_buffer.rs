@@ -18,7 +18,7 @@ pub(super) struct AggregateBuffer {
     next: u64,
     /// Reservation for all buffered items.
     reservation: Option<Reservation>,
-    /// Aggregates of this epoch that listed their members.
+    /// Number of aggregates of this epoch for which the aggregator listed the members.
     emitted: u64,
     /// Whether an item of this epoch was split between aggregates.
     has_split: bool,
@@ -112,7 +112,7 @@ impl AggregateBuffer {
         self.items.drain(..).map(|item| item.member)
     }
 
-    /// Records that an earlier run split an item and emitted `out` of it.
+    /// Records that an earlier run of the program split an item and emitted a part of size `out`.
     pub(super) fn resume_split(&mut self, piece: PieceId, out: u64) {
         (self.has_split, self.split_at_end) = (true, Some((piece, out)));
     }

@@ -25,8 +25,8 @@ use crate::stage::{Stage, StageContext};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{MODELLED, Mutex};
 
-/// A *run* is a group of consecutive items that a worker takes from a queue together. A run has at
-/// most this many items.
+/// Maximum number of items of a *run*: a group of consecutive items that a worker takes from a
+/// queue together.
 const MAX_RUN: usize = 64;
 /// Target processing time of a run. Short runs spread the work over all workers.
 const RUN_TIME: Duration = Duration::from_micros(50);
@@ -58,7 +58,7 @@ pub(crate) struct CpuNodeState<In, S: Stage<In>> {
     spare: Mutex<Vec<Vec<Item<S::Out>>>>,
     presence: Presence,
     done: AtomicBool,
-    /// Whether a panic has lost a run.
+    /// Whether a run was lost because of a panic.
     broken: AtomicBool,
     /// An item that waits for memory, with its number. Its place in the output queue is reserved.
     waiting: Mutex<Option<(u64, Item<In>)>>,
@@ -192,7 +192,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         self.state.waits_for.load(Ordering::SeqCst) == NO_WAITING_ITEM
     }
 
-    /// Whether there is an item, and memory for its output.
+    /// Whether an item is available, and memory for its output.
     fn may_take(&self) -> bool {
         match self.state.waits_for.load(Ordering::SeqCst) {
             NO_WAITING_ITEM => self.input.available() > 0,
@@ -533,7 +533,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     /// Number of items of the next run: as many as take [`RUN_TIME`] to process, but at most this
-    /// worker's share.
+    /// worker's share of the available items.
     fn run_length(&self) -> usize {
         let share = self.input.available() / self.core.concurrency().max(1);
         let by_time = match self.core.meter.mean_service() {

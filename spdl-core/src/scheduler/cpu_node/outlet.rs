@@ -51,7 +51,7 @@ pub(super) struct LastAggregate {
     header: ItemHeader,
     /// Outputs made of these items so far.
     outputs: u64,
-    /// The item that is split at its end.
+    /// The item that is split at the end of the aggregate.
     split_at_end: Option<(PieceId, u64)>,
     /// Whether the ledger expects one more output, because the last one may already have left the
     /// stage.
@@ -156,7 +156,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         }
     }
 
-    /// Records in how many pieces an item has left the stage.
+    /// Records the final number of pieces of an item: the number of its outputs.
     pub(super) fn settle(&mut self, header: &ItemHeader) {
         let pieces = self.emitted;
         let evidence = match self.first {
@@ -208,7 +208,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         flushed
     }
 
-    /// Records that an item has as many pieces as outputs so far, plus `open`.
+    /// Records that the number of pieces of an item is the number of outputs so far plus `open`.
     fn declare_outputs(&mut self, open: u64) {
         if self.emitted + open > self.declared
             && !self.node.aggregates
@@ -308,7 +308,8 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
 
     fn carry(&mut self, header: &ItemHeader) -> u64 {
         let split = self.node.state.carry.lock().take();
-        // The item may have failed in this run; no part of any other item was emitted.
+        // If the split item has failed in this run of the program, the first item is another one,
+        // of which no part was emitted.
         let is_this = |epoch, split: PartialItem| {
             epoch == header.id.epoch && split.piece == header.member().piece()
         };
