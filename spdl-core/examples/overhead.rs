@@ -29,10 +29,11 @@ Measures the overhead of the scheduler: identity stages on u64, concurrency 2, 2
 
 cargo run --release -p spdl-core --example overhead -- [OPTIONS]
 
-  --items N     items per run; a tenth with queues shorter than 64 items [default: 1000000]
-  --rounds N    runs of every case, interleaved [default: 5]
-  --json        print the cases with default queues: [{stages, concurrency, order,
-                ns_per_item_stage}], medians over the rounds
+  --items N     items per run; runs with queues for fewer than 64 items use a tenth
+                [default: 1000000]
+  --rounds N    number of rounds; each round runs every case once [default: 5]
+  --json        print the medians of the cases with default queues: [{stages, concurrency,
+                order, ns_per_item_stage}]
   --json-all    print all results as one JSON object";
 
 const CONCURRENCY: usize = 2;

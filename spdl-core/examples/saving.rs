@@ -14,7 +14,7 @@ use spdl_core::{
 };
 
 const HELP: &str = "\
-Measures the cost of checkpoint states.
+Measures how long checkpoint states take, how large they are, and how they affect throughput.
 
 cargo run --release -p spdl-core --features serde --example saving -- [OPTIONS]
 

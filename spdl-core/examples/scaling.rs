@@ -27,7 +27,7 @@ CPU stage calls thread::sleep in its workers. Sleeps are longer than requested (
 60 µs), so the second table compares with the same number of threads without a pipeline.
 
   --sleep-ms N    sleep per item in the first table, in ms [default: 10]
-  --rounds N      runs of each cell of the first table; the median counts [default: 3]
+  --rounds N      runs of each cell of the first table, which shows the median [default: 3]
   --json          print one object: {sleep_ms, cells, short}";
 
 /// Concurrency of an async stage.

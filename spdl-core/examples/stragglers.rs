@@ -227,8 +227,8 @@ fn print_all(batches: usize, measured: &[Measured]) {
     println!(
         "A stage that sleeps {FAST:?}, and {SLOW:?} for 1 % of the items; concurrency \
          {CONCURRENCY}; {batches} batches of {BATCH};\nideal period {:.1} ms per batch. The eager \
-         consumer requests batches without a pause, and its wait counts;\nthe steady one works \
-         {:.1} ms per batch, and its step counts (see --help).\n",
+         consumer requests batches without a pause;\nthe steady consumer works {:.1} ms per batch. \
+         The ratio is that of the wait (eager) or of the step (steady): see --help.\n",
         period(batches * BATCH).as_secs_f64() * 1e3,
         period(batches * BATCH).as_secs_f64() * 1e3 * SLOWER,
     );

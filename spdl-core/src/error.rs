@@ -21,7 +21,7 @@ pub enum ErrorKind {
     NotFound,
     /// The file or object exists, but the process has no permission to read it.
     PermissionDenied,
-    /// The operating system or a device failed for another reason.
+    /// The operating system or a device reported a failure that no other kind describes.
     Io,
     /// A service is overloaded, throttles, or cannot be reached. Transient.
     Unavailable,

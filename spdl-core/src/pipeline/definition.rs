@@ -50,7 +50,7 @@ impl<T: fmt::Display> fmt::Display for Setting<T> {
     }
 }
 
-/// Kind of a stage, which also includes sources, merges and routes.
+/// Kind of a stage, a source, a merge or a route.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -331,8 +331,8 @@ impl Definition {
         self.stages.last().or(self.source.as_ref()).map(|stage| stage.output.as_str())
     }
 
-    /// Returns all stages, including sources and the stages of branches, in the order of the data
-    /// flow.
+    /// Returns all stages in the order of the data flow, including sources and the stages of
+    /// branches and paths.
     pub fn all_stages(&self) -> impl Iterator<Item = &StageDefinition> {
         let mut found = Vec::new();
         self.collect(&mut found);

@@ -155,10 +155,10 @@ impl StageOptions {
     /// tokenizer version.
     ///
     /// The parameter is part of the [definition](crate::pipeline::Definition), and of the
-    /// [fingerprint](crate::State::fingerprint) under the name `stage NAME: PARAMETER`. To resume
-    /// with another value is an error. If a value is longer than 100 characters, its first 82
-    /// characters and a hash are stored. A name that the engine uses for the stage, such as `size`
-    /// or `order`, is rejected by [`build`](crate::PipelineBuilder::build).
+    /// [fingerprint](crate::State::fingerprint) under the name `stage NAME: PARAMETER`. If the
+    /// value changes, `build` rejects the resumed state. If a value is longer than 100 characters,
+    /// its first 82 characters and a hash are stored. A name that the engine uses for the stage,
+    /// such as `size` or `order`, is rejected by [`build`](crate::PipelineBuilder::build).
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder, StageOptions};

@@ -1,4 +1,4 @@
-//! Steps of a training run, with a checkpoint state saved after each, until a stop is requested.
+//! Iterator over the steps of a training run, which passes the state after each step to a saver.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +12,14 @@ use crate::resume::state_file::StateSaver;
 /// Interval at which a waiting consumer checks the stop flag.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The items of a pipeline, with the state saved after each. Created by [`StateSaver::steps`].
+/// Iterator over the items of a pipeline. It passes the state after each item to a [`StateSaver`].
+/// Created by [`StateSaver::steps`].
 pub struct SavedSteps<'a, T> {
     saver: &'a mut StateSaver,
     pipeline: &'a mut Pipeline<T>,
     stop: &'a AtomicBool,
     notes: Option<NotesFn<'a>>,
-    /// Whether a step is in progress.
+    /// Whether the caller is using an item, whose state is not passed to the saver yet.
     in_step: bool,
     over: bool,
 }
@@ -29,8 +30,8 @@ type NotesFn<'a> = Box<dyn FnMut(&mut State) + 'a>;
 struct StopRequested;
 
 impl StateSaver {
-    /// Iterates over the items of `pipeline` as steps, and passes the state after each step to this
-    /// saver.
+    /// Iterates over the items of `pipeline`, and passes the state after each item to this saver.
+    /// Each item is one step of the training run.
     ///
     /// The iterator ends when the pipeline ends, or after the current step if `stop` is true. The
     /// last state is always passed to the saver. [`finish`](StateSaver::finish) waits until this

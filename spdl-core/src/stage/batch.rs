@@ -89,7 +89,7 @@ impl BatchLayout {
         &self.fields
     }
 
-    /// Maximum number of batches that exist at the same time in a pipeline with `workers` workers.
+    /// Maximum number of batches that exist at the same time if `workers` workers fill them.
     ///
     /// The number is ⌈workers / batch size⌉ + 1 batches in assembly, 2 prefetched batches, and the
     /// batch of the consumer. The number assumes the default
