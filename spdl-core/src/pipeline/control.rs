@@ -82,9 +82,9 @@ impl Control {
     /// Excess instances stay unused until the pipeline ends.
     ///
     /// # Errors
-    /// `InvalidArgument` for an unknown stage, for a stage that processes one item at a time
-    /// (source, batch, bucket, pack, aggregate, merge, zip), and for more than 4096 dedicated
-    /// threads. `Io` if the operating system cannot create a thread.
+    /// `InvalidArgument` for an unknown stage, for more than 4096 dedicated threads, and for a
+    /// stage that processes one item at a time: a source, batch, bucket, pack, aggregate, merge or
+    /// zip. `Io` if the operating system cannot create a thread.
     pub fn set_concurrency(&self, stage: &str, concurrency: usize) -> Result<()> {
         let (true, Some(meter)) = (self.is_adjustable(stage), self.shared.meter(stage)) else {
             let adjustable = self.controls.stages.iter().filter(|control| control.adjustable);

@@ -687,7 +687,8 @@ impl<T: Send + 'static> Pipeline<T> {
             return Ok(());
         }
         let message = format!(
-            "threads of the pipeline still process items after {timeout:?}; they end after that"
+            "the pipeline has not stopped within {timeout:?}: threads still process items, and \
+             each ends after its item"
         );
         Err(Error::new(ErrorKind::Timeout, message))
     }

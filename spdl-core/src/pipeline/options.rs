@@ -85,8 +85,8 @@ impl StageOptions {
     ///
     /// An async stage starts with 16 items in flight and adapts the number to the measured
     /// throughput, up to 512. If the queue after the stage is empty for more than 5 % of the time,
-    /// the stage tries a number that is 50 % higher. It keeps this number if the throughput rises.
-    /// The [statistics](crate::Statistics) show the current number. A number set here is fixed. If
+    /// the stage tries a 50 % higher number. It keeps this number if the throughput rises. The
+    /// [statistics](crate::Statistics) show the current number. A number set here is fixed. If
     /// [`queue`](StageOptions::queue) is set, or [`prefetch`](crate::PipelineBuilder::prefetch) for
     /// the last stage, the number stays 16.
     #[must_use]
@@ -113,8 +113,8 @@ impl StageOptions {
 
     /// Sets the capacity of the queue after the stage, in items; 0 means 1.
     ///
-    /// Defaults: 256 after a source; after a CPU stage twice the concurrency, at least 64; after an
-    /// async stage twice the concurrency; after [`fill`](crate::PipelineBuilder::fill) 2 batches,
+    /// Defaults: 256 after a source. After a CPU stage twice the concurrency, at least 64. After an
+    /// async stage twice the concurrency. After [`fill`](crate::PipelineBuilder::fill) 2 batches,
     /// in addition to the batches in assembly. For the last stage, set
     /// [`prefetch`](crate::PipelineBuilder::prefetch) instead.
     #[must_use]

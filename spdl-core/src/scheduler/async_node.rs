@@ -212,8 +212,8 @@ where
         self.make_room(tuning, size);
     }
 
-    /// Sets the capacity of the output queue to twice the window, because a full queue may accept
-    /// items again only after half of its capacity has been taken out.
+    /// Sets the capacity of the output queue to twice the window. A full queue may accept items
+    /// again only after half of its capacity has been taken out.
     fn make_room(&self, tuning: &Tuning, size: usize) {
         match tuning {
             Tuning::Queue => self.output.resize(size.saturating_mul(2)),

@@ -36,8 +36,8 @@ pub enum OnError {
     /// checked at each failure from the 100th item on, and when the stage ends.
     SkipShare {
         /// The maximum of failed items / tried items, in (0, 1]. If several stages share the
-        /// policy, the failed items of all these stages count, and the tried items of the stage
-        /// that has tried the most.
+        /// policy, failed items is the sum over these stages, and tried items is the largest of
+        /// their counts.
         at_most: f64,
     },
 }

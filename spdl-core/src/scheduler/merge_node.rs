@@ -214,7 +214,8 @@ impl<T: Send + 'static> MergeNode<T> {
             Choice::Branch(at) => {
                 if !progress.open.get(at).copied().unwrap_or(false) {
                     let message = format!(
-                        "the merge policy returned branch {at}, which has ended or does not exist"
+                        "the merge policy returned branch {at}, which has ended or does not exist; \
+                         return an open branch"
                     );
                     return Err(Error::new(ErrorKind::InvalidArgument, message));
                 }

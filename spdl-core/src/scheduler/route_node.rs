@@ -152,8 +152,9 @@ impl<T: Send + 'static> SplitNode<T> {
         let Item { mut header, value: (path, value), reservation } = item;
         let Some(queue) = self.paths.get(path) else {
             let paths = self.paths.len();
-            let message =
-                format!("the router returned path {path}, but the route has {paths} paths");
+            let message = format!(
+                "the router returned path {path}, but the route has {paths} paths, numbered from 0"
+            );
             let error = Error::new(ErrorKind::InvalidArgument, message);
             self.core.raise(match header.key() {
                 Some(key) => error.with_key(Arc::clone(key)),
@@ -241,11 +242,19 @@ impl<T: Send + 'static> SplitListNode<T> {
         let Item { header, value: (routes, items), reservation } = list;
         let paths = self.paths.len();
         let fault = if routes.len() != items.len() {
-            Some(format!("the router returned {} paths for {} items", routes.len(), items.len()))
+            Some(format!(
+                "the router returned {} path numbers for a list of {} items; return one for each \
+                 item",
+                routes.len(),
+                items.len()
+            ))
         } else {
             let wrong = routes.iter().find(|&&path| path >= paths);
             wrong.map(|path| {
-                format!("the router returned path {path}, but the route has {paths} paths")
+                format!(
+                    "the router returned path {path}, but the route has {paths} paths, numbered \
+                     from 0"
+                )
             })
         };
         if let Some(message) = fault {
@@ -354,8 +363,10 @@ pub(crate) fn combine_lists<U: Send + 'static>(
         for (path, list) in &lists {
             let sent = routes.iter().filter(|&route| route == path).count();
             if list.len() != sent {
-                let message =
-                    format!("path {path} returned {} items for a list of {sent}", list.len());
+                let message = format!(
+                    "path {path} returned {} items for a list of {sent}; return one for each item",
+                    list.len()
+                );
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
         }

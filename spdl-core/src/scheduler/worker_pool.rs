@@ -488,7 +488,8 @@ impl Drop for ExecutorWorker {
         if !started && !self.pool.shared.stopped() {
             // No further requests: the executor might drop them too, in an endless loop.
             self.pool.members.lock().closed = true;
-            let message = "the executor dropped a task of this pipeline without running it";
+            let message = "the executor dropped a job of this pipeline without running it; keep \
+                           the executor running until the pipeline has ended";
             self.pool.shared.raise(Error::new(ErrorKind::Stopped, message));
         } else if !self.pool.shared.stopped() {
             yield_in_models();

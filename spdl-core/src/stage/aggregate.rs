@@ -123,9 +123,8 @@ pub trait ExactResume {
     /// Numbers of the items that the last aggregate consists of, in their order in the aggregate.
     ///
     /// Accumulated items are numbered from 0 for each instance; rejected items have no number. If
-    /// an aggregate contains only a part of an item, the item counts as an input of the aggregate
-    /// only if the part includes the end of the item. The engine calls `inputs` once after each
-    /// aggregate.
+    /// an aggregate contains only a part of an item, the item is an input only if the part includes
+    /// the end of the item. The engine calls `inputs` once after each aggregate.
     fn inputs(&mut self) -> Vec<u64>;
 
     /// Size of the part of the oldest held item that earlier aggregates contain, in the
@@ -135,7 +134,7 @@ pub trait ExactResume {
     /// as in overlapping windows. The engine calls `carry` after each aggregate.
     ///
     /// After the first value greater than 0 in an epoch, outcomes of aggregates are recorded in
-    /// emission order: an outcome is recorded only when all earlier aggregates have been delivered
+    /// emission order. An outcome is recorded only when all earlier aggregates have been delivered
     /// or dropped. Therefore no part of an item is lost or repeated.
     fn carry(&self) -> u64 {
         0

@@ -131,11 +131,16 @@ impl BatchLayout {
         for field in &self.fields {
             let Field { name, shape, .. } = field;
             match field.row_bytes().and_then(|row| row.checked_mul(size)) {
-                Some(0) => return invalid(format!("field {name:?} has the empty shape {shape:?}")),
+                Some(0) => {
+                    return invalid(format!(
+                        "field {name:?} has the shape {shape:?}; all dimensions must be at least 1"
+                    ));
+                }
                 Some(bytes) if bytes <= isize::MAX as usize / 2 => {}
                 _ => {
                     return invalid(format!(
-                        "field {name:?} of shape {shape:?} is too large for a batch of {size}"
+                        "field {name:?} of shape {shape:?} is too large for a batch of {size} \
+                         samples"
                     ));
                 }
             }

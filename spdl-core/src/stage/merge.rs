@@ -10,8 +10,8 @@ use crate::source::sample::SampleId;
 /// Selects the branch of a [merge](crate::PipelineBuilder::merge) that provides the next item.
 ///
 /// The crate provides [`Arrival`], [`RoundRobin`] and [`WeightedMerge`]. The merged order is
-/// deterministic if the order of each branch is deterministic and the choices of the policy depend
-/// only on the arguments of its methods.
+/// deterministic if the order of each branch is deterministic and the policy's choices depend only
+/// on the arguments of its methods.
 ///
 /// ```
 /// use spdl_core::{DatasetSource, PipelineBuilder};

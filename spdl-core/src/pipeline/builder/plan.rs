@@ -290,7 +290,7 @@ impl Plan {
         if options.name.is_empty() {
             self.add_error(Error::new(
                 ErrorKind::InvalidArgument,
-                "the name of a stage must not be empty",
+                "the name of a stage is empty; give every stage a unique name",
             ));
         }
         if !self.names.insert(Arc::clone(&options.name)) {
@@ -444,7 +444,8 @@ impl Plan {
     ) -> Arc<WorkerPool> {
         let pinned = matches!(&options.workers, Workers::Dedicated { cpus } if !cpus.is_empty());
         if pinned && !cfg!(feature = "affinity") {
-            let message = "pinned threads require the feature `affinity`; enable it in Cargo.toml";
+            let message = "pinned threads require the feature `affinity` of spdl-core; enable it \
+                           in Cargo.toml";
             let error = Error::new(ErrorKind::Unsupported, message);
             self.add_error(error.with_stage(Arc::clone(&options.name)));
         }

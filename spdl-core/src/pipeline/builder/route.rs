@@ -133,9 +133,9 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
     /// lacks these elements. An empty joined list is not emitted.
     ///
     /// # Errors
-    /// The pipeline ends with `InvalidArgument` if `router` returns a number for which there is no
-    /// path, if it does not return one number per element, or if a path emits a list of another
-    /// length.
+    /// The pipeline ends with `InvalidArgument` in three cases: `router` returns a number for which
+    /// there is no path, `router` does not return one number per element, or a path emits a list of
+    /// another length.
     #[track_caller]
     pub fn route_lists<U: Send + 'static>(
         self,

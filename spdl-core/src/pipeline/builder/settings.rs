@@ -144,7 +144,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     }
 
     /// Makes the order of results, and thus the content of every batch, depend only on the source
-    /// and the seed, not on timing or the number of threads.
+    /// and the seed. Timing and the number of threads then have no effect on the order.
     ///
     /// Each stage emits its outputs in input order, unless its options set another order.
     pub fn deterministic(self) -> Self {

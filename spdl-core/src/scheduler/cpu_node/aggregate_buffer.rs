@@ -22,8 +22,8 @@ pub(super) struct AggregateBuffer {
     emitted: u64,
     /// Whether an item of this epoch was split between aggregates.
     has_split: bool,
-    /// The item that is split at the end of the last aggregate that listed its members, or in an
-    /// earlier run, and the size of its emitted part.
+    /// The item that is split at the end of the last aggregate with listed members, or was split in
+    /// an earlier run of the program, and the size of its emitted part.
     split_at_end: Option<(PieceId, u64)>,
     /// Position after the last sample received in this epoch.
     end: u64,

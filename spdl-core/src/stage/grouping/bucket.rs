@@ -352,7 +352,10 @@ impl<T> Bucketer<T> {
         let length = (key.ceil() as u64).max(1);
         match self.bucketing.budget {
             Some(budget) if length > budget && !self.bucketing.long_alone => {
-                let message = format!("item of length {length} exceeds the batch budget {budget}");
+                let message = format!(
+                    "item of length {length} exceeds the batch budget of {budget}; raise the \
+                     budget, or make separate batches of long items"
+                );
                 Err(Error::new(ErrorKind::LimitExceeded, message))
             }
             _ => Ok((self.bucketing.bucket_of(key), length)),
