@@ -54,7 +54,8 @@ pub trait Aggregator<In>: Send + 'static {
     ///
     /// If [`accumulate`](Aggregator::accumulate) returns an aggregate, the engine calls `more`
     /// until it returns `None`. An aggregate without [`inputs`](ExactResume::inputs) has the inputs
-    /// of the previous aggregate. These inputs have an outcome only when both aggregates have one.
+    /// of the previous aggregate. These inputs are delivered or dropped only when both aggregates
+    /// are.
     ///
     /// # Errors
     /// The errors of [`accumulate`](Aggregator::accumulate).

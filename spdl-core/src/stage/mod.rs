@@ -105,9 +105,9 @@ pub trait Stage<In>: Send + 'static {
 
     /// Number of items left out since the last call: neither emitted nor failed. Default: 0.
     ///
-    /// For example, the items of an incomplete last batch that is not emitted. The engine calls
-    /// `take_left_out` after each group of items that a worker takes from the queue together, and
-    /// at the end of each epoch. It adds the number to
+    /// For example, a stage leaves out the items of an incomplete last batch that it does not emit.
+    /// The engine calls `take_left_out` after each group of items that a worker takes from the
+    /// queue together, and at the end of each epoch. It adds the number to
     /// [`Statistics::left_out`](crate::Statistics::left_out).
     fn take_left_out(&mut self) -> u64 {
         0
