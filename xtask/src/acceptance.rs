@@ -17,8 +17,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::tidy::text_files;
-use crate::tools::Workspace;
+use crate::tools::{Workspace, text_files};
 
 /// Write docs/acceptance.md: each feature and promise with its state and its tests.
 ///
@@ -335,7 +334,9 @@ fn page(rows: &[Row], tests: &Tests) -> String {
          edit. The features are those of upstream (the original SPDL). A feature or promise works if a \
          test exercises it, and works in part if its note describes what is missing. A test does not \
          count if it only checks that an unsupported feature is rejected, or if it is expected to fail. \
-         `cargo xtask test` runs all tests.\n\n{}\n",
+         `cargo xtask test` runs these tests, except those that this machine must skip. Tests of GPU \
+         features use an emulated driver; `cargo xtask gpu` repeats them on a device. `cargo xtask soak` \
+         runs longer versions.\n\n{}\n",
         summary(rows, tests)
     );
     for (index, (kind, prefix, title)) in SECTIONS.iter().enumerate() {

@@ -99,6 +99,13 @@ pub(crate) fn run(workspace: &Workspace, arguments: &SoakArguments) -> Result<Ex
     Ok(tally.conclude())
 }
 
+/// The length of a test: the value of an environment variable, or else a default.
+fn length(output: &mut Output, name: &str, default: &str) -> String {
+    let value = std::env::var(name).unwrap_or_else(|_| default.to_owned());
+    output.say(&format!("with {name}={value}"));
+    value
+}
+
 /// Runs an optimised integration test of `spdl-core`; an environment variable sets its length.
 fn core_test(
     workspace: &Workspace,
@@ -106,8 +113,8 @@ fn core_test(
     test: &str,
     variable: (&str, &str),
 ) -> Result<Counts> {
-    let (name, value) = variable;
-    output.say(&format!("with {name}={value}"));
+    let (name, default) = variable;
+    let value = length(output, name, default);
     cargo_test(workspace, output, 1, |cargo| {
         cargo
             .args(["-p", "spdl-core", "--release", "--all-features", "--test", test])
@@ -120,17 +127,17 @@ fn cycles(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    output.say("with SPDL_SCHEDULES=100000");
-    model_tests(workspace, output, "shuttle", 1, |cargo| cargo.env("SPDL_SCHEDULES", "100000"))
+    let schedules = length(output, "SPDL_SCHEDULES", "100000");
+    model_tests(workspace, output, "shuttle", 1, |tests| tests.env("SPDL_SCHEDULES", schedules))
 }
 
 /// Runs all tests of `spdl-core`, because property tests cannot be selected by name.
 fn properties(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    output.say("with PROPTEST_CASES=20000");
+    let cases = length(output, "PROPTEST_CASES", "20000");
     cargo_test(workspace, output, 1, |cargo| {
         cargo
             .args(["-p", "spdl-core", "--release", "--all-features", "--lib", "--tests"])
-            .env("PROPTEST_CASES", "20000")
+            .env("PROPTEST_CASES", cases)
     })
 }
 
@@ -150,10 +157,8 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         "spdl-python/tests/test_soak.py",
     ]);
     tests.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(&workspace.root);
-    for (name, usual) in [("SPDL_CYCLES", "10000"), ("SPDL_SIGINTS", "200")] {
-        let value = std::env::var(name).unwrap_or_else(|_| usual.to_owned());
-        output.say(&format!("with {name}={value}"));
-        tests.env(name, value);
+    for (name, default) in [("SPDL_CYCLES", "10000"), ("SPDL_SIGINTS", "200")] {
+        tests.env(name, length(output, name, default));
     }
     let (status, text) = output.run_and_read(&mut tests)?;
     finish_tests(output, Counts::of_pytest(&text), 2, status.success())
@@ -167,9 +172,8 @@ fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 
 /// Injects network faults into `spdl-io`; the test prints its seed each minute.
 fn faults(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let (name, usual) = ("SPDL_FAULT_SECONDS", "1800");
-    let value = std::env::var(name).unwrap_or_else(|_| usual.to_owned());
-    output.say(&format!("with {name}={value}"));
+    let name = "SPDL_FAULT_SECONDS";
+    let value = length(output, name, "1800");
     cargo_test(workspace, output, 1, |cargo| {
         cargo
             .args(["-p", "spdl-io", "--release", "--all-features", "--test", "stores", "soak::"])

@@ -312,3 +312,48 @@ pub(crate) fn install_packages(output: &mut Output, why: &str, packages: &[&str]
             .env("DEBIAN_FRONTEND", "noninteractive"),
     )
 }
+
+/// The files of the repository, without hidden folders, build outputs and symbolic links.
+pub(crate) fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
+    const LARGEST: u64 = 1 << 20;
+    const HIDDEN_BUT_OURS: [&str; 3] = [".cargo", ".ci", ".github"];
+    let mut files = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries =
+            fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let kind = entry.file_type()?;
+            let is_output = folder == root && name == "target" || name == "__pycache__";
+            let is_foreign = name.starts_with('.') && !HIDDEN_BUT_OURS.contains(&name.as_str());
+            if kind.is_dir() && !is_output && !is_foreign {
+                folders.push(entry.path());
+            } else if kind.is_file() && name != ".git" && entry.metadata()?.len() <= LARGEST {
+                // In a second working tree, `.git` is a file with a path of this machine.
+                files.push(entry.path());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_and_foreign_folders_are_not_searched() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for file in ["src/a.rs", "target/b.rs", ".git/c", "y/.git", ".ci/run", "x/target/d.rs"] {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "text").unwrap();
+        }
+        let found = text_files(root).unwrap();
+        assert_eq!(found, [".ci/run", "src/a.rs", "x/target/d.rs"].map(|file| root.join(file)));
+    }
+}

@@ -9,21 +9,23 @@ const LONGEST_SUBJECT: usize = 72;
 /// Time of the commit that introduced the rule, in seconds since 1970. Older commits are exempt.
 const SINCE: u64 = 1_795_404_986;
 
-/// The number of commits that are checked if the branch `origin/main` does not exist.
+/// The number of commits that are checked if no commit follows `origin/main`, or if that branch does
+/// not exist.
 const LAST: usize = 50;
 
 /// Commits whose subject is too long. Without git or a commit history, no commits are checked.
 pub(super) fn findings(root: &Path) -> Vec<String> {
-    let log = |range: &str| {
+    let log = |range: &[&str]| {
         let output = Command::new("git")
-            .args(["log", "--format=%h%x09%ct%x09%s", "-n"])
-            .args([&LAST.to_string(), range])
+            .args(["log", "--format=%h%x09%ct%x09%s"])
+            .args(range)
             .current_dir(root)
             .output()
             .ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    let commits = log("origin/main..HEAD").filter(|log| !log.is_empty()).or_else(|| log("HEAD"));
+    let commits = log(&["origin/main..HEAD"]).filter(|log| !log.is_empty());
+    let commits = commits.or_else(|| log(&["-n", &LAST.to_string(), "HEAD"]));
     too_long(&commits.unwrap_or_default())
 }
 

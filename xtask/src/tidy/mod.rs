@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::tools::{Workspace, cargo};
+use crate::tools::{Workspace, cargo, text_files};
 use crate::{acceptance, kernels};
 
 /// Check layers, modules, words, type names, manifests, paths and commit subjects.
@@ -189,33 +189,6 @@ fn manifest_rules(shown: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// The files of the repository, without hidden folders, build outputs and symbolic links.
-pub(crate) fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
-    const LARGEST: u64 = 1 << 20;
-    const HIDDEN_BUT_OURS: [&str; 3] = [".cargo", ".ci", ".github"];
-    let mut files = Vec::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let entries =
-            fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
-        for entry in entries {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let kind = entry.file_type()?;
-            let is_output = folder == root && name == "target" || name == "__pycache__";
-            let is_foreign = name.starts_with('.') && !HIDDEN_BUT_OURS.contains(&name.as_str());
-            if kind.is_dir() && !is_output && !is_foreign {
-                folders.push(entry.path());
-            } else if kind.is_file() && name != ".git" && entry.metadata()?.len() <= LARGEST {
-                // In a second working tree, `.git` is a file with a path of this machine.
-                files.push(entry.path());
-            }
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
 /// Absolute paths that exist on one machine only.
 fn machine_paths(shown: &str, text: &str) -> Vec<String> {
     // The patterns are composed at run time, so that this file does not contain them.
@@ -292,18 +265,5 @@ mod tests {
         assert_eq!(found(&format!("https://example.org{work}")), 0);
         assert_eq!(found(&format!("target{work}")), 0);
         assert_eq!(found(&format!("$PREFIX{work} and ${{PREFIX}}{home}")), 0);
-    }
-
-    #[test]
-    fn outputs_and_foreign_folders_are_not_searched() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path();
-        for file in ["src/a.rs", "target/b.rs", ".git/c", "y/.git", ".ci/run", "x/target/d.rs"] {
-            let path = root.join(file);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "text").unwrap();
-        }
-        let found = text_files(root).unwrap();
-        assert_eq!(found, [".ci/run", "src/a.rs", "x/target/d.rs"].map(|file| root.join(file)));
     }
 }

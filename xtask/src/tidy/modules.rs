@@ -10,7 +10,7 @@ use super::source::{split, test_modules, without_tests};
 use crate::tools::Workspace;
 
 /// The top-level modules of each crate, lowest layer first: files and folders directly below `src`.
-const RUST: [(&str, &[&str]); 6] = [
+const RUST: [(&str, &[&str]); 7] = [
     ("spdl-cli", &["ui", "datasets", "inspection", "commands"]),
     (
         "spdl-cuda",
@@ -69,6 +69,28 @@ const RUST: [(&str, &[&str]); 6] = [
             "pipeline",
         ],
     ),
+    (
+        "xtask",
+        &[
+            "tools",
+            "steps",
+            "venv",
+            "wheel",
+            "dataset",
+            "fuzz",
+            "feature_checks",
+            "corpus",
+            "kernels",
+            "acceptance",
+            "tidy",
+            "test",
+            "soak",
+            "demo",
+            "engine_bench",
+            "bench",
+            "gpu",
+        ],
+    ),
 ];
 
 /// The path and the top-level modules of each Python package, lowest layer first.
@@ -77,6 +99,7 @@ const PYTHON: [(&str, &[&str]); 1] = [(
     &[
         "_failures",
         "defs",
+        "config",
         "_hooks",
         "_processes",
         "_event_loop",
@@ -107,6 +130,7 @@ pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
     for (package, order) in PYTHON {
         let imports = python_imports(workspace, &workspace.root.join(package))?;
         findings.extend(check(package, order, &imports));
+        findings.extend(unlisted(&workspace.root.join(package), package, order)?);
     }
     Ok(findings)
 }
@@ -118,7 +142,7 @@ fn unlisted(src: &Path, name: &str, order: &[&str]) -> Result<Vec<String>> {
     for entry in fs::read_dir(src).with_context(|| format!("cannot list {}", src.display()))? {
         let path = entry?.path();
         let module = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let is_root = ["lib", "main"].contains(&module.as_str());
+        let is_root = ["lib", "main", "__init__", "__pycache__"].contains(&module.as_str());
         if !is_root && !tests.contains(&path) && !order.contains(&module.as_str()) {
             findings
                 .push(format!("{name}: the module {module:?} is not in xtask's table of modules"));
@@ -373,7 +397,8 @@ fn python_imports(workspace: &Workspace, package: &Path) -> Result<Vec<Import>> 
 /// Line and first name of each import relative to the package, in a module `depth` folders below it.
 fn relative_imports(file: &str, depth: usize) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    for (number, line) in file.lines().enumerate() {
+    let mut lines = file.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
         let Some(rest) = line.trim_start().strip_prefix("from .") else { continue };
         let dots = rest.chars().take_while(|letter| *letter == '.').count();
         if dots != depth {
@@ -382,7 +407,12 @@ fn relative_imports(file: &str, depth: usize) -> Vec<(usize, String)> {
         let Some((path, names)) = rest[dots..].split_once("import") else { continue };
         let path = path.trim();
         if path.is_empty() {
-            // `from .. import _a, _b`
+            // `from .. import _a, _b`, or names in parentheses on several lines.
+            let mut names = names.to_owned();
+            while names.contains('(') && !names.contains(')') {
+                let Some((_, line)) = lines.next() else { break };
+                names.push_str(line);
+            }
             let names = names.trim().trim_matches(['(', ')']).split(',');
             let names = names.filter_map(|name| name.split_whitespace().next());
             found.extend(names.map(|name| (number + 1, name.to_owned())));
@@ -442,5 +472,8 @@ mod tests {
         let found = |depth| relative_imports(file, depth);
         assert_eq!(found(0), [(1, "_x".to_owned())]);
         assert_eq!(found(1), [(2, "_run".to_owned()), (3, "config".to_owned())]);
+        let file = "from .. import (\n    _a as b,\n    _c,\n)\nfrom ._d import e\n";
+        let expected = [(1, "_a"), (1, "_c")].map(|(line, name)| (line, name.to_owned()));
+        assert_eq!(relative_imports(file, 1), expected);
     }
 }

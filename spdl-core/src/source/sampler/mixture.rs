@@ -1086,6 +1086,7 @@ mod tests {
     }
 
     // feature: Q04
+    // promise: CORE7
     #[test]
     fn proportions_stay_exact() {
         let mixture = mixture(&[(10, 3.0), (1000, 5.0), (77, 2.0)], Until::Samples(1 << 40));

@@ -331,6 +331,7 @@ mod tests {
     }
 
     // feature: Q02
+    // promise: CORE7
     #[test]
     fn draws_follow_the_weights_in_each_epoch_and_across_epochs() {
         let sampler = Weighted::with_replacement([5.0, 0.0, 1.0, 0.5, 3.5], 100_000, 1).unwrap();

@@ -479,6 +479,7 @@ mod tests {
         (start..start + order.window).map(|position| order.place(position) - start).collect()
     }
 
+    // promise: CORE7
     #[test]
     fn a_window_is_shuffled_uniformly() {
         for window in [2u64, 3, 4, 5, 8, 15, 16, 17, 31, 64, 100] {
