@@ -262,8 +262,8 @@ impl<'a> FillContext<'a> {
         self.key
     }
 
-    /// A random number generator that depends on the seed, the sample and the stage's name only.
-    /// Every call returns a new generator with the same sequence.
+    /// A random number generator that depends only on the seed, the sample, the epoch and the stage's
+    /// name. Every call returns a new generator with the same sequence.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.id, self.lineage, self.stage)
     }

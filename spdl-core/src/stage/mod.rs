@@ -286,8 +286,8 @@ impl<Out> StageContext<'_, Out> {
         self.header.key().map(|key| &**key)
     }
 
-    /// A random number generator that depends on the seed, the item and the stage's name only.
-    /// Every call returns a new generator with the same sequence.
+    /// A random number generator that depends only on the seed, the item, the epoch and the stage's
+    /// name. Every call returns a new generator with the same sequence.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, self.stage)
     }
@@ -455,8 +455,8 @@ impl AsyncContext {
         self.header.key().map(|key| &**key)
     }
 
-    /// A random number generator that depends on the seed, the item and the stage's name only.
-    /// Every call returns a new generator with the same sequence.
+    /// A random number generator that depends only on the seed, the item, the epoch and the stage's
+    /// name. Every call returns a new generator with the same sequence.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, self.stage)
     }

@@ -25,9 +25,12 @@ pub(super) fn check_probability(probability: f64) -> Result<()> {
 pub(super) fn check_range(name: &str, range: (f64, f64), least: f64, most: f64) -> Result<()> {
     let is_valid = least <= range.0 && range.0 <= range.1 && range.1 <= most;
     check(is_valid && range.0.is_finite() && range.1.is_finite(), || {
+        let bounds = match (least, most) {
+            (f64::MIN_POSITIVE, f64::INFINITY) => "above 0".to_owned(),
+            _ => format!("from {least} to {most}"),
+        };
         format!(
-            "invalid range {range:?} of {name}: expected finite bounds, the lower one first, from \
-             {least} to {most}"
+            "invalid range {range:?} of {name}: expected finite bounds, the lower one first, {bounds}"
         )
     })
 }

@@ -106,8 +106,10 @@ pub(super) fn read_jpeg(
         stream.push(adobe);
         append_segments(&tables, &mut stream);
         let found = append_segments(data, &mut stream);
-        if found.is_some_and(|found| found != components) {
-            let message = format!("JPEG with {found:?} components: expected {components}");
+        if let Some(found) = found
+            && found != components
+        {
+            let message = format!("JPEG with {found} components: expected {components}");
             return Err(cut(part.top, errors::corrupt(NAME, message)));
         }
         let found = jpeg.inspect(&stream).map_err(|error| cut(part.top, error))?.size;
