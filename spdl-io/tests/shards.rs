@@ -191,8 +191,8 @@ fn complete_data_sets_are_kept_and_other_plans_rejected() {
         Opened::Writing(_) => panic!("the complete data set would be written again"),
     }
     for (other, words) in [
-        (plan().shard_bytes(13_000), "the bytes of a shard was 12000 and is 13000"),
-        (plan().shard_samples(2), "the samples of a shard was nothing and is 2"),
+        (plan().shard_bytes(13_000), "the size limit of shards in bytes was 12000 and is 13000"),
+        (plan().shard_samples(2), "the sample limit of shards was nothing and is 2"),
         (plan().recipe("source", "letters"), "source was numbers and is letters"),
         (plan().recipe("more", 1), "more was nothing and is 1"),
         (plan().classes(["a"]), "classes differ (3 before, 1 now)"),

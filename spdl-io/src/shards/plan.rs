@@ -124,8 +124,8 @@ impl ShardPlan {
         let samples = |plan: &ShardPlan| plan.shard_samples.map(|samples| samples.to_string());
         compare("the name", Some(existing.name.clone()), Some(self.name.clone()));
         let bytes = |plan: &ShardPlan| Some(plan.shard_bytes.to_string());
-        compare("the bytes of a shard", bytes(existing), bytes(self));
-        compare("the samples of a shard", samples(existing), samples(self));
+        compare("the size limit of shards in bytes", bytes(existing), bytes(self));
+        compare("the sample limit of shards", samples(existing), samples(self));
         for part in existing
             .recipe
             .keys()

@@ -371,12 +371,12 @@ fn check_sample(key: &[u8], fields: &[(&str, &[u8])]) -> Result<()> {
     }
     for (at, (field, _)) in fields.iter().enumerate() {
         if field.is_empty() || field.contains(['/', '\0']) {
-            return invalid(
-                "invalid field name: it must not be empty or contain a slash or NUL byte",
-            );
+            return invalid(&format!(
+                "invalid field name {field:?}: it must not be empty or contain a slash or NUL byte"
+            ));
         }
         if fields[..at].iter().any(|(before, _)| before == field) {
-            return invalid("duplicate field name");
+            return invalid(&format!("duplicate field name {field:?}"));
         }
     }
     Ok(())

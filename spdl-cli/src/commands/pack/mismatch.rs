@@ -39,10 +39,14 @@ const OPTIONS: [RecipeOption; 10] = [
     RecipeOption { name: "--image-field", part: "image field", value: |value| Some(value) },
     RecipeOption { name: "--label-field", part: "label field", value: |value| Some(value) },
     RecipeOption { name: "--fields", part: "fields", value: |value| Some(value) },
-    RecipeOption { name: "--shard-size", part: "the bytes of a shard", value: |value| Some(value) },
+    RecipeOption {
+        name: "--shard-size",
+        part: "the size limit of shards in bytes",
+        value: |value| Some(value),
+    },
     RecipeOption {
         name: "--shard-samples",
-        part: "the samples of a shard",
+        part: "the sample limit of shards",
         value: |value| Some(value),
     },
 ];
