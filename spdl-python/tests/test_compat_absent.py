@@ -63,11 +63,11 @@ def test_importing_a_missing_name_is_an_error_with_advice(module, name):
     assert not hasattr(home, name) and name not in dir(home)
     with pytest.raises(AttributeError) as raised:
         getattr(home, name)
-    start = f"module 'spdl_rs.{module}' has no attribute '{name}', which exists in SPDL: "
+    start = f"module 'spdl_rs.{module}' has no attribute '{name}'; SPDL has this name: "
     assert str(raised.value) == start + ADVICE[module][name]
     with pytest.raises(ImportError) as raised:
         exec(f"from spdl_rs.{module} import {name}")
-    start = f"cannot import name '{name}' from 'spdl_rs.{module}', which exists in SPDL: "
+    start = f"cannot import name '{name}' from 'spdl_rs.{module}'; SPDL has this name: "
     assert str(raised.value) == start + ADVICE[module][name]
 
 
@@ -75,7 +75,7 @@ def test_programs_that_import_spdl_get_the_advice():
     if importlib.util.find_spec("spdl") is not None:
         pytest.skip("SPDL itself is installed")
     compat.install()
-    with pytest.raises(ImportError, match=r"'load_video' .* which exists in SPDL: video cannot"):
+    with pytest.raises(ImportError, match=r"'load_video' .*; SPDL has this name: video cannot"):
         exec("import numpy\nfrom spdl.io import load_npy, load_video, load_wav")
     with pytest.raises(AttributeError, match=r"'load_image', .*DecodeImage\(size\)"):
         exec("import spdl.io\ndef load(path): return spdl.io.load_image(path)\nload('1.jpg')", {})
@@ -99,4 +99,4 @@ def test_an_uncaught_import_error_ends_with_the_advice():
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
-    assert ran.returncode == 1 and "which exists in SPDL: " in ran.stderr.splitlines()[-1]
+    assert ran.returncode == 1 and "; SPDL has this name: " in ran.stderr.splitlines()[-1]

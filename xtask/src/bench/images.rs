@@ -76,7 +76,7 @@ pub(crate) struct Images {
     /// photos-MODE.md in docs/benchmarks]
     #[arg(long, value_name = "FILE", conflicts_with = "print_only")]
     out: Option<PathBuf>,
-    /// Write no files
+    /// Print the results, but do not update docs/benchmarks
     #[arg(long)]
     print_only: bool,
     /// Do not measure the time of each decoding step

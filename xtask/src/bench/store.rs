@@ -43,7 +43,7 @@ pub(crate) struct Store {
     /// Fail if a measured figure misses its promised value
     #[arg(long)]
     check: bool,
-    /// Write no files
+    /// Print the results, but do not update docs/benchmarks
     #[arg(long)]
     print_only: bool,
 }

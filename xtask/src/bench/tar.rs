@@ -40,7 +40,7 @@ pub(crate) struct Tar {
     /// Fail if a figure misses its promised value or was not measured
     #[arg(long)]
     check: bool,
-    /// Write no files
+    /// Print the results, but do not update docs/benchmarks
     #[arg(long)]
     print_only: bool,
 }

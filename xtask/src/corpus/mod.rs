@@ -47,7 +47,7 @@ pub(crate) struct CorpusArguments {
     /// A folder, searched recursively, or one file
     #[arg(value_name = "DIR")]
     path: PathBuf,
-    /// Number of damaged copies of each file that a decoder recognizes
+    /// Number of damaged copies to decode for each recognized file
     #[arg(long, value_name = "N", default_value_t = 0)]
     mutants: u32,
     /// Seed of the random damage
@@ -59,7 +59,8 @@ pub(crate) struct CorpusArguments {
     /// Use only this decoder, also for files that it does not recognize
     #[arg(long, value_name = "NAME")]
     decoder: Option<String>,
-    /// Compare the results with Pillow's, which DIR/ORACLE_pillow.tsv and DIR/MANIFEST.tsv list
+    /// Compare which files can be decoded with Pillow's results in DIR/ORACLE_pillow.tsv;
+    /// DIR/MANIFEST.tsv maps their hashes to paths
     #[arg(long)]
     pillow: bool,
     /// Maximum CPU time of one decoding request, in seconds

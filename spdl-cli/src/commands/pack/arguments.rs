@@ -137,7 +137,7 @@ pub(crate) struct PackArguments {
     #[arg(long, value_name = "SEED")]
     pub(crate) shuffle: Option<u64>,
 
-    /// Maximum size of a shard in bytes: 500000, 256MB, 1.5GB, 64MiB
+    /// Maximum size of a shard in bytes, for example 500000, 256MB, 1.5GB or 64MiB
     #[arg(long, value_name = "BYTES", default_value = "256MB", value_parser = byte_size)]
     pub(crate) shard_size: u64,
 

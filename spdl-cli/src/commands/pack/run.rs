@@ -124,7 +124,8 @@ fn checksums(
     Ok(checksums)
 }
 
-/// The names of the classes; empty if `--label-field` selects other labels than the default.
+/// The names of the classes. Empty if `--label-field` selects another field than the default, except
+/// for Parquet and lists, whose class names are read from the selected field.
 fn names_of_classes<'a>(arguments: &PackArguments, source: &'a PackSource) -> &'a [String] {
     let Some(label) = &arguments.fields_of_sample.label_field else { return source.classes() };
     let set = &source.opened.set;

@@ -131,7 +131,12 @@ impl ListColumns {
         for (at, name) in names.iter().enumerate() {
             let is_other = at != path && Some(at) != label;
             if is_other && (&**name == FILE_FIELD || names[..at].contains(name)) {
-                let message = format!("duplicate column or field name {name:?}");
+                let message = match &**name {
+                    FILE_FIELD => {
+                        format!("the column name {name:?} is reserved for the content of the file")
+                    }
+                    _ => format!("duplicate column name {name:?}"),
+                };
                 return Err(invalid(message));
             }
         }

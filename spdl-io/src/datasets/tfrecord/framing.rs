@@ -86,8 +86,8 @@ pub(super) fn check_record(record: &Bytes, verify: bool) -> Result<Bytes> {
     let len = check_header(header).map_err(|error| error.with_offset(0))?;
     let end = record.len().saturating_sub(4);
     if Some(len) != (record.len() as u64).checked_sub(FRAME) {
-        let message =
-            format!("record of {} bytes does not match its length field {len}", record.len());
+        let found = (record.len() as u64).saturating_sub(FRAME);
+        let message = format!("record has {found} bytes of data, but its length field is {len}");
         return Err(Error::new(ErrorKind::Corrupt, message).with_offset(0));
     }
     let data = record.slice(HEADER as usize..end);

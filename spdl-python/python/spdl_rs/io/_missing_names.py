@@ -77,10 +77,10 @@ def refuse(module: str, name: str, absent: Mapping[str, str]) -> NoReturn:
     """
     if name not in absent:
         raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
-    advice = f"which exists in SPDL: {absent[name]}"
+    advice = f"; SPDL has this name: {absent[name]}"
     if _is_imported(sys._getframe(2)):
-        raise ImportError(f"cannot import name {name!r} from {module!r}, {advice}", name=module)
-    raise AttributeError(f"module {module!r} has no attribute {name!r}, {advice}", name=name)
+        raise ImportError(f"cannot import name {name!r} from {module!r}{advice}", name=module)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name)
 
 
 def _is_imported(caller: FrameType) -> bool:
