@@ -99,7 +99,6 @@ const PYTHON: [(&str, &[&str]); 1] = [(
     &[
         "_failures",
         "defs",
-        "config",
         "_hooks",
         "_processes",
         "_event_loop",
@@ -107,6 +106,7 @@ const PYTHON: [(&str, &[&str]); 1] = [(
         "_regions",
         "_profile",
         "_build",
+        "config",
     ],
 )];
 
