@@ -75,8 +75,8 @@ pub(crate) struct VerifyOrderArguments {
     #[arg(value_name = "STATE", required = true)]
     pub(crate) states: Vec<PathBuf>,
 
-    /// Also fail if a position or a rank is missing, unless all ranks have completed an epoch and
-    /// no rank has begun the next one
+    /// Also fail if the checkpoint of a rank is missing, or if positions are missing; between two
+    /// epochs, missing positions are ignored
     #[arg(long)]
     pub(crate) complete: bool,
 

@@ -45,7 +45,12 @@ impl Rounds {
         turns.sort_unstable();
         let last = turns.last().map_or(0, |(round, _)| *round);
         if world == 0 || last.checked_mul(world).is_none() {
-            let message = format!("invalid state: {world} ranks with {last} rounds each");
+            let message = match world {
+                0 => "invalid state: it contains no ranks".to_owned(),
+                _ => format!(
+                    "invalid state: {world} ranks with up to {last} positions each exceed 2^64 positions"
+                ),
+            };
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let words = ranks.len().div_ceil(64);
@@ -320,8 +325,8 @@ impl Layers {
         Ok(())
     }
 
-    /// The positions not in the set at places `numbers`, as ranges. Finding the next range takes
-    /// logarithmic time.
+    /// The positions outside the set are numbered from 0 in ascending order. Returns those with the
+    /// given numbers, as ranges. Finding the next range takes logarithmic time.
     pub(crate) fn left(&self, numbers: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut next = numbers.start;
         std::iter::from_fn(move || {

@@ -11,8 +11,8 @@ const MAX_WEIGHT: f64 = i16::MAX as f64 - 1.0;
 /// Weights below this become 0 after rounding.
 const NEGLIGIBLE: f64 = 1e-8;
 
-/// The parameters of an axis. Positions count over the whole component, not only over its decoded
-/// part, so that rounding does not depend on which part is decoded.
+/// The parameters of an axis. Positions are counted from the start of the whole component, not of its
+/// decoded part, so that rounding does not depend on which part is decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AxisRequest {
     /// The start of the source interval.

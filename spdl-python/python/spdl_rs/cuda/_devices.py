@@ -1,4 +1,4 @@
-"""CUDA devices that this process has opened. Each device is opened once."""
+"""CUDA devices that this process has opened, each once per allocator until `release`."""
 
 from __future__ import annotations
 
