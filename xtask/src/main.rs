@@ -1,8 +1,9 @@
 //! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`, `corpus`,
 //! `fuzz`, `features`, `tidy`, `kernels`, `gpu`.
 //!
-//! Each task installs what it needs below `target/` and prints what it installs. This crate depends
-//! on no other crate of the workspace, so that it compiles even if another crate does not.
+//! Each task installs what it needs and prints what it installs: tools and Python packages below
+//! `target/`, and, as root, Debian packages. This crate depends on no other crate of the workspace,
+//! so that it compiles even if another crate does not.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "prints results")]
@@ -34,8 +35,8 @@ use crate::tools::Workspace;
 
 /// Development tasks of SPDL in Rust.
 ///
-/// Each task installs the tools that it needs below target/, and prints their names. A new machine
-/// needs rustup, gcc and Python 3.10 or newer.
+/// Each task installs the tools that it needs below target/, and, as root, Debian packages. It
+/// prints their names. A new machine needs rustup, gcc and Python 3.10 or newer.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask",

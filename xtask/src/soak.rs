@@ -30,7 +30,7 @@ use crate::{fuzz, test, wheel};
   cargo xtask soak --list
   SPDL_CYCLES=100000 cargo test -p spdl-core --release --test cycles     by hand")]
 pub(crate) struct SoakArguments {
-    /// Repeat rounds until this many minutes have passed
+    /// Repeat rounds until this many minutes have passed or a step has failed; 0: one round
     #[arg(long, value_name = "N", default_value_t = 0)]
     minutes: u64,
     /// Run only these steps

@@ -61,7 +61,7 @@ pub(crate) struct LsArguments {
     #[arg(long)]
     pub(crate) samples: bool,
 
-    /// Also list the checksum of each shard, or the members of each listed sample
+    /// Also list the checksum of each shard, if known, or the members of each listed sample
     #[arg(long, short)]
     pub(crate) long: bool,
 

@@ -207,8 +207,8 @@ pub(crate) struct BenchArguments {
     /// Save checkpoints to this file during the run, and on SIGTERM or Ctrl-C
     ///
     /// The folder of FILE must exist. The previous checkpoint is kept as FILE.previous. The
-    /// checkpoint of an incomplete run is replaced only with --resume, --auto-resume or
-    /// --overwrite-state.
+    /// checkpoint of an incomplete run is replaced only with --auto-resume, --overwrite-state, or
+    /// --resume FILE.
     #[arg(long, value_name = "FILE")]
     pub(crate) save_state: Option<PathBuf>,
 
@@ -219,9 +219,9 @@ pub(crate) struct BenchArguments {
           value_parser = count::<u32>(u64::from(u32::MAX)))]
     pub(crate) save_every: u32,
 
-    /// Resume from the file of --save-state if it exists
+    /// Resume from the file of --save-state if FILE or FILE.previous exists
     ///
-    /// If the file does not exist, the run resumes from the files of --resume; without --resume, a
+    /// If neither exists, the run resumes from the files of --resume; without --resume, a
     /// new run starts. The same command line can be used for the first start and for every restart.
     #[arg(long, requires = "save_state", conflicts_with = "overwrite_state")]
     pub(crate) auto_resume: bool,
@@ -232,9 +232,10 @@ pub(crate) struct BenchArguments {
 
     /// Resume the run that saved these checkpoints
     ///
-    /// All options that determine the batches must be unchanged. If the world size changes, give
-    /// the checkpoints of all old ranks to each new rank: the new ranks share the remaining images
-    /// of the epoch. If a file is corrupt or missing, FILE.previous is used, with a warning.
+    /// Options that determine the batches must be unchanged, except --epochs, --world-size,
+    /// --remainder and those of --allow-change. If --world-size or --remainder changes, give the
+    /// checkpoints of all old ranks to each new rank: the new ranks share the remaining images of
+    /// the epoch. If a file is corrupt or missing, FILE.previous is used, with a warning.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) resume: Vec<PathBuf>,
 
@@ -247,13 +248,13 @@ pub(crate) struct BenchArguments {
     #[command(flatten)]
     pub(crate) fields_of_sample: FieldOptions,
 
-    /// Cache images in this folder, so that the source of each image is read only once
+    /// Cache images in this folder, so that later epochs and runs do not read their source
     ///
     /// Several runs and all ranks of a host can share the folder. If the data set exceeds
-    /// --cache-size, a fixed pseudo-random subset of the images is cached. Local files that have
-    /// changed are read again. Changed images and tar shards in a store are read again if the store
-    /// reports versions of objects. Changes are not detected for lists of URLs, and for Parquet,
-    /// TFRecord and MDS files in stores: after such a change, use a new folder.
+    /// --cache-size, only a fixed pseudo-random subset of the images is cached. Local files that
+    /// have changed are read again. Changed images and tar shards in a store are read again if the
+    /// store reports versions of objects. Changes are not detected for lists of URLs, and for
+    /// Parquet, TFRecord and MDS files in stores: after such a change, use a new folder.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache: Option<PathBuf>,
 

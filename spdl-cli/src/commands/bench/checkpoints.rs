@@ -25,7 +25,7 @@ pub(crate) struct CheckpointSaver {
 }
 
 impl CheckpointSaver {
-    /// Saves to `path` after every `every` batches of a run of `epochs` epochs.
+    /// Saves to `path` at most once per `every` batches, in a run of `epochs` epochs.
     pub(crate) fn new(path: &Path, every: u32, epochs: u32) -> Result<Self, Failure> {
         let signal = Arc::new(AtomicUsize::new(0));
         let second = Arc::new(AtomicBool::new(false));

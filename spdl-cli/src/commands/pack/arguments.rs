@@ -13,8 +13,8 @@ use crate::ui::format::byte_size;
 ///
 /// Each sample is written as members of a tar archive: its image, the number of its class
 /// (`.cls`) if there are classes, and its other fields. Image files are copied unchanged, unless
-/// --max-side or --format requires encoding. The same data and options produce the same bytes,
-/// with any number of threads.
+/// --max-side or --format requires encoding. The same data and options produce the same shards,
+/// with any number of threads; encoded images may change with the version of `spdl`.
 ///
 /// If the command is interrupted (Ctrl-C, `kill -9`, a full disk, a power failure), run it again:
 /// it continues after the finished shards, and the result is the same as without the interruption.
@@ -70,11 +70,12 @@ Key of a sample:
   the second becomes KEY_2, and so on
 
 Fields of a sample:
-  From tar archives, all members are copied under their names; an image that is encoded gets the
-  extension of its new format. From other files, a text becomes NAME.txt; a number, boolean or JSON
-  value becomes NAME.json; an array or list of numbers becomes NAME.npy; bytes become NAME, or, if
-  they are an image, NAME.png and so on. In names, slashes become '_', and letters become lower
-  case. Empty values are omitted. A list of bytes becomes NAME.0, NAME.1 and so on
+  All fields, or those of --fields. Members of tar archives are copied under their names; an image
+  that is encoded gets the extension of its new format. From other files, a text becomes NAME.txt;
+  a number, boolean or JSON value becomes NAME.json; an array or list of numbers becomes NAME.npy;
+  bytes become NAME, or, if they are an image, NAME.png and so on. In names, slashes become '_', and
+  letters become lower case. Empty values are omitted. A list of bytes becomes NAME.0, NAME.1 and so
+  on
 
 Keys of the JSON object:
   samples           number of samples in the set
@@ -110,8 +111,8 @@ pub(crate) struct PackArguments {
 
     /// Reduce images whose longer side exceeds this length in pixels, keeping the aspect ratio
     ///
-    /// Reduced images are stored as JPEG, or in the format of --format. By default no image is
-    /// reduced.
+    /// Reduced images are stored as JPEG, unless --format selects another format. By default no
+    /// image is reduced.
     #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(65_535))]
     pub(crate) max_side: Option<u32>,
 
@@ -119,9 +120,9 @@ pub(crate) struct PackArguments {
     #[arg(long, value_name = "QUALITY", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) quality: Option<u8>,
 
-    /// Format of all written images; images in other formats are converted
+    /// Format of the written images; unless it is `keep`, images in other formats are converted
     ///
-    /// By default each image keeps its format, and images reduced by --max-side become JPEG.
+    /// By default, images that --max-side reduces become JPEG; other images keep their format.
     #[arg(long, value_enum)]
     pub(crate) format: Option<OutputFormat>,
 
@@ -137,7 +138,8 @@ pub(crate) struct PackArguments {
     #[arg(long, value_name = "SEED")]
     pub(crate) shuffle: Option<u64>,
 
-    /// Maximum size of a shard in bytes, for example 500000, 256MB, 1.5GB or 64MiB
+    /// Maximum size of a shard in bytes, for example 500000, 256MB, 1.5GB or 64MiB; a larger sample
+    /// gets a separate shard
     #[arg(long, value_name = "BYTES", default_value = "256MB", value_parser = byte_size)]
     pub(crate) shard_size: u64,
 
@@ -150,13 +152,15 @@ pub(crate) struct PackArguments {
     pub(crate) threads: Option<u32>,
 
     /// What to do if an image cannot be read or decoded
+    ///
+    /// Errors that no single image causes, such as a failed connection, always end the run.
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     pub(crate) on_error: OnError,
 
     /// Decode every image completely, also images that are copied unchanged
     ///
-    /// --on-error decides what happens to corrupt images. By default only the headers of copied
-    /// images are read.
+    /// --on-error decides what happens to corrupt images. By default, only the headers of copied
+    /// images are checked.
     #[arg(long)]
     pub(crate) check: bool,
 
@@ -189,7 +193,8 @@ pub(crate) enum OutputFormat {
     Png,
     /// WebP, lossless
     Webp,
-    /// The format of the original file; GIF, BMP and TIFF images that --max-side reduces become PNG
+    /// The format of the original file; if --max-side reduces the image, JPEG and WebP (lossless)
+    /// keep their format, and other formats become PNG
     Keep,
 }
 

@@ -49,7 +49,8 @@ impl Recoder {
         })
     }
 
-    /// Copies or encodes an image file. Reads only the header of a copied image, without `--check`.
+    /// Copies or encodes an image file. A copied image is decoded with `--check`; without it, only
+    /// its header is parsed.
     ///
     /// # Errors
     /// Errors of decoding and encoding; `Unsupported` if the format is unknown.

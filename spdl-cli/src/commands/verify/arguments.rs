@@ -14,10 +14,11 @@ use crate::datasets::address::path_or_url;
 /// error. For single tar archives, uses manifest.json and the checksum files (ARCHIVE.tar.sums) in
 /// the same folder, if they exist. For an archive at a signed URL, these files are not read.
 ///
-/// For every data set, decodes each image completely. Without checksums, the command detects only
-/// damage to images and to tar headers. After a corrupt header, the rest of an archive cannot be
-/// read: the output gives the number of members that were not read, and an `spdl pack` command that
-/// copies the valid members.
+/// For every data set, decodes each image completely. In a tar archive without checksums, the
+/// command detects only damaged images, damaged headers and truncation. After a corrupt header, the
+/// rest of an archive cannot be read: the output gives the number of members that were not read, if
+/// a manifest or checksum file lists them. If a data set with images has defects, the output
+/// gives an `spdl pack` command that copies the valid samples, unless a URL contains secrets.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
