@@ -50,7 +50,7 @@ class NotFoundError(SpdlError, FileNotFoundError):
 
 
 class PermissionDeniedError(SpdlError, PermissionError):
-    """The file exists, but this process has no permission to read it."""
+    """This process has no permission to read the file, folder or object."""
 
 
 class IoError(SpdlError, OSError):
@@ -86,7 +86,7 @@ class UnsupportedError(DataError):
 
 
 class LimitExceededError(DataError):
-    """The data exceed a limit, for example of the bytes of a file or the pixels of an image."""
+    """A limit is exceeded, for example the bytes of a file, the pixels of an image, or the usable memory."""
 
 
 class InvalidArgumentError(SpdlError, ValueError):
@@ -122,11 +122,11 @@ class CudaError(SpdlError, RuntimeError):
 
 
 class CudaUnavailable(CudaError):
-    """No usable CUDA device was found. `spdl_rs.cuda.status()` reports what is missing."""
+    """No usable CUDA device, or a library such as nvJPEG is missing. See `spdl_rs.cuda.status()`."""
 
 
 class CudaFallbackWarning(UserWarning):
-    """`device="auto"` found no CUDA device, so batches stay in host memory."""
+    """`device="auto"` found no CUDA device or no nvJPEG, so the host is used instead."""
 
 
 class DatasetWarning(UserWarning):

@@ -40,8 +40,9 @@ class ImageLoader:
     batch without copies.
 
     The data, the arguments (such as `seed`) and the number of the epoch determine the batches. The batches
-    do not depend on `threads`, on timing, or on whether an epoch was interrupted and resumed. A waiting
-    loader releases the GIL and handles Ctrl-C immediately. Leaving the loop by `break` or an exception
+    do not depend on `threads`, on timing, or on whether an epoch was interrupted and resumed. Exceptions:
+    with `decode="device"`, the last bit of pixel values may differ; with `on_error="skip"`, an image that
+    could not be read is missing. A waiting loader releases the GIL and handles Ctrl-C immediately. Leaving the loop by `break` or an exception
     stops loading. Threads may share a loader: each `iter` starts a separate epoch, and each batch of a
     shared iterator is delivered to one thread.
 
@@ -87,7 +88,8 @@ class ImageLoader:
             is issued.
         rank: The rank of this loader, 0 to `world_size - 1`. The loader delivers the images `rank`,
             `rank + world_size` and so on of the global order, which is the same for all ranks.
-        world_size: The number of ranks. All other arguments must be the same on all ranks.
+        world_size: The number of ranks. All other arguments except `rank`, `threads`, `on_error`, `device`,
+            `allocator` and the cache must be the same on all ranks.
         remainder: What to do with the last images if the data set is not divisible by `world_size`.
             `"drop"`: no rank delivers these images. `"pad"`: images from the beginning of the epoch are
             repeated. With `"drop"` and `"pad"`, all ranks deliver the same number of images. `"uneven"`: some
@@ -104,13 +106,13 @@ class ImageLoader:
             lists, but only the first 1,000 of other formats. If only some samples of tar shards, a list or
             Parquet have no label, the warning counts them. An empty string counts as no label.
         classes: The names of the classes, in the order of their numbers, if the labels of tar shards,
-            TFRecord or MDS are names. For Parquet and lists of files, the class names are all distinct
-            values of the label column, sorted by the bytes of the names. Such a column must contain either
-            integers or names. If a column mixes both, `ValueError` is raised and names the row, except for
-            Parquet with `classes`. For folders and lists of files, passing `classes` raises
-            `InvalidArgumentError`, because they define their own classes.
-        cache: A local folder that caches files, so that each file is read from its store only once. Several
-            runs and ranks may share the folder. If not all files fit, a fixed subset is cached.
+            TFRecord or MDS are names. For Parquet without `classes` and for lists of files, a label column of
+            names defines the classes: all distinct names, sorted by their bytes. Such a column must contain
+            either integers or names. If a column mixes both, `ValueError` is raised and names the row, except for
+            Parquet with `classes`. For folders, lists of files and lists of paths, passing `classes` raises
+            `InvalidArgumentError`.
+        cache: A local folder that caches files, so that cached files are not read from their store again.
+            Several runs and ranks may share the folder. If not all files fit, a fixed subset is cached.
         cache_size: The size limit of the folder `cache` in bytes. Default: 10,000,000,000.
         cache_memory: The size limit of a cache in memory in bytes; works with and without `cache`. Default:
             0, no cache in memory.
@@ -358,7 +360,10 @@ class ImageLoader:
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes; labels are indices into this list. Empty for a list of paths.
+        """The names of the classes. Labels that are class names become indices into this list.
+
+        The list is empty for a list of paths, for a folder without subfolders, and if labels are integers and
+        no `classes` are given.
 
         Bytes of names that are not valid UTF-8 appear as `\\xff`.
         """
@@ -394,10 +399,11 @@ class ImageLoader:
     def state_dict(self) -> dict[str, Any]:
         """Returns the checkpoint state of the epoch that was started last, after its delivered batches.
 
-        The state is a plain `dict` that can be pickled or written as JSON. The state takes a few hundred
+        After `set_epoch` or `load_state_dict`, `state_dict` returns the state from which the next
+        `iter(loader)` starts. The state is a plain `dict` that can be pickled or written as JSON. The state takes a few hundred
         bytes and contains neither images nor names. `state_dict` can be called at any time: between
         batches, after `break`, an exception or Ctrl-C, and between epochs. A batch counts as delivered
-        once a `for` loop has received it.
+        once a `for` loop or `next` has received it.
 
         >>> loader = ImageLoader("photos", batch_size=1, size=32)
         >>> batches = iter(loader)
@@ -417,11 +423,12 @@ class ImageLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next `iter(loader)` resume from a state, in this process or another process.
 
-        The iterator delivers exactly the remaining batches of the epoch, byte for byte. If no batch
-        remains, the iterator is empty, and the following iterator starts the next epoch.
+        The iterator delivers the remaining batches of the epoch, with identical bytes if the host decodes
+        (`decode="host"`). If no batch remains, the iterator is empty, and the following iterator starts the
+        next epoch.
 
         The data and the arguments must be the same, except `threads`, `on_error`, `device`, `allocator`
-        and the cache. Existing iterators are not affected.
+        and the cache. For a result of `combine_states`, `rank` and `world_size` may differ too. Existing iterators are not affected.
 
         Args:
             state: A result of `state_dict` of the same rank, or a result of `combine_states`, which all
@@ -493,7 +500,7 @@ class ImageLoader:
     def stats(self) -> Statistics:
         """Returns the statistics of the epoch that was started last: timings, throughput, dropped images.
 
-        Before the first epoch all values are 0 or empty. Raises `RuntimeError` in a forked child of the
+        Before the first epoch all counts and times are 0, and all lists are empty. Raises `RuntimeError` in a forked child of the
         process that runs the epoch, as `next` does.
 
         >>> loader = ImageLoader("photos", batch_size=4, size=32)

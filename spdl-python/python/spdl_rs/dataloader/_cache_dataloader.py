@@ -15,8 +15,9 @@ class CacheDataLoader(Generic[T]):
     """Wraps a loader, and repeats its first batches after a given number of batches.
 
     If the training loop is faster once batches are repeated, data loading is its bottleneck. Each epoch
-    starts with fresh batches of the loader; see `spdl_rs.pipeline.cache_iterator`. `len` and all other
-    attributes are forwarded to the loader.
+    starts with fresh batches of the loader; see `spdl_rs.pipeline.cache_iterator`. `len` is the length
+    of the loader. Attributes that a `CacheDataLoader` does not have are those of the loader, except special
+    methods.
 
     Args:
         dl: The loader.
@@ -27,7 +28,7 @@ class CacheDataLoader(Generic[T]):
 
     Raises:
         ValueError: A number is out of range.
-        TypeError: An argument is not an integer.
+        TypeError: A number is not an integer.
 
     >>> loader = CacheDataLoader(["a", "b", "c"], 1, return_caches_after=2, stop_after=5)
     >>> list(loader), len(loader), loader.index("c")

@@ -102,8 +102,8 @@ def get_pytorch_dataloader(
 ) -> PyTorchDataLoader[V]:
     """Creates a loader for a map-style data set, with SPDL's defaults.
 
-    Workers are threads that share the data set. With `multiprocessing_context` they are processes, as
-    always in SPDL, which pays off for data sets that compute in Python code. The data set and
+    By default, workers are threads that share the data set. With `multiprocessing_context`, workers are
+    processes, as in SPDL. Processes are faster for data sets that compute in Python code. The data set and
     `collate_fn` are then pickled once, and each process unpickles them.
 
     `spdl_rs.torch.DataLoader` is closer to PyTorch's loader: it supports iterable-style data sets,
@@ -114,8 +114,8 @@ def get_pytorch_dataloader(
         batch_size: Samples per batch. `None`: samples are not batched, unless `batch_sampler` is given.
         shuffle: Whether each epoch has a different random order, drawn by PyTorch.
         sampler: Yields indices, in the thread that requests batches.
-        batch_sampler: Yields lists of indices. Mutually exclusive with `batch_size`, `shuffle`,
-            `sampler` and `drop_last`.
+        batch_sampler: Yields lists of indices. Mutually exclusive with `shuffle`, `sampler`, `drop_last`, and
+            a `batch_size` other than 1 and `None`.
         num_workers: The number of worker threads or processes, at least 1. (0 is treated as 1, with a
             warning.)
         collate_fn: Combines a list of samples into a batch. Default: PyTorch's `default_collate`, or

@@ -132,7 +132,7 @@ class RandomAutocontrast(_Chance):
 
 @dataclass(frozen=True)
 class RandomPosterize(Augmentation):
-    """Keeps the upper `bits` bits of each pixel value, 0 to 8, with probability `p`."""
+    """Keeps the upper `bits` bits of each pixel value, with probability `p`. `bits` is 0 to 8."""
 
     bits: int
     p: float = 0.5
@@ -144,7 +144,7 @@ class RandomPosterize(Augmentation):
 
 @dataclass(frozen=True)
 class RandomSolarize(Augmentation):
-    """Inverts pixel values at or above `threshold`, at most 255, with probability `p`."""
+    """Inverts pixel values of at least `threshold`, with probability `p`. `threshold` is at most 255."""
 
     threshold: float
     p: float = 0.5
@@ -179,7 +179,8 @@ class RandomRotation(Augmentation):
         interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
         center: The centre of rotation in pixels from the upper left corner. `None`: the centre of the
             image.
-        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
+        fill: The colour outside the image. `None`: black. As in torchvision, bilinear interpolation blends
+            edge pixels with black, and then with `fill` unless `fill` is `None`.
     """
 
     degrees: float | Interval
@@ -206,7 +207,8 @@ class RandomAffine(Augmentation):
         shear: The angle in degrees. A number `x`: drawn from `-x` to `x`, along the x axis. A pair: the
             minimum and maximum along x. Four numbers: the minimum and maximum along x, then along y.
         interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
-        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
+        fill: The colour outside the image. `None`: black. As in torchvision, bilinear interpolation blends
+            edge pixels with black, and then with `fill` unless `fill` is `None`.
         center: The centre of rotation, scaling and shear in pixels from the upper left corner. `None`: the
             centre of the image.
     """
@@ -248,7 +250,8 @@ class RandomPerspective(Augmentation):
         distortion_scale: How far a corner may move, as a fraction of half the width and height.
         p: The probability of the transform.
         interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
-        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
+        fill: The colour outside the image. `None`: black. As in torchvision, bilinear interpolation blends
+            edge pixels with black, and then with `fill` unless `fill` is `None`.
     """
 
     distortion_scale: float = 0.5
@@ -310,7 +313,8 @@ class RandAugment(Augmentation):
         magnitude: The index of the magnitude, 0 to `num_magnitude_bins - 1`.
         num_magnitude_bins: The number of magnitudes, at least 2.
         interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
-        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
+        fill: The colour outside the image. `None`: black. As in torchvision, bilinear interpolation blends
+            edge pixels with black, and then with `fill` unless `fill` is `None`.
 
     >>> from spdl_rs.io import DecodeImage, RandAugment
     >>> decode = DecodeImage(224, train=True, augment=[RandAugment(num_ops=2, magnitude=9)])
@@ -338,7 +342,8 @@ class TrivialAugmentWide(Augmentation):
     Args:
         num_magnitude_bins: The number of magnitudes, at least 2.
         interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
-        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
+        fill: The colour outside the image. `None`: black. As in torchvision, bilinear interpolation blends
+            edge pixels with black, and then with `fill` unless `fill` is `None`.
     """
 
     num_magnitude_bins: int = 31
@@ -360,7 +365,8 @@ class AutoAugment(Augmentation):
 
     Args:
         interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
-        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
+        fill: The colour outside the image. `None`: black. As in torchvision, bilinear interpolation blends
+            edge pixels with black, and then with `fill` unless `fill` is `None`.
     """
 
     interpolation: Interpolation = "nearest"
@@ -384,7 +390,8 @@ class AugMix(Augmentation):
         alpha: The parameter of the Dirichlet and beta distributions of the weights, positive.
         all_ops: Whether to include brightness, colour, contrast and sharpness.
         interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
-        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
+        fill: The colour outside the image. `None`: black. As in torchvision, bilinear interpolation blends
+            edge pixels with black, and then with `fill` unless `fill` is `None`.
     """
 
     severity: int = 3

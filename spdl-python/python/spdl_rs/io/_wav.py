@@ -45,7 +45,8 @@ def load_wav(
 ) -> numpy.typing.NDArray[Any]:
     """Returns the samples of a WAV file, or of a part of it: `[frames, channels]`.
 
-    Samples keep their type. The array is a view that keeps `data` alive and is writable if `data` is:
+    Samples other than 24-bit PCM keep their type, and the array is a view that keeps `data` alive and is
+    writable if `data` is. The types are:
 
     - PCM: `uint8` (silence is 128), `int16`, and `int32`;
     - 24-bit PCM: `int32`, shifted to the upper bits, so that full scale is preserved. The samples are copied,
@@ -58,8 +59,8 @@ def load_wav(
     Args:
         data: The file: `bytes` or another object with the buffer protocol.
         time_offset_seconds: The start of the part. Default: the first frame.
-        duration_seconds: The length of the part. Default: to the end of the file, which also limits longer
-            durations. Boundaries are rounded down to whole frames.
+        duration_seconds: The length of the part. Default, and for longer durations: to the last frame.
+            Boundaries are rounded down to whole frames.
 
     Raises:
         TruncatedError: The file is truncated, in the header or in the samples.

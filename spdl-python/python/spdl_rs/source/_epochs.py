@@ -44,10 +44,10 @@ def embed_shuffle(
 ) -> Iterable[T]:
     """Wraps a source so that each epoch starts with `src.shuffle(seed=epoch)`.
 
-    `epoch` increases by 1 with each iteration, even if an iteration ends early. Use the wrapper
+    With `shuffle_last`, each epoch ends with this call instead. `epoch` increases by 1 with each iteration, even if an iteration ends early. Use the wrapper
     if no code can call `shuffle` between epochs, for example in a worker process.
 
-    `len` returns the length of `src`. A warning is logged if `shuffle` takes more than 3 seconds.
+    `len` returns the length of `src`, and raises `TypeError` if `src` has none. A warning is logged if `shuffle` takes more than 3 seconds.
     If `src` has `state_dict` and `load_state_dict`, the result has them too and resumes within an
     epoch. A state saved after a complete epoch starts the next epoch.
 
@@ -140,7 +140,8 @@ def repeat_source(src: Iterable[T], /, epoch: SupportsIndex = 0) -> Iterator[T]:
     Raises:
         ValueError: `epoch` is negative, or a started iterator is pickled.
 
-    `next` raises `RuntimeError` if an epoch has no items, because `next` would never return.
+    `next` raises `RuntimeError` if an epoch has no items, because `next` would never return. The rest of an
+    epoch that resumes from a state may be empty.
 
     >>> from itertools import islice
     >>> from spdl_rs.source import DistributedRandomSampler

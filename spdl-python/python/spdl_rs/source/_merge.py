@@ -22,21 +22,22 @@ class MergeIterator(Generic[T]):
     an iterable for each item, with a probability proportional to its weight. Draws have no
     rounding error: a weight is the exact value of its `float`. Iterables of weight 0 are ignored.
 
-    An exhausted iterable is removed; iteration ends when all are exhausted. Each call of `iter`
-    restarts all iterables and repeats the same draws.
+    By default, an exhausted iterable is removed, and iteration ends when all are exhausted. Each call of
+    `iter(merged)` calls `iter` on all iterables and repeats the same draws. Iterators, such as generators,
+    do not restart.
 
     Args:
         iterables: At least one iterable.
         weights: The relative frequency of each iterable: finite, non-negative numbers.
         stop_after: 0: end when all iterables are exhausted. `n > 0`: end after `n` items, or when
             all are exhausted. -1: end when the first iterable is exhausted.
-        seed: The seed of the weighted draws.
+        seed: The seed of the weighted draws, passed to `random.Random`.
 
     Raises:
         ValueError: `iterables` is empty, or `stop_after` is less than -1. Or `weights` has the
             wrong length, a value that is not a finite number of at least 0, or a sum of 0 or
             infinity.
-        TypeError: `stop_after` or `seed` is not an integer.
+        TypeError: `stop_after` is not an integer.
 
     >>> letters = [["a", "b", "c"], ["A", "B"]]
     >>> "".join(MergeIterator(letters))

@@ -171,7 +171,7 @@ class DistributedRandomSampler(_Distributed):
     np.random.default_rng(seed).choice(n, k, replace=weights is not None, p=p)[rank::world_size]
     ```
 
-    Each epoch has the same order until `shuffle` or `set_epoch` is called. The order is computed
+    All epochs have the same order until `shuffle` or `set_epoch` sets another. The order is computed
     without the GIL when the first index of an epoch is taken. The order takes 8 bytes per draw
     until the last index is taken. Computing the order takes 8 more bytes per item (24 with weights).
 

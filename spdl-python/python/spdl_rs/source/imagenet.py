@@ -101,7 +101,7 @@ def get_mappings(source: str | os.PathLike[str] | None = None) -> dict[str, int]
 
     The JSON file lists the indices. For the text file and for folders, the index of a class is its position in
     the sorted WordNet IDs, as most models expect. These indices are correct only if all 1,000
-    classes are present: a `DatasetWarning` reports any other number of folders. `source` may also be
+    classes are present. For folders, a `DatasetWarning` reports any other number of classes. `source` may also be
     the path of one of the two files.
 
     Raises:

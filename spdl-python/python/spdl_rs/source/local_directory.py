@@ -97,9 +97,10 @@ class _FilesIterator(Generic[T]):
 
 
 class LocalDirectory(_Files[Path]):
-    """The paths of the files below a folder that match a pattern.
+    """Paths below a folder that match a pattern.
 
-    The constructor lists the files once. Files are sorted until `shuffle` is called. The list of files and
+    Subfolders that match are listed too, so use a pattern that matches only files. The constructor lists the
+    paths once. The paths are sorted until `shuffle` is called. The list and
     the seed of the last `shuffle` decide the order of each epoch. `state_dict` and `load_state_dict` resume
     within an epoch.
 

@@ -60,21 +60,22 @@ class DataLoader(Resumable, Generic[T]):
             object with only `__iter__`, is iterated.
         batch_size: Samples per batch. `None`: samples are not batched. Default: 1.
         shuffle: If true, PyTorch draws a new random order for each epoch. Default: false.
-        sampler: Iterable of indices, iterated in the consumer's thread. Not allowed with `shuffle`.
-        batch_sampler: Iterable of lists of indices. Not allowed with `batch_size`, `shuffle`,
-            `sampler` and `drop_last`.
+        sampler: Iterable of indices, iterated in the consumer's thread. Not allowed with `shuffle=True`.
+        batch_sampler: Iterable of lists of indices. Not allowed with `shuffle`, `sampler`, `drop_last`, or
+            a `batch_size` other than 1.
         num_workers: The number of worker threads. 0: the consumer's thread makes the batches.
         collate_fn: Combines a list of samples into a batch, in a worker. Default: PyTorch's
             `default_collate`, or `default_convert` if samples are not batched.
         pin_memory: If true, workers copy tensors to pinned memory. Default: false.
         drop_last: If true, an incomplete last batch is left out. Default: false.
-        timeout: The maximum wait for a batch with workers, in seconds. 0: no limit.
+        timeout: The maximum wait for a batch, in seconds. 0: no limit. Other values require workers.
         worker_init_fn: Called at the start of each worker thread, with the worker's number.
-        multiprocessing_context: Has no effect.
+        multiprocessing_context: Has no effect. Rejected if invalid, or without workers.
         generator: A `torch.Generator` for random orders. Default: PyTorch's default generator.
-        prefetch_factor: The number of batches that each worker prefetches, at least 1. Default: 2.
+        prefetch_factor: The number of batches that each worker prefetches, at least 1. Default: 2. Not
+            allowed without workers.
         persistent_workers: If true, the seed of the workers is drawn once instead of for each epoch. No
-            other effect. Default: false.
+            other effect. Requires workers. Default: false.
         pin_memory_device: Has no effect.
         in_order: If true, batches have the order of their indices. If false, a slow batch does not
             delay other batches. Batches of an iterable data set are always in order. Default: true.
@@ -319,13 +320,13 @@ class DataLoader(Resumable, Generic[T]):
     def stats(self) -> Statistics:
         """Returns the statistics of the latest epoch: batches, durations and waits of the loop.
 
-        Before the first epoch all values are 0 or empty.
+        Before the first epoch all counts and times are 0, and all lists are empty.
 
         The stage `fetch` covers the work of the workers: loading samples, `collate_fn`, and copies to
         pinned memory. Its items are batches. With an iterable data set, the items include each worker's
         last attempt, which finds the end. Exceptions of the data set are raised in the loop, and count as
-        failures only without workers. If each worker has its own iterator, values that cannot be added,
-        such as quantiles, are taken from the slowest worker.
+        failures only without workers. With an iterable data set and several workers, values that cannot be
+        added, such as quantiles, are those of one slow worker.
 
         >>> from spdl_rs.torch import DataLoader
         >>> loader = DataLoader(range(10), batch_size=4, num_workers=2, collate_fn=sum)

@@ -65,7 +65,11 @@ class Meter:
 
 
 def combine(readers: Sequence[ReadStatistics]) -> Statistics:
-    """Adds the statistics of all workers. Values that cannot be added are the slowest worker's."""
+    """Adds the statistics of all workers.
+
+    Of values that cannot be added, `elapsed_s`, the service times of a stage and `first_item_s` are extremes,
+    and `busy_share` is a mean. Other values are those of the worker for which the loop waited longest.
+    """
     parts = [read() for read in readers]
     if not parts:
         return _spdl_rs.Monitor().statistics()

@@ -26,7 +26,7 @@ U = TypeVar("U")
 class PipelineBuilder(Generic[T, U]):
     """Builds a pipeline from a source, stages and a sink. Nothing runs before `build`.
 
-    Each method returns the builder.
+    Each method that adds a source, a stage or a sink returns the builder.
 
     >>> from spdl_rs.pipeline import PipelineBuilder
     >>> builder = PipelineBuilder().add_source(["1", "2", "three"]).pipe(int).add_sink()
@@ -57,8 +57,9 @@ class PipelineBuilder(Generic[T, U]):
 
         Args:
             source: The items.
-            continuous: Whether to iterate the source repeatedly, without end. Each iteration is one epoch,
-                and iterating the pipeline delivers the items of one epoch. Epochs are never mixed.
+            continuous: Whether to iterate the source repeatedly, until an iteration has no items. Each iteration
+                is one epoch, and iterating the pipeline delivers the items of one epoch. Epochs are never
+                mixed.
 
         Raises:
             ValueError: The source is already set, or `source` is not iterable.
@@ -87,7 +88,7 @@ class PipelineBuilder(Generic[T, U]):
         the function raises, the item is dropped too, within the limit of `max_failures`.
 
         `Fetch`, `DecodeImage` and `AugmentImage` of `spdl_rs.io` run in Rust, without the GIL, unless an
-        `executor` is given. Between consecutive native operators, items do not pass through Python.
+        `executor`, a custom hook, a custom queue or a merge function is used. Between consecutive native operators, items do not pass through Python.
 
         Args:
             op: The function.

@@ -114,7 +114,8 @@ class Pipeline(Generic[T]):
     def stop(self, *, timeout: float | None = None) -> None:
         """Stops the pipeline and waits for running functions. Unfinished items are dropped.
 
-        Has no effect before the start and on repeated calls.
+        Has no effect before the start, or after the pipeline has stopped. A call after `TimeoutError` waits
+        again.
 
         Args:
             timeout: The longest wait in seconds. Default: no limit.
