@@ -35,9 +35,9 @@ use crate::records::IMAGE_EXTENSIONS;
 /// - **Hidden files and folders** are ignored. torchvision reads them.
 /// - **Symbolic links** are followed, up to 8 per path. A link to one of its parent folders is ignored, with
 ///   a warning. A broken link with an image name is an image that cannot be read.
-/// - **Warnings.** [`warnings`](ImageFolder::warnings) lists suspicious folders: all classes have names of
-///   splits (`train`, `val`, …); a class has no images (it remains a class, but torchvision raises an error);
-///   images next to the class folders are ignored.
+/// - **Warnings.** [`warnings`](ImageFolder::warnings) lists suspicious folders: there are several
+///   classes, all with names of splits (`train`, `val`, …); a class has no images (it remains a
+///   class, but torchvision raises an error); images next to the class folders are ignored.
 ///
 /// Memory use per image: its file name and 8 bytes, or 16 bytes in a store.
 pub struct ImageFolder {
@@ -70,8 +70,8 @@ impl ImageFolder {
     /// - `NotFound` if the folder does not exist or holds no image.
     /// - `InvalidArgument` if `root` is a file.
     /// - `PermissionDenied` or `Io` if a folder cannot be listed.
-    /// - `LimitExceeded` for a path with more than 8 symbolic links, or for more than 100,000 links to folders
-    ///   that other links already reach.
+    /// - `LimitExceeded` for a path with more than 8 symbolic links to folders, or for more than
+    ///   100,000 repeated visits of folders through links.
     pub fn open(root: impl AsRef<Path>) -> Result<Self> {
         ImageFolder::with_extensions(root, &IMAGE_EXTENSIONS)
     }
@@ -163,8 +163,8 @@ impl ImageFolder {
 
     /// Lists the images below `root` in a store.
     ///
-    /// Classes, order and labels are the same as for a local folder, except that a store has no empty
-    /// folders. Keys are those of the store. The fetcher must support listing.
+    /// Classes, order and labels are the same as for a local folder, except that a folder without
+    /// images is not a class. Keys are those of the store. The fetcher must support listing.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -507,7 +507,7 @@ fn ignored_images(root: &Path, images: usize) -> Error {
     at(root, ErrorKind::InvalidArgument, message)
 }
 
-/// A warning if all classes have names of splits.
+/// A warning if there are several classes, all with names of splits.
 fn splits_as_classes(store: Option<&str>, root: &Path, classes: &[String]) -> Option<Error> {
     let is_split = |class: &String| is_split_name(class);
     let first = classes.first().filter(|_| classes.len() > 1 && classes.iter().all(is_split))?;

@@ -115,11 +115,12 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
     /// Opens an object, or a range of it, as a stream of chunks.
     ///
     /// The chunks together are exactly the requested bytes, unless the stream ends with an error.
-    /// All chunks have the same version. If the object changes during the read, and the fetcher
-    /// supports versions, the stream ends with `Changed`. If [`Capability::streams`] is false, the
-    /// body is a single chunk that is read before this method returns.
+    /// If the fetcher supports versions, all chunks have the same version: if the object changes
+    /// during the read, the stream ends with `Changed`. If [`Capability::streams`] is false, the
+    /// body is read before this method returns, and is a single chunk, or none if it is empty.
     ///
-    /// The provided method calls [`read`](Fetcher::read) once.
+    /// The provided method makes one call of [`read`](Fetcher::read). For a request with a start
+    /// but no end, it reads the whole object. It does not support versions.
     ///
     /// # Errors
     /// As [`read`](Fetcher::read). `Changed` if the version differs from the requested one.

@@ -13,10 +13,10 @@ use std::sync::Arc;
 /// On Unix, a key holds any path, even if it is not UTF-8. On other systems, invalid parts of a
 /// path that is not Unicode are replaced, so that reading it fails with `NotFound`.
 ///
-/// `Display` shows a single line of printable text. Control characters and bytes that are not UTF-8
-/// are shown as `\x` and two hexadecimal digits. In a URL (`https://…`), the user name and password
-/// are omitted, and `?***` replaces the query and all text after it. Keys are compared, hashed and
-/// sorted by their bytes.
+/// `Display` shows a single line of printable text. Each byte of a control character, and each byte
+/// that is not UTF-8, is shown as `\x` and two hexadecimal digits. In a URL (`https://…`), the user
+/// name and password are omitted, and `?***` replaces the query and all text after it. Keys are
+/// compared, hashed and sorted by their bytes.
 ///
 /// ```
 /// use spdl_io::Key;

@@ -16,7 +16,8 @@ pub(crate) enum Unreached {
     Refused,
     /// The host name does not exist. A failure of the resolver itself is [`Unreached::Otherwise`].
     NoAddress,
-    /// No connection was established for another reason, such as a timeout or a TLS failure.
+    /// The store has not responded for another reason, such as a timeout, a TLS failure or missing
+    /// credentials.
     Otherwise,
 }
 

@@ -20,7 +20,7 @@ use crate::files::os_error;
 /// Maximum number of nested links to folders. Each level of links to folders full of links doubles
 /// the number of paths.
 const MAX_NESTED_LINKS: usize = 8;
-/// Maximum total number of links to folders that other links have already led to.
+/// Maximum total number of repeated visits of folders through links.
 const MAX_REVISITS: usize = 100_000;
 /// Maximum number of threads. They wait for I/O and need little CPU time.
 const MAX_THREADS: usize = 16;

@@ -10,7 +10,7 @@ use crate::stores::Secret;
 /// The address of an object or a folder: a URL such as `s3://bucket/prefix/x.tar`, or a path.
 ///
 /// `Display` omits the user name and the password, and shows `?***` in place of the query. For
-/// `http` and `https`, the host is converted to lower case and the default port (80 and 443) is
+/// `http` and `https`, the host is converted to lower case and the default port (80 or 443) is
 /// removed.
 ///
 /// ```
@@ -37,13 +37,13 @@ impl Address {
     /// Parses an address. Text without a scheme is a local path with the scheme `file`.
     ///
     /// In addresses of object stores (`s3:`, `gs:`, `az:`) the key is taken literally. In all other
-    /// URLs, percent encoding (RFC 3986) is decoded and `?` starts the query. A fragment (`#...`)
-    /// is removed.
+    /// URLs, percent encoding (RFC 3986) is decoded. Except in `file:` URLs, `?` starts the query
+    /// and a fragment (`#...`) is removed.
     ///
     /// # Errors
-    /// `InvalidArgument` if a URL names no host or bucket, if an object store's address holds user
-    /// information or a query, or if a `file:` URL names another machine. The message does not
-    /// contain the address, which may hold secrets.
+    /// `InvalidArgument` if a URL other than `file:` names no host or bucket, if an object store's
+    /// address holds user information or a query (a `?` that a `=` follows), or if a `file:` URL
+    /// names another machine. The message does not contain the address, which may hold secrets.
     pub fn parse(text: &str) -> Result<Self> {
         let Some((scheme, rest)) = split_scheme(text) else {
             return Ok(Address::file(Key::from(text)));

@@ -31,14 +31,17 @@ const CONCURRENT_RANGES: usize = 8;
 /// Reads objects of a web server. Keys are paths below its URL, without percent encoding.
 ///
 /// A key may also be a URL on the same server, such as `https://host/a%20b.jpg?width=200`. The
-/// fetcher sends such a URL unchanged, with the query of that URL instead of the query of the
-/// fetcher.
+/// fetcher requests such a URL without its fragment, and with the query of that URL instead of the
+/// query of the fetcher. A user name or password in such a URL fails with `InvalidArgument`.
 ///
-/// To read whole objects, the server must support GET. For ranges, sizes and versions, the server
-/// must support range requests and HEAD, as all common servers do. Listing is not supported.
+/// To read whole objects, the server must support GET, and must send `Content-Length` or chunked
+/// encoding. For ranges, the server must support range requests. Sizes and versions are read with
+/// HEAD. If the server rejects HEAD with 403, 405 or 501, the fetcher requests the first byte with
+/// GET instead. Listing is not supported.
 ///
-/// The version of an object is its `ETag`, or else its `Last-Modified` header. A strong ETag is
-/// sent as `If-Match`. Other versions are compared after the response headers arrive.
+/// The version of an object is its `ETag`, or else its `Last-Modified` header. A required version
+/// is compared when the response headers arrive. If it is a strong ETag, it is also sent as
+/// `If-Match`.
 ///
 /// Up to 10 redirects are followed. Redirects from HTTPS to HTTP need
 /// [`SourceOptions::allow_plain_http`]. User name, password and configured headers are not sent to
@@ -63,7 +66,7 @@ struct Server {
     connections: Connections,
     /// URL without user name, password and query.
     base: Url,
-    /// The query of each request, which may hold a signature.
+    /// The query of each request whose key is a path. The query may hold a signature.
     query: Option<crate::stores::Secret>,
     headers: HeaderMap,
     allow_plain_http: bool,

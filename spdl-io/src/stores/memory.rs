@@ -36,7 +36,7 @@ pub struct MemoryFetcher(RwLock<Objects>);
 #[derive(Default)]
 struct Objects {
     by_key: BTreeMap<Key, Object>,
-    /// Number of insertions so far, which is also the next version number.
+    /// Number of insertions so far, which is also the latest version number.
     inserted: u64,
 }
 

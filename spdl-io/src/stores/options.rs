@@ -9,8 +9,8 @@ use crate::stores::Secret;
 
 /// Connection settings of one store: endpoint, credentials, headers, timeouts, resilience.
 ///
-/// [`StoreRegistry::with_options`](crate::StoreRegistry::with_options) applies them to all stores
-/// whose addresses have a given prefix. `HttpFetcher::new` also accepts options.
+/// [`StoreRegistry::with_options`](crate::StoreRegistry::with_options) applies them to addresses
+/// with a given prefix. `HttpFetcher::new` also accepts options. Local files ignore all options.
 ///
 /// ```
 /// use spdl_io::SourceOptions;
@@ -95,7 +95,8 @@ impl SourceOptions {
     }
 
     /// Sends unsigned requests to an object store, for public data. No credentials are looked up.
-    /// Default: `false`, or the environment (such as `AWS_SKIP_SIGNATURE`).
+    /// Default: the environment (such as `AWS_SKIP_SIGNATURE`), or else `false`. The value `false`
+    /// does not override the environment.
     #[must_use]
     pub fn anonymous(mut self, anonymous: bool) -> Self {
         self.anonymous = anonymous;
@@ -147,7 +148,7 @@ impl SourceOptions {
         self
     }
 
-    /// Sets the maximum number of concurrent requests to this source, at least 1 (0 counts as 1).
+    /// Sets the maximum number of concurrent requests to each store, at least 1 (0 counts as 1).
     /// Further requests wait. Their waiting time counts as latency of the store. Default: 256.
     #[must_use]
     pub fn connections(mut self, connections: usize) -> Self {

@@ -28,15 +28,16 @@ type OpenedStores = HashMap<(String, Option<usize>), Arc<dyn Fetcher>>;
 /// Callback with the address of a store, without secrets, and the error.
 type UnreachableListener = dyn Fn(&str, &Error) + Send + Sync;
 
-/// Number of cached stores above which unused ones are dropped. A file list may name thousands.
+/// Number of cached stores at which unused ones are dropped, and again at each doubling. A file
+/// list may name thousands.
 const MAX_UNUSED_STORES: usize = 1024;
 
 /// Opens the stores of a custom scheme for a [`StoreRegistry`].
 pub trait StoreFactory: fmt::Debug + Send + Sync + 'static {
     /// Opens the store of `address`. The fetcher reads an address by its [`key`](Address::key).
     ///
-    /// The registry shares the fetcher between all addresses with the same authority, unless the
-    /// address holds user information or a query.
+    /// The registry shares the fetcher between all addresses with the same scheme, authority and
+    /// options, except addresses that hold user information or a query.
     ///
     /// # Errors
     /// Any kind. Messages must not contain secrets.
@@ -45,9 +46,10 @@ pub trait StoreFactory: fmt::Debug + Send + Sync + 'static {
 
 /// Opens addresses: maps each scheme to a store, with options for each address prefix.
 ///
-/// Opened stores are cached and shared, with their connections and measured latencies. Most
-/// programs therefore use a single registry. Clones share the cache until a builder method changes
-/// one of them. About 1,024 unused stores stay cached.
+/// Opened stores are cached and shared, with their connections and measured latencies, unless their
+/// address holds user information or a query. Most programs therefore use a single registry. Clones
+/// share the cache until a builder method changes one of them. When 1,024 stores are cached (then
+/// 2,048, 4,096, …), opening another one drops those that are not in use.
 ///
 /// | address | store | feature |
 /// |---|---|---|
@@ -120,8 +122,8 @@ impl StoreRegistry {
     /// Sets the options for all addresses that begin with `address`, such as `s3:`,
     /// `s3://bucket`, `s3://bucket/folder`, or an empty string for all addresses.
     ///
-    /// Prefixes end at `:`, `/`, `?` or the end of the address. If several prefixes match, only the
-    /// options of the longest one apply.
+    /// A prefix matches only up to a `:`, `/` or `?`, or the whole address: `s3://buck` does not
+    /// match `s3://bucket`. If several prefixes match, only the options of the longest one apply.
     #[must_use]
     pub fn with_options(mut self, address: &str, options: SourceOptions) -> Self {
         self.options.push((address::normalized_prefix(address), options));
@@ -130,9 +132,10 @@ impl StoreRegistry {
 
     /// Sets a callback for stores that are unreachable and have never responded.
     ///
-    /// A store is unreachable if its host name is unknown, it refuses connections, or it does not
-    /// respond in time. The registry calls `listener` once per store, with its address and the
-    /// error, before the next retry (see [`Resilient`]). The network thread makes the call:
+    /// A store is unreachable if its host name is unknown, no connection can be established, or it
+    /// does not respond in time. The registry calls `listener` once per store, with its address and
+    /// the error, before the next retry (see [`Resilient`]). The thread that polls the read makes
+    /// the call, in a pipeline with [`runtime`](StoreRegistry::runtime) the network thread:
     /// `listener` must not block.
     #[must_use]
     pub fn on_unreachable(
@@ -168,7 +171,8 @@ impl StoreRegistry {
     /// # Errors
     /// `InvalidArgument` if the address is invalid, its scheme is unknown, or the store rejects its
     /// options. `Unsupported` if the store's cargo feature is disabled; the message names the
-    /// feature. `Io` if the system cannot start a thread or set up TLS.
+    /// feature. `Io` if the system cannot start a thread or set up TLS. `Unavailable` if too many
+    /// files are open to start the network thread.
     pub fn open(&self, address: &str) -> Result<Location> {
         self.open_parsed(&Address::parse(address)?)
     }
@@ -255,9 +259,9 @@ impl StoreRegistry {
 
     /// Returns the runtime for a pipeline that reads from these stores over a network.
     ///
-    /// Its tasks run on the network thread, which avoids waking a second thread for each sample.
-    /// Tasks that block delay all network reads. Use the default runtime of the pipeline for such
-    /// tasks.
+    /// With the feature `http`, its tasks run on the network thread, which avoids waking a second
+    /// thread for each sample. Without it, they run on a separate thread. Tasks that block delay
+    /// all network reads. Use the default runtime of the pipeline for such tasks.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -269,7 +273,7 @@ impl StoreRegistry {
     /// ```
     ///
     /// # Errors
-    /// `Io` if the system cannot start a thread.
+    /// `Io` if the system cannot start a thread. `Unavailable` if too many files are open.
     pub fn runtime(&self) -> Result<Arc<dyn Runtime>> {
         if let Some(runtime) = self.runtime.get() {
             return Ok(Arc::clone(runtime));

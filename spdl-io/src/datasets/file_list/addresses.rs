@@ -10,8 +10,9 @@ use crate::stores::{Address, StoreRegistry};
 pub(super) enum RowAddresses {
     /// The address is the key.
     Unchanged,
-    /// An address in the store of the list becomes a key of that store. Other addresses stay keys. Holds
-    /// the address of the list's store; `None` for a local list.
+    /// An address without a query in the store of the list becomes a key of that store, and a
+    /// `file:` address becomes a path. Other addresses stay keys. Holds the address of the list's
+    /// store; `None` for a local list.
     InStores(Option<Box<str>>),
 }
 
@@ -36,8 +37,9 @@ fn address_of(path: &[u8]) -> Option<Result<Address>> {
     }
 }
 
-/// The key of a row: a key of the list's store if the row lies in that store, otherwise the whole address,
-/// which [`RowStores`](super::RowStores) resolves.
+/// The key of a row: a key of the list's store if the row lies in that store and has no query, or a
+/// local path for a `file:` address. Otherwise the key is the whole address, which
+/// [`RowStores`](super::RowStores) resolves.
 fn key_of(address: &Address, path: &[u8], own: Option<&str>) -> Key {
     let is_file = address.scheme() == "file";
     let is_of_list = own == Some(&*address.store()) && address.query().is_none();
@@ -75,11 +77,12 @@ fn check(address: &Address, own: Option<&str>, stores: &StoreRegistry) -> Result
 impl FileList {
     /// Resolves the rows that are addresses with `stores`. `own` is the address of the list's
     /// store; `None` for a local list. The second value of the result is true if at least one row
-    /// is in another store.
+    /// is in another store or has a query.
     ///
     /// # Errors
-    /// - `InvalidArgument` for the first row that is invalid, holds a password, or names a local file in
-    ///   a list of a store.
+    /// - `InvalidArgument` for the first row that is invalid, holds a user name, has an unknown
+    ///   scheme or a query that its store does not support, or names a local file in a list of a
+    ///   store.
     /// - `InvalidArgument` if a row is in another store, and the folder of the list looks like an
     ///   address.
     /// - `Unsupported` if the store of a row is not compiled in.

@@ -58,7 +58,7 @@ use crate::records::{Encoding, Extent, StoredRecord};
 /// - Each sample has the field `file` with the bytes of the file, and one field per other column.
 ///   CSV columns become texts, in column order. JSON members keep their types, and are sorted by
 ///   name.
-/// - Empty lines and a UTF-8 byte order mark are ignored.
+/// - Blank lines and a UTF-8 byte order mark are ignored.
 ///
 /// Memory use: the list itself and 12 bytes per row.
 ///
@@ -171,12 +171,13 @@ impl FileList {
     ///
     /// - `Corrupt` or `Truncated` for invalid CSV or JSON, a CSV row with a different number of cells,
     ///   and a row without a path.
-    /// - `InvalidArgument` if a column of the options or the path column is missing, and for duplicate field
-    ///   names.
+    /// - `InvalidArgument` if a CSV header lacks a column of the options or the path column, and
+    ///   for duplicate CSV column names.
     /// - `InvalidArgument` for a CSV list without a header but with more than two columns.
     /// - `InvalidArgument` for labels that are neither all integers nor all names.
-    /// - `NotFound` for an empty list.
-    /// - `LimitExceeded` for a list above [`FileListOptions::max_bytes`].
+    /// - `NotFound` for a list without rows.
+    /// - `LimitExceeded` for a list above [`FileListOptions::max_bytes`], and for a CSV row with
+    ///   more than 10,000 cells.
     pub fn parse(
         text: impl Into<Bytes>,
         format: ListFormat,

@@ -42,7 +42,8 @@ impl FileListOptions {
         self
     }
 
-    /// Sets the maximum size of a list, in bytes, up to 4 GiB. Default: 1 GiB.
+    /// Sets the maximum size of a list, in bytes, which must be below 4 GiB (larger values count as
+    /// 4 GiB − 1). Default: 1 GiB.
     #[must_use]
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;

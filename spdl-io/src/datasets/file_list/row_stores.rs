@@ -69,7 +69,7 @@ impl Route {
 
 #[async_trait]
 impl Fetcher for RowStores {
-    /// The capabilities that all stores share.
+    /// None, because the stores may differ in their capabilities.
     fn capability(&self) -> Capability {
         Capability::default()
     }

@@ -46,7 +46,8 @@ pub enum CachePolicy {
     /// the names, so all ranks and later runs prefer the same entries.
     #[default]
     StableSubset,
-    /// Keeps the most recently used entries (LRU), for data with a skewed access pattern.
+    /// Keeps the most recently used entries (LRU), for data with a skewed access pattern. On disk,
+    /// the order is approximate: the oldest of at least 64 candidates is evicted.
     Recent,
 }
 
@@ -137,7 +138,7 @@ impl CacheBuilder {
         self
     }
 
-    /// Opens the cache and scans its folder.
+    /// Opens the cache. If no other process uses the folder, scans it.
     ///
     /// # Errors
     /// `InvalidArgument` if neither memory nor folder is set, or if the folder contains files that
@@ -223,7 +224,7 @@ impl Cache {
     /// Stores bytes under a name if the policy admits them. Completes after the write.
     ///
     /// Never fails. Failed writes, for example on a full disk, are counted in
-    /// [`unwritten`](CacheStatistics::unwritten).
+    /// [`unwritten`](CacheStatistics::unwritten), unless no thread can be started.
     pub async fn put(&self, name: &[u8], bytes: &Bytes) {
         self.put_version(name, None, bytes).await;
     }

@@ -72,7 +72,7 @@ impl RequestLimits {
     }
 
     /// Counts a new request. Returns the time after which it is late, or `None` if too few
-    /// latencies are known.
+    /// latencies are known or hedging is disabled.
     pub(super) fn begin(&mut self) -> Option<Duration> {
         self.hedge_tokens = (self.hedge_tokens + self.hedge_share).min(MAX_HEDGE_TOKENS);
         self.hedge_delay()

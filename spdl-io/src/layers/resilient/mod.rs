@@ -50,27 +50,28 @@ use crate::fetch::{
 ///
 /// - **Retries** transient failures ([`ErrorKind::is_transient`]) and `Corrupt` responses, with
 ///   exponential backoff and full jitter, and at least the delay of `Retry-After`. The number of
-///   attempts and the time are limited. All reads share a token bucket of retries, which bounds
-///   the additional load on a failing store.
+///   attempts and the time are limited. All reads of a fetcher and its clones share a token bucket
+///   of retries, which bounds the additional load on a failing store.
 /// - **Fails fast if the store has never responded**: if the connection is refused or the host name
-///   does not exist, retries end 2 s after the first such failure. A
+///   does not exist, the retries of a read end 2 s after its first such failure. A
 ///   [callback](Resilient::on_unreachable) reports the first failure to reach such a store. A store
 ///   that has responded before gets the full retry time, because it may be restarting.
-/// - **Resumes** an interrupted body at the last byte received, if the inner fetcher supports
-///   ranges and versions. Otherwise the read restarts, and repeated bytes are dropped.
+/// - **Resumes** an interrupted body after the last byte received, if the inner fetcher supports
+///   ranges and reports the version of the object. Otherwise the received bytes are dropped, and
+///   the read restarts.
 /// - **Cancels and retries stalled requests**, which by default receive fewer than 1024 bytes in
 ///   2 s. The duration of a read that makes progress is not limited.
 /// - **Hedges** late requests, whose first byte takes longer than the 95th percentile of recent
-///   requests: one or two hedged requests are sent, and the first response is used. By default, at
-///   most 5 % of all requests are hedged requests. No hedged requests are sent while many requests
-///   are late or fail.
+///   requests and than 1.5 times their median: one or two hedged requests are sent, and the first
+///   response is used. By default, at most 5 % of all requests are hedged requests. No hedged
+///   requests are sent while many requests are late or fail.
 /// - **Coalesces** nearby ranges ([`read_ranges`](Fetcher::read_ranges)).
-/// - **Checks** that a body has the announced length, and that the object does not change between
-///   attempts. A change fails with `Changed`, which is not retried.
+/// - **Checks** that a body has the announced length, and that its version, if known, does not
+///   change between attempts. A change fails with `Changed`, which is not retried.
 ///
 /// The final error has the kind of the last failure. If the call was retried, the source of the
-/// error is an [`Attempts`]. A stream from [`open`](Fetcher::open) that cannot be resumed ends with
-/// an error.
+/// error is an [`Attempts`]. A stream from [`open`](Fetcher::open) that has returned chunks and
+/// cannot be resumed ends with an error.
 ///
 /// If a store announces a wrong length and sends a body of that length, the error is not detected.
 ///
@@ -128,7 +129,8 @@ pub struct ResilientStatistics {
     pub retries: u64,
     /// Attempts that resumed a body.
     pub resumed: u64,
-    /// Attempts that timed out: no response, or too few bytes, within the stall timeout.
+    /// Attempts that timed out: no connection in time, or no response or too few bytes within the
+    /// stall timeout.
     pub stalls: u64,
     /// Hedged requests.
     pub hedges: u64,
@@ -138,7 +140,7 @@ pub struct ResilientStatistics {
     pub changed: u64,
     /// Calls that returned an error to the caller.
     pub failed: u64,
-    /// Bytes received, including dropped ones.
+    /// Bytes received, including dropped ones, but without those of the slower of hedged requests.
     pub bytes: u64,
     /// Bytes received and dropped: of attempts that could not be resumed, and of gaps between
     /// coalesced ranges.
@@ -203,8 +205,8 @@ impl Resilient {
 
     /// Sets a callback for a store that is unreachable and has never responded.
     ///
-    /// `listener` is called once, with the first error, before the retry. Only the first listener
-    /// of a fetcher and its clones is used.
+    /// `listener` is called once, with the first error that is retried, before the retry. Only the
+    /// first listener of a fetcher and its clones is used.
     #[must_use]
     pub fn on_unreachable(self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.state.reachability.set_listener(Box::new(listener));
@@ -234,7 +236,8 @@ impl Resilient {
         Reading::new(state, inner, key.clone(), request, largest)
     }
 
-    /// Retries `call` until it succeeds. Each attempt is limited by the stall timeout.
+    /// Retries `call` until it succeeds or a limit is reached. The stall timeout limits each
+    /// attempt.
     ///
     /// `contacts_store`: whether success proves that the store is reachable.
     async fn with_retries<T>(

@@ -53,8 +53,8 @@ impl Default for ResilientOptions {
 }
 
 impl ResilientOptions {
-    /// Sets the number of consecutive failures after which a read fails, at least 1. Receiving
-    /// 1 MiB since the last failure, or the end of the object, resets the count. Default: 10.
+    /// Sets the number of consecutive failures after which a read fails, at least 1. Receiving 1
+    /// MiB after a failure, or an entry of a listing, resets the count. Default: 10.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
@@ -95,16 +95,17 @@ impl ResilientOptions {
         self
     }
 
-    /// Sets the number of tokens that each successful read adds, at least 0. This number bounds the
-    /// ratio of retries to reads in the long run. Default: 0.5.
+    /// Sets the number of tokens that each successful read adds, at least 0. In the long run, this
+    /// number bounds the ratio of retries to reads, apart from the
+    /// [`tokens_per_second`](ResilientOptions::tokens_per_second). Default: 0.5.
     #[must_use]
     pub fn tokens_per_success(mut self, tokens: f64) -> Self {
         self.tokens_per_success = tokens;
         self
     }
 
-    /// Sets the number of tokens added per second, above 0: the rate of retries while no read
-    /// succeeds. Default: 1.
+    /// Sets the number of tokens added per second, above 0: the rate of retries if the bucket is
+    /// empty and no read succeeds. Default: 1.
     #[must_use]
     pub fn tokens_per_second(mut self, tokens: f64) -> Self {
         self.tokens_per_second = tokens;
@@ -148,8 +149,8 @@ impl ResilientOptions {
         self
     }
 
-    /// Sets the maximum size of a coalesced range in bytes. Longer ranges are read separately.
-    /// Default: 8 MiB.
+    /// Sets the maximum size of a coalesced range in bytes. A longer range is coalesced only with
+    /// ranges that lie within it. Default: 8 MiB.
     #[must_use]
     pub fn range_limit(mut self, bytes: u64) -> Self {
         self.range_limit = bytes;

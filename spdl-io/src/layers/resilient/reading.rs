@@ -47,8 +47,8 @@ pub(super) struct Reading {
     request: ReadRequest,
     /// Offset of the next byte.
     next: u64,
-    /// Offset after the last byte, once the first attempt has started. `None` if the inner fetcher
-    /// does not report the size.
+    /// Offset after the last byte: the end of the request, or else the size in the response. `None`
+    /// if neither is known.
     end: Option<u64>,
     size: Option<u64>,
     version: Option<Arc<str>>,
@@ -492,7 +492,7 @@ const LATENCY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const MIN_TOKEN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Returns the number of bytes that are available without waiting. Returns `None` at the end of the
-/// body, or if no bytes have arrived.
+/// body, after an error, or if no bytes have arrived.
 fn pending_bytes(body: &mut Body) -> Option<usize> {
     match body.pieces.next().now_or_never() {
         Some(Some(Ok(more))) => Some(more.len()),

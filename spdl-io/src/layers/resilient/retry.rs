@@ -55,7 +55,7 @@ pub struct Attempts {
 
 impl Attempts {
     /// Returns the attempts of an error of a [`Resilient`](crate::Resilient) fetcher. `None` if the
-    /// call was not retried.
+    /// first failure was not retryable, or if only one attempt is allowed.
     pub fn of(error: &Error) -> Option<&Attempts> {
         std::error::Error::source(error)?.downcast_ref()
     }
@@ -87,8 +87,8 @@ impl Attempts {
     }
 }
 
-/// Lists each distinct reason with its first time. Empty if all attempts have the same reason,
-/// which is that of the final error.
+/// Lists each distinct reason with its first time. Empty if all listed attempts have the same
+/// reason, which is usually that of the final error.
 impl fmt::Display for Attempts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reasons = self.reasons();

@@ -46,16 +46,18 @@ const MAX_COALESCED_BYTES: u64 = 1 << 20;
 ///
 /// On Linux, files below 256 KiB, and ranges of up to 256 KiB in total, are read on the calling
 /// thread if they are in the page cache of a local file system. Such a read takes less time than a
-/// switch between threads. All other reads run on I/O threads named `spdl-io-N`. These threads
-/// start on demand, up to [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) or the given number,
-/// and end after 10 s without work. Any executor can poll the futures.
+/// switch between threads. After a miss, up to 1,024 reads do not try the page cache. Streams
+/// ([`open`](Fetcher::open)) and all other reads run on I/O threads named `spdl-io-N`. These
+/// threads start on demand, up to [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) or the given
+/// number, and end after 10 s without work. Any executor can poll the futures.
 ///
-/// Up to 16 files stay open after partial reads. If the process reaches its limit of open files,
-/// the fetcher closes these files. A read then waits up to 2 s for a free descriptor, and otherwise
-/// fails with `Unavailable`.
+/// On Linux, up to 16 files stay open after partial reads. If the process reaches its limit of open
+/// files, the fetcher closes these files. A read then waits for a free descriptor, and fails with
+/// `Unavailable` after 2 s.
 ///
-/// Dropping the fetcher cancels queued reads and joins the threads. If a read does not return
-/// within 200 ms, for example from a disconnected network share, its thread is detached.
+/// Dropping the fetcher and all its streams cancels queued reads and joins the threads. If a read
+/// does not return within 200 ms, for example from a disconnected network share, its thread is
+/// detached.
 ///
 /// Buffers of 4 KiB to 1 MiB are recycled. At most 8 MiB of them stay allocated while unused.
 /// Ranges at most 4 KiB apart are read together, up to 1 MiB. Their memory is released when all
@@ -70,8 +72,8 @@ const MAX_COALESCED_BYTES: u64 = 1 << 20;
 /// the body ends with `Changed`.
 ///
 /// Listings are recursive and sorted, and include hidden files. They follow symbolic links to
-/// folders, except in loops. More than 8 nested links, and more than 100,000 links to folders that
-/// other links already reach, fail with `LimitExceeded`. The whole listing is collected before the
+/// folders, except in loops. More than 8 nested links, and more than 100,000 repeated visits of
+/// folders through links, fail with `LimitExceeded`. The whole listing is collected before the
 /// stream yields its first entry.
 ///
 /// ```
@@ -104,8 +106,8 @@ impl LocalFetcher {
 
     /// Creates a fetcher with up to `max_threads` I/O threads, at least 1 (0 counts as 1).
     ///
-    /// The number bounds the concurrent reads. Values above the default help on network file
-    /// systems, where each read has a high latency.
+    /// The number bounds the concurrent reads on I/O threads. Values above the default help on
+    /// network file systems, where each read has a high latency.
     pub fn with_threads(max_threads: usize) -> Self {
         LocalFetcher {
             threads: Arc::new(IoThreads::new("spdl-io", max_threads, LINGER)),

@@ -46,14 +46,15 @@ pub(crate) struct FileStamp {
 /// The outcome of a non-blocking read.
 enum ReadOutcome<T> {
     Read(T),
-    /// The request exceeds the size limit. It does not count as a miss.
+    /// The file is not below the size limit. The outcome does not count as a miss.
     TooLarge,
     /// The read would block, or the file is not supported.
     Missed,
 }
 
 impl PageCacheReader {
-    /// Reads a whole file of at most `max_bytes`. Returns `None` if an I/O thread must read it.
+    /// Reads a whole file that is smaller than `max_bytes` and than [`MAX_BYTES`]. Returns `None`
+    /// if an I/O thread must read it.
     pub(crate) fn whole(&self, key: &Key, max_bytes: u64, buffers: &ReadBuffers) -> Option<Bytes> {
         self.attempt(|| self.files.whole(key, max_bytes.min(MAX_BYTES), buffers))
     }

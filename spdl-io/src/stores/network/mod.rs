@@ -55,7 +55,8 @@ pub(crate) fn client(options: &SourceOptions, is_local: bool) -> Result<reqwest:
     })
 }
 
-/// Cache of clients, one per set of options. Each client keeps a pool of connections per server.
+/// Cache of clients. Each set of options has one client for this machine and one for other servers.
+/// Each client keeps a pool of connections per server.
 ///
 /// Creating a client takes longer than a request.
 #[derive(Clone, Default)]

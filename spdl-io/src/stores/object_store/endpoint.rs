@@ -28,8 +28,8 @@ fn variables(scheme: &str) -> Variables {
 /// Checks the endpoint of a store: that of the options, or else those of the environment.
 ///
 /// # Errors
-/// `InvalidArgument` if the endpoint is not a valid URL, or uses plain HTTP to another machine
-/// without permission.
+/// `InvalidArgument` if the endpoint is not a valid URL, holds a user name, password or query, or
+/// uses plain HTTP to another machine without permission.
 pub(super) fn check(
     scheme: &str,
     options: &SourceOptions,

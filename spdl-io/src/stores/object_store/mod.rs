@@ -45,9 +45,9 @@ const CONCURRENT_RANGES: usize = 8;
 /// [`new`](ObjectStoreFetcher::new) accepts any store of the crate `object_store`. Disable the
 /// retries of that store if a [`Resilient`](crate::Resilient) layer is above it.
 ///
-/// The version of an object is its `ETag`. Object names with empty, `.` or `..` segments, or with a
-/// leading or trailing `/`, are not supported. Listings omit objects whose name is the listed
-/// folder itself.
+/// The version of an object is its `ETag`. Object names that are not UTF-8, that contain control
+/// characters or empty, `.` or `..` segments, or that begin or end with `/`, are not supported.
+/// Listings omit objects whose name is the listed folder itself.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -225,7 +225,7 @@ impl ObjectStoreFetcher {
         Error::new(kind, self.scrub(causes(&error)))
     }
 
-    /// Removes secrets from the message of another crate.
+    /// Removes secrets of more than 3 bytes from the message of another crate.
     fn scrub(&self, text: String) -> String {
         scrub(text, &self.secrets)
     }
