@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The result of every fallible call in the workspace.
+/// The result of a fallible call; its error type is [`Error`] unless `E` is given.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The kind of a failure, for programs to match on.
@@ -35,13 +35,13 @@ pub enum ErrorKind {
     Changed,
     /// The input is valid, but this build or codec does not support it.
     Unsupported,
-    /// The input exceeds a limit of pixels, bytes, frames, ratio or depth.
+    /// An input, an item or a batch exceeds a limit, for example of pixels, frames or memory.
     LimitExceeded,
     /// An argument is invalid, or arguments are inconsistent.
     InvalidArgument,
     /// A stage or other code of the user panicked. The message contains the panic message.
     Panicked,
-    /// The pipeline was stopped while the operation was in flight.
+    /// The pipeline has ended, or was stopped while the operation was in flight.
     Stopped,
     /// A stage or source written by the user returned this error.
     User,

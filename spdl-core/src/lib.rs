@@ -8,13 +8,13 @@
 //! A pipeline consists of a [`Source`] and a chain of stages, with a bounded queue after each. A
 //! [`Pipeline`] is an iterator and can be converted to a stream. All stages run concurrently:
 //!
-//! * A [`Stage`] computes, on a pool of worker threads that all such stages share.
+//! * A [`Stage`] computes, by default on a pool of worker threads that all such stages share.
 //! * A [`Fill`] computes and writes its result into a slot of a [`Batch`].
 //! * An [`AsyncStage`] waits for a network or a disk, with many items in flight on a [`Runtime`].
 //!
-//! This crate opens no files, decodes no media and needs no async runtime. `spdl-io`, `spdl-media`
-//! and `spdl-cuda` implement its traits, and other crates can implement them too. See the
-//! [glossary] for all terms.
+//! This crate reads no data sets from files, decodes no media and needs no async runtime of another
+//! crate. `spdl-io`, `spdl-media` and `spdl-cuda` implement its traits, and other crates can
+//! implement them too. See the [glossary] for all terms.
 //!
 //! ```
 //! use spdl_core::{

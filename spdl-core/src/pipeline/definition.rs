@@ -121,8 +121,8 @@ impl fmt::Display for Construct {
 ///
 /// `Display` prints a tree from the source to the consumer. Each stage has its kind, input and
 /// output types, settings, and the line of the program that adds it. With feature `serde`, a
-/// definition can be serialized, for example as JSON. A definition contains only the names of
-/// functions and types, so a pipeline cannot be built from it.
+/// definition can be serialized, for example as JSON. A definition contains settings and names, but
+/// no functions, so a pipeline cannot be built from it.
 ///
 /// ```
 /// use spdl_core::pipeline::{Construct, Definition, StageDefinition};
@@ -159,19 +159,21 @@ pub struct Definition {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PipelineSettings {
-    /// The seed of all random numbers.
+    /// The seed of the random numbers of stages and merges. Samplers have separate seeds.
     pub seed: Setting<u64>,
     /// The epochs to run. The end is `u64::MAX` for an endless pipeline.
     pub epochs: Setting<Range<u64>>,
-    /// Order in which stages emit their outputs.
+    /// Order in which stages emit their outputs, unless a stage has a separate order.
     pub order: Setting<Order>,
-    /// Failure policy.
+    /// Failure policy of the stages without a separate policy.
     pub on_error: Setting<OnError>,
-    /// Maximum number of finished items that wait for the consumer.
+    /// Maximum number of finished items that wait for the consumer. If no value was set, 2: the
+    /// minimum of the [automatic value](crate::PipelineBuilder::prefetch).
     pub prefetch: Setting<usize>,
     /// Number of worker threads of the CPU pool.
     pub threads: Setting<usize>,
-    /// Other settings by name: memory budget, executor, hooks, recorded or replayed order.
+    /// Other settings that were made, by name: for example memory budget, executor, hooks, shard,
+    /// recorded or replayed order.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeMap::is_empty"))]
     pub more: BTreeMap<String, Setting<String>>,
 }
@@ -190,16 +192,18 @@ pub struct StageDefinition {
     pub input: Option<String>,
     /// Type of the outputs, without module paths.
     pub output: String,
-    /// Maximum number of items processed concurrently. `None` if it is not a setting of the stage.
+    /// Maximum number of items processed concurrently; the initial number for an async stage that
+    /// sets none. `None` for any other stage that sets none, and for stages that aggregate.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub concurrency: Option<Setting<usize>>,
-    /// Order in which the stage emits its outputs.
+    /// Order that the options of a CPU stage set. `None` for other stages, and if no order is set.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub order: Option<Setting<Order>>,
-    /// Failure policy of the stage.
+    /// Failure policy that the stage's options set. `None`: the policy of the pipeline.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub on_error: Option<Setting<OnError>>,
-    /// Capacity of the queue after the stage, in items.
+    /// Capacity of the queue after the stage, in items. If the stage's options set no capacity, 256
+    /// for a source, and `None` for other stages.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub queue: Option<Setting<usize>>,
     /// Retry settings; `None`: no retries.
@@ -209,7 +213,7 @@ pub struct StageDefinition {
     /// runtime or on an executor.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub dedicated_threads: Option<usize>,
-    /// Whether the outputs of the stage count toward the memory budget.
+    /// Whether the stage is a fill, or [`measured`](crate::PipelineBuilder::measured) follows it.
     #[cfg_attr(feature = "serde", serde(default))]
     pub measured: bool,
     /// Other settings by name, such as a batch size or a merge policy.

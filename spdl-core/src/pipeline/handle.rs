@@ -31,7 +31,8 @@ use crate::sync::{MODELLED, Mutex, ThreadEnd, ThreadEndGuard, thread};
 const MAX_RUN: usize = 64;
 /// Target time in which the consumer uses the items of one run.
 const RUN_TIME: Duration = Duration::from_micros(20);
-/// The last queue holds as many items as are delivered in this time, if no prefetch is set.
+/// If no prefetch is set, the last queue holds as many items as are delivered in this time, within
+/// its bounds.
 const PREFETCH_TIME: Duration = Duration::from_millis(1);
 /// Upper bound of the automatic prefetch.
 const MAX_PREFETCH: usize = 256;
@@ -43,12 +44,12 @@ const POLLS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 /// A running pipeline, created by [`PipelineBuilder::build`](crate::PipelineBuilder::build).
 ///
 /// A pipeline is an [`Iterator`] of results. [`into_stream`](Self::into_stream) converts it to a
-/// [`Stream`]. The first call of `next` starts the work.
+/// [`Stream`]. The first request for an item, or [`start`](Self::start), starts the work.
 ///
 /// The iterator returns `None` after every sample was delivered, dropped by the failure policy,
-/// filtered out or left out (for example, of an incomplete batch). The [`Statistics`] count each
-/// outcome. If the pipeline fails, the iterator returns the results that were finished before, then
-/// one error, then `None`.
+/// filtered out or left out (for example, of an incomplete batch), and after [`stop`](Self::stop).
+/// The [`Statistics`] count each outcome. If the pipeline fails, the iterator returns the results
+/// that were finished before, then one error, then `None`.
 ///
 /// # Dropping
 /// A pipeline may be dropped at any time. Dropping wakes all waiting threads and tasks and joins
@@ -56,9 +57,10 @@ const POLLS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 /// runtime of the caller end at their next poll.
 ///
 /// # Fork
-/// The threads belong to the process that started them. In a forked child process, `next` returns
-/// the items that were already taken from the last queue, and then an error. Except for `next`, the
-/// child process may only drop the pipeline.
+/// The threads belong to the process that started them. If a process forks after the start of the
+/// pipeline, `next` in the child process returns the items that were already taken from the last
+/// queue, and then an error. Except for `next`, the child process may only drop the pipeline. A
+/// pipeline that was not started before the fork can be started in the child process.
 pub struct Pipeline<T> {
     output: Arc<Queue<T>>,
     shared: Arc<RunContext>,
@@ -336,7 +338,9 @@ impl<T: Send + 'static> Pipeline<T> {
     /// Waits at most `timeout` for the next item.
     ///
     /// Returns `Pending` after the timeout; no item is lost. Use `next_timeout` if the caller must
-    /// check for signals or other events while it waits.
+    /// check for signals or other events while it waits. The call that finds the end of the
+    /// pipeline also joins the threads, for which only [`set_end_timeout`](Self::set_end_timeout)
+    /// sets a limit.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -412,7 +416,8 @@ impl<T: Send + 'static> Pipeline<T> {
         self.end_timeout = Some(at_most);
     }
 
-    /// Returns the next item if it is ready, otherwise `Pending`.
+    /// Returns the next item if it is ready, otherwise `Pending`. Equals
+    /// [`next_timeout`](Self::next_timeout) with a zero timeout.
     pub fn try_next(&mut self) -> Poll<Option<Result<T>>> {
         self.next_timeout(Duration::ZERO)
     }

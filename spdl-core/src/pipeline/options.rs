@@ -79,9 +79,11 @@ impl StageOptions {
 
     /// Sets how many items the stage processes concurrently; 0 means 1.
     ///
-    /// Default for a CPU stage: the number of worker threads. A stage that aggregates (batch,
-    /// bucket, pack, concat and split, aggregate) always processes one item at a time.
-    /// [`Control`](crate::pipeline::Control) changes the concurrency while the pipeline runs.
+    /// Default for a CPU stage: the number of worker threads, the number of
+    /// [dedicated](Self::dedicated) threads, or the parallelism of its [executor](Self::executor).
+    /// A stage that aggregates (batch, bucket, pack, concat and split, aggregate) always processes
+    /// one item at a time. An upload stage starts with 1. [`Control`](crate::pipeline::Control)
+    /// changes the concurrency while the pipeline runs.
     ///
     /// An async stage starts with 16 items in flight and adapts the number to the measured
     /// throughput, up to 512. If the queue after the stage is empty for more than 5 % of the time,
@@ -95,8 +97,9 @@ impl StageOptions {
         self
     }
 
-    /// Sets the order of the outputs. Default: the order of the pipeline.
-    /// [`fill`](crate::PipelineBuilder::fill) always keeps its input order.
+    /// Sets the order of the outputs. Default: the order of the pipeline. The order has no effect
+    /// on stages that aggregate, which process one item at a time, and on
+    /// [`fill`](crate::PipelineBuilder::fill), which always keeps its input order.
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
         self.order = Some(order);
@@ -142,7 +145,7 @@ impl StageOptions {
         self
     }
 
-    /// Runs the stage on an executor of the caller.
+    /// Runs the CPU stage on an executor of the caller.
     #[must_use]
     pub fn executor(mut self, executor: Arc<dyn CpuExecutor>) -> Self {
         self.workers = Workers::Executor(executor);
@@ -156,9 +159,11 @@ impl StageOptions {
     ///
     /// The parameter is part of the [definition](crate::pipeline::Definition), and of the
     /// [fingerprint](crate::State::fingerprint) under the name `stage NAME: PARAMETER`. If the
-    /// value changes, `build` rejects the resumed state. If a value is longer than 100 characters,
-    /// its first 82 characters and a hash are stored. A name that the engine uses for the stage,
-    /// such as `size` or `order`, is rejected by [`build`](crate::PipelineBuilder::build).
+    /// value changes, `build` rejects the resumed state, unless the state
+    /// [allows](crate::State::allow_change) the change. If a value is longer than 100 characters,
+    /// the fingerprint contains its first 82 characters and a hash.
+    /// [`build`](crate::PipelineBuilder::build) rejects a name that the fingerprint of the stage
+    /// already contains, such as `size` for a batch stage.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder, StageOptions};

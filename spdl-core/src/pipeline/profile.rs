@@ -15,14 +15,14 @@ use crate::sync::atomic::Ordering;
 
 /// Interval at which a profile checks the progress of a stage.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
-/// A stage without progress for this time has finished.
+/// A stage without progress for this time counts as finished.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Options of [`PipelineBuilder::profile`].
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileOptions {
-    /// Number of items of the source to use, at least 1. Default: 1000.
+    /// Number of items to use from each source, at least 1. Default: 1000.
     pub items: usize,
     /// Concurrencies to measure, in this order, each with an equal part of the items. Default: 32,
     /// 16, 8, 4 and 1.
@@ -61,7 +61,8 @@ pub struct StageProfile {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Number of items processed concurrently. A CPU stage has as many threads.
+    /// Number of items processed concurrently. A stage on the shared worker pool has as many
+    /// threads; dedicated threads and executors keep their number of threads.
     pub concurrency: usize,
     /// Number of items processed. Items that finish while the concurrency changes are not counted.
     pub items: u64,
@@ -72,10 +73,12 @@ pub struct Rate {
 }
 
 impl<T: Send + 'static> PipelineBuilder<T> {
-    /// Measures the throughput of each stage alone at each concurrency.
+    /// Measures the throughput of each stage alone at each concurrency. Sources, merges and zips
+    /// are not measured.
     ///
     /// Each stage processes items that are already in its input queue. `on_stage` is called with
-    /// the result of each stage. The outputs of the pipeline are dropped.
+    /// the result of each stage. The outputs of the pipeline are dropped. If a stage finishes no
+    /// item for 300 ms, the measurement at this concurrency ends.
     ///
     /// Each stage processes each item once, so the items are divided among the concurrencies: set
     /// [`ProfileOptions::items`] large enough. Failed items are dropped, regardless of the failure

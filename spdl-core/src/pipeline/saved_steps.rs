@@ -33,9 +33,9 @@ impl StateSaver {
     /// Iterates over the items of `pipeline`, and passes the state after each item to this saver.
     /// Each item is one step of the training run.
     ///
-    /// The iterator ends when the pipeline ends, or after the current step if `stop` is true. The
-    /// last state is always passed to the saver. [`finish`](StateSaver::finish) waits until this
-    /// state is written.
+    /// The iterator ends when the pipeline ends, or after the current step if `stop` is true.
+    /// Before it returns `None`, it passes the last state to the saver.
+    /// [`finish`](StateSaver::finish) waits until this state is written.
     ///
     /// A step ends when the next item is requested. If the loop exits during a step, a resumed run
     /// delivers the item of this step again.

@@ -9,15 +9,17 @@ use crate::observe::statistics::{Dropped, MAX_DROPPED_LISTED};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A limit on the share of failed items is not checked before this many items were tried.
+/// A limit on the share of failed items is not checked if fewer items were tried.
 const MIN_ITEMS_FOR_SHARE: u64 = 100;
 /// At most this many errors that end the pipeline are recorded.
 const MAX_FATAL: usize = 16;
 
 /// Failure policy of a stage: what to do with an item that fails.
 ///
-/// A batch contains the next item instead of a dropped one, so all batches of an epoch except the
-/// last are full.
+/// A [fatal](Error::is_fatal) error ends the pipeline regardless of the policy. A batch contains
+/// the next item instead of an item that was dropped before, so all batches of an epoch except the
+/// last are full. At most 100,000 dropped items are [listed](crate::Statistics::dropped); all are
+/// counted.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -33,7 +35,7 @@ pub enum OnError {
         at_most: Option<u64>,
     },
     /// A failed item is dropped, counted and listed, up to a share of the items. The share is
-    /// checked at each failure from the 100th item on, and when the stage ends.
+    /// checked at each failure and when the stage ends, but only after 100 items were tried.
     SkipShare {
         /// The maximum of failed items / tried items, in (0, 1]. If several stages share the
         /// policy, failed items is the sum over these stages, and tried items is the largest of

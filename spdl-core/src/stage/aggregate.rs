@@ -11,9 +11,10 @@ const MAX_RESERVED: usize = 65_536;
 
 /// Combines several items into one: a list, a sum, a packed sequence.
 ///
-/// The engine creates an instance for the first item of each epoch and drops it after
-/// [`flush`](Aggregator::flush). Therefore no aggregate contains items of two epochs. One worker at
-/// a time uses an instance.
+/// The engine creates an instance for each epoch, at the latest for the epoch's first item, and
+/// drops it after [`flush`](Aggregator::flush). Therefore no aggregate contains items of two
+/// epochs. After a panic, a new instance continues the epoch. One worker at a time uses an
+/// instance.
 ///
 /// ```
 /// use spdl_core::Result;
@@ -142,8 +143,9 @@ pub trait ExactResume {
     }
 
     /// Sets the size of the part of the first item that earlier aggregates contain: the value of
-    /// [`carry`](Self::carry) in the checkpoint state. The engine calls `resume` before any other
-    /// method, but not if the first item fails upstream in the resumed run.
+    /// [`carry`](Self::carry) in the checkpoint state. If the value is greater than 0, the engine
+    /// calls `resume` before the first item is accumulated. `resume` is not called if the first
+    /// item fails upstream in the resumed run.
     fn resume(&mut self, carry: u64) {
         let _ = carry;
     }

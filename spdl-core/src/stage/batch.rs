@@ -60,7 +60,7 @@ impl BatchLayout {
     ///
     /// The last batch of an epoch may be shorter: see [`drop_last`](Self::drop_last).
     /// [`build`](crate::PipelineBuilder::build) rejects a batch size of 0, a layout without fields,
-    /// and a field whose shape contains 0.
+    /// a field whose shape contains 0, and an array larger than `isize::MAX / 2` bytes.
     pub fn new(batch_size: usize, fields: impl IntoIterator<Item = Field>) -> Self {
         BatchLayout { batch_size, drop_last: false, fields: fields.into_iter().collect() }
     }
@@ -92,8 +92,9 @@ impl BatchLayout {
     /// Maximum number of batches that exist at the same time if `workers` workers fill them.
     ///
     /// The number is ⌈workers / batch size⌉ + 1 batches in assembly, 2 prefetched batches, and the
-    /// batch of the consumer. The number assumes the default
-    /// [prefetch](crate::PipelineBuilder::prefetch).
+    /// batch of the consumer. The number assumes that the fill is the last stage, that queue and
+    /// [prefetch](crate::PipelineBuilder::prefetch) have their defaults, and that the consumer
+    /// holds one batch at a time.
     ///
     /// ```
     /// use spdl_core::{BatchLayout, DType, Field};
@@ -108,7 +109,7 @@ impl BatchLayout {
         written.saturating_add(PREFETCH + 1)
     }
 
-    /// Size in bytes of the [live batches](Self::live_batches): the minimum memory budget.
+    /// Size in bytes of the [live batches](Self::live_batches): a memory budget that fits them all.
     /// `usize::MAX` if the size overflows.
     pub fn live_bytes(&self, workers: usize) -> usize {
         let row = self.fields.iter().try_fold(0usize, |sum, field| {
@@ -151,9 +152,9 @@ impl BatchLayout {
 
 /// A stage that writes its result directly into a slot of a batch.
 ///
-/// Each worker has its own instance, so `&mut self` needs no lock, and an instance may own scratch
-/// memory. The workers call [`fill`](Fill::fill) on different instances concurrently. If `fill`
-/// fails and the failure policy drops the sample, the next sample overwrites the slot.
+/// Only one worker at a time uses an instance, so `&mut self` needs no lock, and an instance may
+/// own scratch memory. The workers call [`fill`](Fill::fill) on different instances concurrently.
+/// If `fill` fails and the failure policy drops the sample, the next sample overwrites the slot.
 pub trait Fill<In>: Send + 'static {
     /// Writes every field of `slot` from `item`.
     ///
@@ -335,12 +336,14 @@ impl Batch {
         self.ids.len()
     }
 
-    /// Whether the batch has no samples. A pipeline never delivers an empty batch.
+    /// Whether the batch has no samples. A [`fill`](crate::PipelineBuilder::fill) stage never emits
+    /// an empty batch.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// The epoch of the samples; a batch never mixes epochs. 0 for an empty batch.
+    /// The epoch of the first sample; 0 for an empty batch. A
+    /// [`fill`](crate::PipelineBuilder::fill) stage never mixes epochs in a batch.
     pub fn epoch(&self) -> u64 {
         self.ids.first().map_or(0, |id| id.epoch)
     }
@@ -390,12 +393,12 @@ impl Batch {
         }
     }
 
-    /// All arrays in the layout's order.
+    /// All arrays, in the order of the layout, or in the order given to [`new`](Self::new).
     pub fn arrays(&self) -> &[Array] {
         &self.arrays
     }
 
-    /// Returns the arrays, in the layout's order.
+    /// Returns the arrays, in the same order as [`arrays`](Self::arrays).
     pub fn into_arrays(self) -> Vec<Array> {
         self.arrays
     }

@@ -148,12 +148,13 @@ impl DeviceBatch {
         self.ids.len()
     }
 
-    /// Whether the batch has no samples. A pipeline never delivers an empty batch.
+    /// Whether the batch has no samples.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// The epoch of the samples; a batch never mixes epochs. 0 for an empty batch.
+    /// The epoch of the first sample; 0 for an empty batch. A batch that was uploaded from a
+    /// [`fill`](crate::PipelineBuilder::fill) stage never mixes epochs.
     pub fn epoch(&self) -> u64 {
         self.ids.first().map_or(0, |id| id.epoch)
     }
@@ -169,12 +170,13 @@ impl DeviceBatch {
         self.arrays.get(at)
     }
 
-    /// All arrays with their names, in the layout's order.
+    /// All arrays with their names, in the order of the uploaded batch, or in the order given to
+    /// [`new`](Self::new).
     pub fn arrays(&self) -> impl Iterator<Item = (&str, &DeviceArray)> {
         self.fields.iter().map(|field| &*field.name).zip(&self.arrays)
     }
 
-    /// Returns the arrays with their names, in the layout's order.
+    /// Returns the arrays with their names, in the same order as [`arrays`](Self::arrays).
     pub fn into_arrays(self) -> impl Iterator<Item = (Arc<str>, DeviceArray)> {
         self.fields.into_iter().map(|field| field.name).zip(self.arrays)
     }
@@ -201,7 +203,7 @@ impl DeviceBatch {
     }
 }
 
-/// Counts only arrays in host memory.
+/// Counts the struct and the arrays in host memory.
 impl Footprint for DeviceBatch {
     fn footprint(&self) -> usize {
         let on_host =

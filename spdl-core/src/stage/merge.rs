@@ -102,8 +102,8 @@ impl MergePolicy for RoundRobin {
 
 /// The [`MergePolicy`] that draws a branch at random for each item, with given weights.
 ///
-/// Branches that have ended are not drawn. The draws depend only on the pipeline's seed, the epoch
-/// and the open branches. To draw items of one data set by weight, use
+/// Branches that have ended are not drawn. The draws depend only on the weights, the pipeline's
+/// seed, the epoch and the open branches. To draw items of one data set by weight, use
 /// [`sampler::Weighted`](crate::source::sampler::Weighted).
 pub struct WeightedMerge {
     weights: Vec<f64>,

@@ -43,10 +43,10 @@ use crate::runtime::Runtime;
 use crate::source::random::{SampleRng, purpose_number};
 use crate::source::sample::SampleId;
 
-/// A step that computes. Each worker has its own instance, so `&mut self` needs no lock.
+/// A step that computes. Only one worker at a time uses an instance, so `&mut self` needs no lock.
 ///
-/// The factory given to the builder creates an instance when a worker first needs one. Instances
-/// move between worker threads and may own scratch memory.
+/// The factory given to the builder creates an instance when a worker finds no unused one, and
+/// after a panic. Instances move between worker threads and may own scratch memory.
 ///
 /// ```
 /// use spdl_core::{Result, Stage, StageContext};
@@ -82,7 +82,9 @@ pub trait Stage<In>: Send + 'static {
     /// Emits buffered outputs at the end of an epoch. The default emits nothing.
     ///
     /// At the end of each epoch, the engine calls `finish` on every instance that processed an item
-    /// of the epoch. The first item of the next epoch is processed after all these calls.
+    /// of the epoch. The first item of the next epoch is processed after all these calls. If a
+    /// stage upstream fails, `finish` may be called before the end of the epoch. If the stage
+    /// itself ends the pipeline, or the consumer stops it, `finish` may not be called.
     ///
     /// # Errors
     /// Any error ends the pipeline. The failure policy does not apply, because no single item failed.
@@ -96,8 +98,9 @@ pub trait Stage<In>: Send + 'static {
     ///
     /// The engine calls `output_bytes` before it processes the item, and only if outputs are
     /// [`measured`](crate::PipelineBuilder::measured). The item waits until the memory budget can
-    /// reserve that many bytes. For `None`, the engine reserves the size of the largest recent
-    /// output.
+    /// reserve that many bytes. If they exceed
+    /// [`largest_item`](crate::PipelineBuilder::largest_item), the item fails. For `None`, the
+    /// engine reserves the size of the largest recent output.
     fn output_bytes(&self, item: &In) -> Option<usize> {
         let _ = item;
         None

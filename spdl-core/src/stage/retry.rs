@@ -150,7 +150,8 @@ impl Attempts {
         self.failures + 1 < self.retry.attempts
     }
 
-    /// Returns the delay before the next attempt, or the error if it is not transient.
+    /// Returns the delay before the next attempt, or the error if it is not transient. Called only
+    /// if another attempt may follow.
     fn failed(&mut self, error: Error, rng: impl FnOnce() -> SampleRng) -> Result<Duration> {
         if !error.kind().is_transient() {
             return Err(self.finally(error));
@@ -185,9 +186,9 @@ impl fmt::Display for Retry {
 
 /// A [`Stage`] or an [`AsyncStage`] that retries each item according to a [`Retry`].
 ///
-/// If all attempts fail, the item fails with the last error. Its message ends with the number of
-/// attempts. For reads from a store, use the fetcher `Resilient` of the crate `spdl-io` instead:
-/// see [`Retry`].
+/// If all attempts fail, the item fails with the last error. If there were several attempts, the
+/// message ends with their number. For reads from a store, use the fetcher `Resilient` of the crate
+/// `spdl-io` instead: see [`Retry`].
 ///
 /// * An [`AsyncStage`] waits on the pipeline's [`Runtime`](crate::Runtime). The item stays in flight.
 /// * A [`Stage`] waits in its worker, which runs downstream stages meanwhile. Outputs of an attempt
@@ -224,7 +225,7 @@ impl fmt::Display for Retry {
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Each worker has its own instance of a [`Stage`]. All instances may share one counter:
+/// Several workers use several instances of a [`Stage`]. All instances may share one counter:
 ///
 /// ```
 /// use spdl_core::observe::Counter;

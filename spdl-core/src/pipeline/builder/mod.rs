@@ -102,11 +102,11 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Creates a pipeline from an iterator, for one epoch.
     ///
-    /// The iterator may block. It runs on a separate thread, which is joined when the pipeline is
-    /// dropped. [`build`](Self::build) fails if more than one [epoch](PipelineBuilder::epochs) is
-    /// set; for several epochs, use a [`Source`]. A [resumed](PipelineBuilder::resume) run reads
-    /// the iterator from its start and skips finished items, so the iterator must yield the same
-    /// items.
+    /// The iterator may block. It runs on a separate thread, which is joined when the pipeline ends
+    /// or is dropped. [`build`](Self::build) fails if more than one
+    /// [epoch](PipelineBuilder::epochs) is set; for several epochs, use a [`Source`]. A
+    /// [resumed](PipelineBuilder::resume) run reads the iterator from its start and skips finished
+    /// items, so the iterator must yield the same items.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;

@@ -39,9 +39,10 @@ use crate::sync::MODELLED;
 pub(super) const SOURCE: &str = "source";
 /// Default capacity of the queue after the source, in items.
 pub(super) const SOURCE_QUEUE: usize = 256;
-/// Default capacity of the queue after a CPU stage, in items.
+/// Minimum of the default capacity of the queue after a CPU stage, in items. Default capacity after
+/// a join.
 pub(super) const CPU_QUEUE: usize = 64;
-/// Default number of items in flight of an async stage.
+/// Default of the initial number of items in flight of an async stage.
 pub(super) const ASYNC_CONCURRENCY: usize = 16;
 
 pub(super) type PlanStep<T> = Box<dyn FnOnce(&mut Plan, OutputSettings<T>) -> BuiltPart<T> + Send>;
@@ -508,7 +509,7 @@ impl Plan {
     }
 
     /// Creates the queue after a stage. The capacity of the last queue is the prefetch depth, but
-    /// at least the stage's concurrency.
+    /// at least the stage's concurrency. For a profile, each queue has room for all source items.
     pub(super) fn queue<T: Send + 'static>(
         &mut self,
         core: &StageCore,

@@ -107,20 +107,23 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self
     }
 
-    /// Sets the seed of all random numbers. Default: 0.
+    /// Sets the seed of the random numbers of stages and merges. Samplers have separate seeds.
+    /// Default: 0.
     pub fn seed(self, seed: u64) -> Self {
         self.set(|settings| settings.seed = Some(seed))
     }
 
     /// Sets the number of threads of the shared worker pool; 0 means 1.
     ///
-    /// Default: the number of CPUs that the process may use, by affinity and cgroup quota.
+    /// Default: the number of CPUs that the process may use, by affinity and cgroup quota. With an
+    /// [`executor`](Self::executor), the default is its parallelism.
     /// [`Control`](crate::pipeline::Control) changes the number while the pipeline runs.
     pub fn threads(self, threads: usize) -> Self {
         self.set(|settings| settings.threads = Some(threads.max(1)))
     }
 
-    /// Runs CPU stages on an executor of the caller. Default: threads of the pipeline.
+    /// Runs CPU stages on an executor of the caller, except stages with dedicated threads or a
+    /// separate executor. Default: threads of the pipeline.
     pub fn executor(self, executor: Arc<dyn CpuExecutor>) -> Self {
         self.set(|settings| settings.executor = Some(executor))
     }
@@ -128,7 +131,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Sets which epochs to run, one after the other.
     ///
     /// Epochs never mix. `0..` runs without end; [`next_epoch`](Pipeline::next_epoch) iterates
-    /// epoch by epoch. An epoch without items ends the run. Default: `0..1`.
+    /// epoch by epoch. An epoch in which the source yields no items is the last one, unless a
+    /// resumed run starts in this epoch. Default: `0..1`.
     pub fn epochs(self, epochs: impl RangeBounds<u64>) -> Self {
         let start = match epochs.start_bound() {
             Bound::Included(&start) => start,
@@ -146,7 +150,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Makes the order of results, and thus the content of every batch, depend only on the source
     /// and the seed. Timing and the number of threads then have no effect on the order.
     ///
-    /// Each stage emits its outputs in input order, unless its options set another order.
+    /// Each stage emits its outputs in input order, unless its options set another order. Such a
+    /// stage, or a merge by [`Arrival`](crate::stage::Arrival), makes the order depend on timing.
     pub fn deterministic(self) -> Self {
         self.set(|settings| settings.order = Some(Order::Input))
     }
@@ -183,11 +188,12 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Sets the memory budget in bytes, for [`measured`](Self::measured) items and for batches.
     ///
-    /// Before a stage processes an item, it waits until the budget has room for the output. The
-    /// stage may [declare](crate::Stage::output_bytes) an upper bound of the output's size.
-    /// Otherwise the size is estimated from the largest recent output, and any excess is counted as
-    /// overdrawn. Other memory is not limited. Default: a quarter of the memory that the process
-    /// may use, including cgroup limits.
+    /// Before a measured stage processes an item, it waits until the budget has room for the
+    /// output. The stage may [declare](crate::Stage::output_bytes) an upper bound of the output's
+    /// size. Otherwise the size is estimated from the largest recent output, and any excess is
+    /// counted as overdrawn. A stage that aggregates does not wait: an aggregate takes over the
+    /// reservations of its items. Other memory is not limited. Default: a quarter of the memory
+    /// that the process may use, including cgroup limits.
     pub fn memory(self, bytes: usize) -> Self {
         self.set(|settings| settings.memory = Some(bytes))
     }
@@ -196,8 +202,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     ///
     /// Each measured stage leaves this much of the budget free for each measured stage downstream.
     /// An item whose stage declares a larger size fails with `LimitExceeded`. Default: the budget
-    /// divided by twice the number of measured stages, or the size of the largest batch if that is
-    /// larger.
+    /// divided by twice the number *n* of measured stages. If the largest batch is larger, but at
+    /// most the budget divided by *n*, the default is the size of this batch.
     pub fn largest_item(self, bytes: usize) -> Self {
         self.set(|settings| settings.largest_item = Some(bytes))
     }
@@ -208,7 +214,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.buffers = Some(pool))
     }
 
-    /// Sets the runtime that polls the source and async stages.
+    /// Sets the runtime that polls async stages, merges, background tasks and sources. An iterator
+    /// source runs on a separate thread instead.
     ///
     /// Default: a dedicated [`ThreadRuntime`](crate::runtime::ThreadRuntime). If the runtime drops
     /// a task, for example at its shutdown, the pipeline ends with an error of kind `Stopped`.
@@ -224,8 +231,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Calls `listener` every `interval` with the statistics of the interval.
     ///
-    /// The last call, at the end of the pipeline, covers the time since the previous call. The
-    /// listener must return quickly, because it runs on the runtime that polls async stages.
+    /// The last call, at the end of the pipeline, covers the time since the previous call. This
+    /// call is omitted if the pipeline was not started, or if a thread has not ended in time. The
+    /// listener must return quickly, because it runs on the runtime that polls async stages. If the
+    /// listener panics while the pipeline runs, the pipeline ends with an error.
     pub fn every(
         self,
         interval: Duration,
@@ -276,7 +285,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// differ from the earlier run. Failures of the earlier run do not count toward the limits of
     /// [`on_error`](Self::on_error).
     ///
-    /// [`build`](Self::build) fails if the state belongs to another seed, source or graph.
+    /// [`build`](Self::build) fails if the state belongs to another seed, source or graph, unless
+    /// the state [allows](State::allow_change) each change.
     pub fn resume(self, state: State) -> Self {
         self.set(|settings| settings.resume = Some(state))
     }
@@ -377,13 +387,15 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         .build()
     }
 
-    /// Builds the pipeline. No work starts until the first item is requested.
+    /// Builds the pipeline. No work starts until the first item is requested, or until
+    /// [`Pipeline::start`] is called.
     ///
     /// # Errors
     /// `InvalidArgument` for a duplicate name, an invalid setting, or a state of another pipeline.
     /// `LimitExceeded` if a batch does not fit in the memory budget. `Unsupported` if a pipeline of
     /// several sources is resumed, or a setting is not supported. Any error of the first instance
-    /// of a [`fill`](Self::fill) stage.
+    /// of a [`fill`](Self::fill) stage that is created here, and any error of
+    /// [`MergePolicy::check`](crate::stage::MergePolicy::check).
     pub fn build(mut self) -> Result<Pipeline<T>> {
         let definition = self.definition();
         let threads = self.settings.threads();

@@ -52,8 +52,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         }
     }
 
-    /// Adds a CPU stage. `factory` creates an instance for each worker that runs the stage. An
-    /// error of `factory` ends the pipeline.
+    /// Adds a CPU stage. `factory` creates an instance when a worker finds no unused one, and after
+    /// a panic. An error of `factory` ends the pipeline.
     #[track_caller]
     pub fn stage<S: Stage<T>>(
         self,
@@ -420,10 +420,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Adds a stage that writes samples into the slots of batches.
     ///
     /// Samples have input order in the batches. The next sample takes the slot of a dropped sample,
-    /// so only the last batch of an epoch may be incomplete. Batches count in the memory budget
-    /// until they are delivered.
+    /// so only the last batch of an epoch may be incomplete. A batch counts in the memory budget
+    /// until the next stage has processed it, or until it is delivered.
     ///
-    /// `factory` creates an instance for each worker that runs the stage. Each new instance
+    /// `factory` creates an instance when a worker finds no unused one. Each new instance
     /// [validates](Fill::check_fields) the fields of the layout. [`build`](Self::build) creates the
     /// first instance. Exception: a stage with [dedicated threads](StageOptions::dedicated) creates
     /// all instances on these threads.
@@ -514,7 +514,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Counts the outputs of the last added stage in the memory budget, by their [`Footprint`].
     ///
     /// An output counts from its creation until the next stage has processed it, or until it is
-    /// delivered. Batches of [`fill`](PipelineBuilder::fill) are always counted.
+    /// delivered. If the next stage aggregates, an output counts until its aggregate is processed
+    /// or delivered. Batches of [`fill`](PipelineBuilder::fill) are always counted.
     pub fn measured(self) -> Self
     where
         T: Footprint,

@@ -58,7 +58,8 @@ impl Bucketing {
     /// `buckets` buckets by length, with logarithmically spaced boundaries.
     ///
     /// The first bucket has lengths up to `first`. The last bucket has all lengths above `last`.
-    /// All buckets but the first and the last have the same maximum share of padding.
+    /// All buckets but the first and the last have the same maximum share of padding. If `buckets`
+    /// is 2, `last` is ignored; if `buckets` is less than 2, one bucket has all lengths.
     ///
     /// ```
     /// # use spdl_core::stage::Bucketing;
@@ -101,7 +102,8 @@ impl Bucketing {
         Bucketing { sizes: sizes.into_iter().collect(), ..self }
     }
 
-    /// Maximum number of elements of a padded batch: longest length × number of items.
+    /// Maximum number of elements of a padded batch: longest length × number of items. Only the
+    /// separate batches of [`long_items_alone`](Self::long_items_alone) may exceed it.
     ///
     /// A batch is emitted if no further item can fit, or if the next item of its bucket does not
     /// fit. Only buckets by length accept a budget. Lengths are rounded up to integers, at least 1.
@@ -242,10 +244,11 @@ impl<T: Footprint> Footprint for Bucketed<T> {
 
 /// The [`Aggregator`] that batches items of the same bucket.
 ///
-/// A bucketer holds at most buckets × batch size items. With only a [`budget`](Bucketing::budget), a
-/// bucket holds at most `budget` items. At the end of an epoch, incomplete batches are emitted in
-/// the order of the buckets. The [fill rate](Aggregator::fill_rate) of buckets by length is
-/// Σ length / (longest × number of items). Buckets by ratio have no fill rate.
+/// A bucketer holds at most buckets × batch size items. With only a [`budget`](Bucketing::budget),
+/// a bucket holds at most `budget` items. At the end of an epoch, incomplete batches are emitted in
+/// the order of the buckets, or left out with [`drop_last`](Bucketing::drop_last). The [fill
+/// rate](Aggregator::fill_rate) of buckets by length is Σ length / (longest × number of items).
+/// Buckets by ratio have no fill rate.
 ///
 /// ```
 /// use spdl_core::stage::{Aggregator, Bucketer, Bucketing};
