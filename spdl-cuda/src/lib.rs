@@ -33,7 +33,7 @@
 //! # Order of accesses
 //!
 //! A batch is uploaded while the previous training step runs. Streams wait for events on the
-//! device; the host never blocks.
+//! device. An upload blocks the host only to allocate memory.
 //!
 //! ```text
 //!  pinned buffer ──copy stream──► slab ──event──► stream of the consumer ──event──► slab is reused

@@ -83,9 +83,9 @@
 //!
 //! Samples differ from Pillow's `resize` of these pixels by at most one level, for all filters, if
 //! [`ImageTransform::exact`] is set or the format is not JPEG. By default, luma and chroma of a
-//! JPEG are resized separately, and images much larger than the sample are decoded at reduced size.
-//! The PSNR of such a sample against the exact one is at least 40 dB on photographs, or 38 dB with
-//! the area filter.
+//! JPEG are resized separately. With the bilinear, bicubic and Lanczos filters, a JPEG much larger
+//! than the sample is decoded at reduced size. The PSNR of such a sample against the exact one is
+//! at least 40 dB on photographs, or 38 dB with the area filter.
 //!
 //! `Unsupported` is returned for:
 //!
@@ -97,8 +97,11 @@
 //!
 //! # Corrupt and truncated files
 //!
-//! A corrupt image is an error, never grey pixels. The kind is `Truncated`, `Corrupt`,
-//! `Unsupported` or `LimitExceeded`. [`Limits`] are checked before memory is allocated.
+//! If the needed part of an image is corrupt, decoding fails instead of returning grey pixels. The
+//! kind of the error is `Truncated`, `Corrupt`, `Unsupported` or `LimitExceeded`. Corruption
+//! elsewhere in the file may go unnoticed, unless [`ImageTransform::exact`] is set.
+//! [`Limits::strict`] lists the corruption that can be accepted. [`Limits`] are checked before
+//! memory is allocated.
 //!
 //! [`OnTruncated::Partial`] accepts the decoded rows of a truncated file and fills the missing rows
 //! with black:

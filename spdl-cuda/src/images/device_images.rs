@@ -45,8 +45,8 @@ pub struct DeviceImages(ImageOptions);
 impl DeviceImages {
     /// Makes batches of `batch_size` samples, as `transform` defines them.
     ///
-    /// The device decodes JPEGs. The host decodes all other images, with the codecs of the enabled
-    /// features of `spdl-media` and its default limits; see
+    /// The device decodes the JPEGs that nvJPEG supports. The host decodes all other images, with
+    /// the codecs of the enabled features of `spdl-media` and its default limits; see
     /// [`host_decoder`](DeviceImages::host_decoder).
     pub fn new(device: &CudaDevice, transform: ImageTransform, batch_size: usize) -> DeviceImages {
         DeviceImages(ImageOptions {
@@ -63,8 +63,8 @@ impl DeviceImages {
         })
     }
 
-    /// Sets the codecs and limits for images that the device does not decode: other formats, colour
-    /// spaces and coding processes, and JPEGs that nvJPEG rejects.
+    /// Sets the codecs and limits for images that the device does not decode;
+    /// [`FallbackReason`](super::FallbackReason) lists the reasons.
     #[must_use]
     pub fn host_decoder(mut self, codecs: CodecRegistry, limits: Limits) -> Self {
         self.0.host = Some((codecs, limits));
@@ -86,15 +86,15 @@ impl DeviceImages {
         self
     }
 
-    /// The number of images per call of nvJPEG, at least 1. Default: the batch size.
+    /// The maximum number of images per call of nvJPEG, at least 1. Default: the batch size.
     #[must_use]
     pub fn group(mut self, images: usize) -> Self {
         self.0.group = images;
         self
     }
 
-    /// Maximum size in bytes of the pixels per call of nvJPEG; a pixel has 3 bytes. Default: 1/16
-    /// of the device memory.
+    /// Maximum size in bytes of the pixels per call of nvJPEG, unless the call has a single image;
+    /// a pixel has 3 bytes. Default: 1/16 of the device memory.
     ///
     /// A group with more pixels is decoded in parts; so is a group if device memory is exhausted.
     /// If the memory is too small for a single image, the host decodes it and the fallback is
@@ -108,7 +108,9 @@ impl DeviceImages {
         self
     }
 
-    /// Restricts nvJPEG to one backend, for reproducible pixels: see [`NvJpeg`].
+    /// Restricts nvJPEG to one backend, for reproducible pixels: see [`NvJpeg`]. The host decodes
+    /// the images that this backend does not decode; with [`JpegBackend::Host`], it decodes all
+    /// images.
     #[must_use]
     pub fn only(mut self, backend: JpegBackend) -> Self {
         self.0.only = Some(backend);

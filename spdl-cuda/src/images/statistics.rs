@@ -97,7 +97,8 @@ pub struct ImageStatistics {
     /// Number of images that failed: neither the device nor the host decoded them, or device memory
     /// was too small for the pixels that the host decoded.
     pub failed: u64,
-    /// The reason why nvJPEG is missing; `None` if nvJPEG was found or is disabled.
+    /// The reason why nvJPEG is missing; `None` if nvJPEG was found, is disabled, or was not
+    /// searched yet.
     pub missing: Option<String>,
 }
 

@@ -31,11 +31,12 @@ const LIBRARY: &str = "nvJPEG";
 /// The CPU parses the headers. Each image then goes to the hardware backend, if the device has JPEG
 /// engines, or to the hybrid backend, which runs Huffman decoding on the CPU and the remaining
 /// steps on the multiprocessors. The decoder measures the throughput of both with CUDA events, and
-/// distributes the images so that both finish at the same time.
+/// distributes the images that both support so that both finish at about the same time.
 ///
 /// A failed image does not affect the others. Corruption after the header may not be detected; the
-/// pixels of that image are then wrong. [`decode`](NvJpeg::decode) does not wait for the pixels:
-/// consumers wait on [`DecodedJpegs::memory`].
+/// pixels of that image are then wrong. [`decode`](NvJpeg::decode) does not wait for its pixels:
+/// consumers wait on [`DecodedJpegs::memory`]. If too many images are in flight, `decode` waits for
+/// the oldest ones.
 ///
 /// The backends may differ in the last bit of a value, because their inverse DCTs differ. For
 /// reproducible pixels, select one backend with [`only`](NvJpeg::only).

@@ -116,7 +116,8 @@ impl DlpackTensor {
     /// A tensor of this shape that starts at byte `offset` of the memory.
     ///
     /// # Errors
-    /// `InvalidArgument` if the tensor exceeds the memory.
+    /// `InvalidArgument` if the tensor exceeds the memory, or the bits of an element are not a
+    /// multiple of 8.
     pub fn new(
         upload: Arc<Upload>,
         offset: usize,

@@ -21,8 +21,8 @@ use crate::libraries::Search;
 
 /// A CUDA device. Clones share one device: open it once.
 ///
-/// [`upload`](Device::upload) queues a copy on a dedicated stream and returns immediately. After
-/// the first batches, no call blocks the host, and no memory is allocated. Pass
+/// [`upload`](Device::upload) queues a copy on a dedicated stream. After the first batches, uploads
+/// of batches of the same size allocate no memory and do not block the host. Pass
 /// [`buffers`](CudaDevice::buffers) to the pipeline, so that batches are assembled in pinned
 /// memory.
 ///
@@ -123,8 +123,8 @@ impl CudaDevice {
 
     /// The CPUs of the NUMA node of the device, in the numbering of Linux; empty if unknown.
     ///
-    /// Pinned [buffers](CudaDevice::buffers) are allocated on that node. Threads fill the buffers
-    /// fastest if they run on these CPUs: see
+    /// Pinned [buffers](CudaDevice::buffers) are allocated on that node if the process may use one
+    /// of these CPUs. Threads fill the buffers fastest if they run on these CPUs: see
     /// [`StageOptions::pinned`](spdl_core::StageOptions::pinned).
     pub fn near_cpus(&self) -> &[usize] {
         &self.0.near_cpus

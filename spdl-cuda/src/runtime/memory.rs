@@ -17,8 +17,9 @@ use spdl_core::{Error, ErrorKind, Result};
 /// Device memory that holds an array of a batch, or will hold it once a copy in flight completes.
 ///
 /// A consumer makes each of its streams [wait](CudaMemory::wait_on) for the copy, and then uses the
-/// memory on those streams. The host does not wait. After the memory is dropped, the pool reuses it
-/// as soon as these streams have completed the work that they had queued before.
+/// memory on those streams. The host does not wait. After the memory is dropped, the pool can reuse
+/// it: the next write waits, on the device, for the work that these streams had queued before the
+/// drop.
 pub struct CudaMemory {
     device: Arc<DeviceInner>,
     /// `None` only during drop.

@@ -2,7 +2,8 @@
 //!
 //! A slab (block of device memory) returns to the pool when its last owner drops it, even if
 //! kernels of a consumer still read it. The slab then holds events recorded after those kernels,
-//! and the next write waits for the events on the device. The host never waits.
+//! and the next write waits for the events on the device. The host waits only if device memory is
+//! exhausted.
 //!
 //! If all slabs have one size, the pool never holds more slabs than were in use at the same time.
 //! If sizes change, the pool frees idle slabs beyond 17/16 of the peak number of bytes in use.

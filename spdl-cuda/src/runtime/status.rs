@@ -92,7 +92,7 @@ pub fn status(search: &Search) -> Status {
     Status { parts }
 }
 
-/// Returns the number of devices; 0 without a driver.
+/// Returns the number of devices; 0 if the driver is missing or fails.
 pub fn device_count(search: &Search) -> u32 {
     LoadedDriver::load(search).map_or(0, |driver| driver.device_count().unwrap_or(0))
 }

@@ -34,7 +34,8 @@ pub(crate) enum PictureStatus {
 /// A decoder with a fixed configuration, for one video at a time.
 ///
 /// The library writes the surfaces on the stream of the decoder, and all reads are queued on the
-/// same stream. So no surface is overwritten before it is read, and the host does not wait.
+/// same stream. So no surface is overwritten before it is read, and the host does not wait for the
+/// reads.
 pub(crate) struct Decoder {
     handle: NvcuvidHandle,
     config: DecoderConfig,

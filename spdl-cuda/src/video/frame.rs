@@ -10,8 +10,8 @@ use crate::runtime::CudaMemory;
 
 /// A decoded frame in device memory. The copy from the decoder may be in flight.
 ///
-/// The memory holds exactly the display area, even if its sides are odd: its planes in order,
-/// without padding between rows.
+/// The memory holds the planes of the display area in order, without padding between rows. The
+/// display area may have odd sides; the sides of subsampled chroma planes are then rounded up.
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct VideoFrame {

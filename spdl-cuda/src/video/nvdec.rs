@@ -103,7 +103,7 @@ impl NvDec {
         VideoStream::new(&self.0, codec, limits)
     }
 
-    /// Queries the capability of the device. Each combination is queried once.
+    /// Queries the capability of the device, and caches the result for each combination.
     ///
     /// # Errors
     /// `InvalidArgument` if `bits` is not in 8 to 16; errors of the driver.

@@ -25,8 +25,8 @@ use super::session::Session;
 /// frame, and missing pixels are not concealed. An error of `push` or `finish` ends only this
 /// video. Frames that were decoded before can still be taken.
 ///
-/// `push` may block inside nvcuvid until an earlier picture is decoded. No other method blocks:
-/// copies are queued on the device.
+/// `push` and `finish` may block inside nvcuvid until an earlier picture is decoded. No other
+/// method blocks: copies are queued on the device.
 pub struct VideoStream {
     parser: Parser,
     codec: VideoCodec,
@@ -53,9 +53,9 @@ impl VideoStream {
     ///
     /// # Errors
     /// `InvalidArgument` for an empty packet, which changes nothing. Every other error ends the
-    /// video, and all later calls return the same error: `Unsupported` if the device does not
-    /// decode the video, `Corrupt` if its headers are inconsistent, `LimitExceeded`, and errors of
-    /// the driver.
+    /// video, and all later calls of `push` and `finish` return the same error: `Unsupported` if
+    /// the device does not decode the video, `Corrupt` if its headers are inconsistent,
+    /// `LimitExceeded`, and errors of the driver.
     pub fn push(&mut self, packet: &[u8], timestamp: Option<i64>) -> Result<()> {
         self.check()?;
         if packet.is_empty() {

@@ -14,7 +14,7 @@ const CHUNK: u64 = 8;
 const FORMAT: u64 = 40;
 /// The sizes in the chunk `ds64`.
 const LONG_SIZES: u64 = 24;
-/// The maximum number of chunks before the sample data.
+/// The maximum number of chunks up to and including the data chunk.
 const MAX_CHUNKS: usize = 10_000;
 /// The 32-bit size of a chunk that is too long, or whose size was unknown when it was written.
 const UNKNOWN: u64 = 0xFFFF_FFFF;
@@ -150,12 +150,12 @@ impl WavHeader {
     /// of each chunk up to the sample data.
     ///
     /// If the size of the sample data is unknown, as in files written to a pipe, the data extend to
-    /// the end of the file.
+    /// the end of the last complete frame in the file.
     ///
     /// # Errors
-    /// `Truncated` if the file is truncated, even inside the sample data; `Corrupt` if the file is
-    /// not a WAV file, or is inconsistent; `Unsupported` for big-endian files (RIFX);
-    /// `LimitExceeded` for more than 10,000 chunks before the sample data; the errors of `read`.
+    /// `Truncated` if the file is truncated, even inside sample data of known size; `Corrupt` if
+    /// the file is not a WAV file, or is inconsistent; `Unsupported` for big-endian files (RIFX);
+    /// `LimitExceeded` for 10,000 or more chunks before the sample data; the errors of `read`.
     pub fn read(len: u64, mut read: impl FnMut(Range<u64>) -> Result<Bytes>) -> Result<Self> {
         let start = read(0..len.min(START))?;
         let is_long = check_start(&start, len)?;

@@ -133,7 +133,7 @@ impl RandomAffine {
         self
     }
 
-    /// Shear along x by −`degrees` to `degrees`. Default: none.
+    /// Shear along x by −`degrees` to `degrees`, and none along y. Default: no shear.
     #[must_use]
     pub fn shear(self, degrees: f64) -> Self {
         self.shear_between((-degrees, degrees), (0.0, 0.0))

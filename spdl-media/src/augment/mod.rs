@@ -9,8 +9,8 @@
 //! - [`Mixup`] and [`CutMix`] work on whole batches, and so does [`RandomErasing`] as a stage after
 //!   the normalisation.
 //!
-//! Images are interleaved RGB with 8 bits per channel, and keep their size. To write a custom
-//! augmentation, implement [`Augment`].
+//! An [`Augment`] changes interleaved RGB images with 8 bits per channel, and keeps their size. To
+//! write a custom augmentation, implement [`Augment`].
 //!
 //! | file | content |
 //! |---|---|

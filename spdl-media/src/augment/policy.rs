@@ -159,7 +159,8 @@ const MIXED_OPERATIONS: [Operation; 13] = [
 ];
 const GEOMETRIC_AND_TONAL: usize = 9;
 
-/// The maximum magnitudes of a policy. Magnitudes increase from 0 in equal steps.
+/// The maximum magnitudes of a policy. Magnitudes increase from 0 in equal steps, but the threshold
+/// of `Solarize` decreases from 1 to 0, and the bits of `Posterize` decrease.
 struct MagnitudeRange {
     shear: f32,
     /// The maximum translation in pixels, for a side of this length.
@@ -316,7 +317,8 @@ impl RandAugment {
 
     sampling_setters!("Nearest");
 
-    /// The magnitude that index `bin` denotes for an operation, without sign.
+    /// The magnitude that index `bin` denotes for an operation, without sign; `None` if the
+    /// operation has no magnitude.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         STANDARD.magnitude(operation, bin, self.bins, size)
     }
@@ -372,7 +374,8 @@ impl TrivialAugmentWide {
 
     sampling_setters!("Nearest");
 
-    /// The magnitude that index `bin` denotes for an operation, without sign.
+    /// The magnitude that index `bin` denotes for an operation, without sign; `None` if the
+    /// operation has no magnitude.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         WIDE.magnitude(operation, bin, self.bins, size)
     }
@@ -446,7 +449,8 @@ impl AutoAugment {
         &self.policies
     }
 
-    /// The magnitude that index `bin` denotes for an operation, without sign.
+    /// The magnitude that index `bin` denotes for an operation, without sign; `None` if the
+    /// operation has no magnitude.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         STANDARD.magnitude(operation, bin, AutoAugment::BINS, size)
     }
@@ -586,7 +590,8 @@ impl AugMix {
 
     sampling_setters!("Bilinear");
 
-    /// The magnitude that index `bin` denotes for an operation, without sign.
+    /// The magnitude that index `bin` denotes for an operation, without sign; `None` if the
+    /// operation has no magnitude.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         MIX.magnitude(operation, bin, AugMix::BINS, size)
     }

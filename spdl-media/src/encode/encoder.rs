@@ -15,8 +15,8 @@ pub trait ImageEncoder: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// `InvalidArgument` if the number of bytes does not match the size, width or height is 0 or
-    /// exceeds the format's maximum, or an option is out of range; `Unsupported` if the encoder
-    /// library fails.
+    /// exceeds the format's maximum, a BMP file would exceed 4 GiB, or an option is out of range;
+    /// `Unsupported` if the encoder library fails.
     fn encode(&self, pixels: &[u8], size: Size) -> Result<Vec<u8>>;
 
     /// Encodes an image.

@@ -26,10 +26,11 @@ const LABELS: usize = 1;
 
 /// Decodes, crops, resizes, flips, normalises and lays out one image, directly in its batch slot.
 ///
-/// Create one per worker: it keeps decoders and scratch memory. After the largest image, this type
-/// and the JPEG decoder of this crate allocate nothing; some libraries for other formats allocate
-/// per image. Memory for an unusually large image is released after about twenty smaller ones. The
-/// batch must have the [`image_fields`](crate::image_fields) of the same transform.
+/// Create one per worker: it keeps decoders and scratch memory. Once the scratch memory has grown
+/// to the size that the images need, this type and the JPEG decoder of this crate allocate nothing;
+/// some libraries for other formats allocate per image. Scratch memory of more than 32 MiB is
+/// released after about twenty images that need less than a quarter of it. As a [`Fill`], this type
+/// requires a batch with the [`image_fields`](crate::image_fields) of the same transform.
 ///
 /// With [`OnTruncated::Partial`](crate::OnTruncated::Partial), a part of a sample may be black:
 /// [`write`](FillImage::write) returns the valid part, and
@@ -77,9 +78,10 @@ pub struct Written {
     /// The size of the sample.
     pub size: Size,
     /// The rectangle of the sample that shows decoded pixels: the whole sample, unless the file is
-    /// truncated and [`OnTruncated::Partial`](crate::OnTruncated::Partial) is set. The rest
-    /// of the sample is black or blended with black. The rectangle may be empty. Because of
-    /// orientation and flips, it need not be at the top.
+    /// truncated and [`OnTruncated::Partial`](crate::OnTruncated::Partial) is set. Outside the
+    /// rectangle, the missing rows of the image are black or blended with black, before any
+    /// augmentation. The rectangle may be empty. Because of orientation and flips, the rectangle
+    /// need not be at the top.
     pub valid: Rect,
 }
 
@@ -128,8 +130,8 @@ impl FillImage {
 
     /// Sets augmentations that are applied after resize and flips, before normalisation and layout.
     /// The augmentations change the whole sample, including the fill colour around the image. The
-    /// augmentations draw random numbers from the generator of the sample, after the crop has drawn
-    /// its numbers.
+    /// augmentations draw random numbers from the generator of the sample, after the crop and the
+    /// flips.
     ///
     /// ```
     /// use spdl_core::StageOptions;
@@ -188,8 +190,8 @@ impl FillImage {
     /// valid part of the sample.
     ///
     /// # Errors
-    /// The errors of [`Decoder::decode_planes`]; `InvalidArgument` if `sample` has another size or
-    /// data type than the transform.
+    /// The errors of [`Decoder::decode_planes`] and of the augmentations; `InvalidArgument` if
+    /// `sample` has another size or data type than the transform.
     pub fn write(
         &mut self,
         encoded: &[u8],
@@ -207,7 +209,7 @@ impl FillImage {
     /// context. Use this method in a custom [`Fill`] that writes other fields as well.
     ///
     /// Two calls with the same context, for an image and its mask, draw the same crop and flips if
-    /// [`Crop`](crate::Crop), flip probabilities and image sizes are equal.
+    /// [`Crop`](crate::Crop), flip probabilities, upright image sizes and sample sizes are equal.
     ///
     /// # Errors
     /// The errors of [`write`](FillImage::write) and [`check_field`](FillImage::check_field).
@@ -262,8 +264,12 @@ impl FillImage {
         self.transform.is_random()
     }
 
-    /// Resizes the rectangle `crop` of the upright image to the whole `sample`. The crop and
-    /// augmentations of the transform are not used, and pixels outside `crop` have no influence.
+    /// Resizes the rectangle `crop` of the upright image to the whole `sample`, and flips the
+    /// sample horizontally if `mirrored` is set. The crop and flips of the transform, and the
+    /// augmentations, are not used.
+    ///
+    /// Pixels outside `crop` have no influence, with one exception: in a JPEG with subsampled
+    /// chroma or at reduced size, a position at the edge of `crop` may cover pixels outside it.
     ///
     /// # Errors
     /// The errors of [`write`](FillImage::write); `InvalidArgument` if `crop` is not inside the
@@ -293,7 +299,8 @@ impl FillImage {
     ///
     /// # Errors
     /// `InvalidArgument` if `sample` has another size or data type than the transform, or the
-    /// picture contains no part of the crop.
+    /// picture holds none of the [pixels that may influence the sample](Placement::bounds);
+    /// `LimitExceeded` if scratch memory exceeds the limits; the errors of the augmentations.
     pub fn write_picture(
         &mut self,
         picture: &Picture,

@@ -62,17 +62,18 @@ pub use turbojpeg::TurboJpegCodec;
 pub use zune_jpeg::ZuneJpegCodec;
 
 impl CodecRegistry {
-    /// All codecs of this build, one per format.
+    /// The default codec of each format that this build supports.
     ///
     /// The cargo features decide which codecs are included: `jpeg`, `png`, `webp`, `gif`, `bmp`,
     /// `tiff`, `jxl`, `exr`, and `more-formats` for `pnm`, `qoi`, `dds`, `hdr`, `ico`, `farbfeld`
-    /// and `tga`. [`register`](CodecRegistry::register) adds other JPEG decoders.
+    /// and `tga`. The other JPEG codecs are not included: add them with
+    /// [`register`](CodecRegistry::register).
     pub fn with_defaults() -> Self {
         CodecRegistry::with_codecs(all())
     }
 }
 
-/// Decodes one image with all codecs of this build and default limits, and applies its orientation.
+/// Decodes one image with the default codecs and limits, and applies its orientation.
 ///
 /// For many images, one [`Decoder`] is faster.
 ///
@@ -82,8 +83,8 @@ pub fn decode_rgb(encoded: &[u8]) -> Result<Image> {
     Decoder::new(&CodecRegistry::with_defaults(), &Limits::default()).decode_rgb(encoded)
 }
 
-/// All codecs of this build: the most common format first, the format without a file signature
-/// last.
+/// The default codecs of this build: the most common format first, the format without a file
+/// signature last.
 fn all() -> Vec<Arc<dyn ImageCodec>> {
     vec![
         #[cfg(feature = "jpeg")]

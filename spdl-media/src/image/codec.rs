@@ -23,7 +23,8 @@ pub trait ImageCodec: Debug + Send + Sync + 'static {
     /// Whether a file with these first bytes (at most [`SNIFF_BYTES`]) has this format.
     fn sniff(&self, head: &[u8]) -> bool;
 
-    /// Creates a decoder. Called once per worker, and again after a panic.
+    /// Creates a decoder. Each [`Decoder`](crate::Decoder) calls this method for its first image of
+    /// the format, and again after an error of this method or a panic.
     ///
     /// # Errors
     /// Any failure to create the decoder, such as a missing device.
@@ -34,8 +35,8 @@ pub trait ImageCodec: Debug + Send + Sync + 'static {
 ///
 /// Calls are independent; each one receives the whole file. For any input, a decoder returns pixels
 /// or one of these errors: `Truncated` if the data end early, `Corrupt` if they violate the format,
-/// `Unsupported`, `LimitExceeded`. A decoder never invents missing pixels.
-/// [`Decoder`](crate::Decoder) catches panics and creates a new decoder.
+/// `Unsupported`, `LimitExceeded`. A decoder invents no missing pixels, except the black rows of
+/// [`OnTruncated::Partial`]. [`Decoder`](crate::Decoder) catches panics and creates a new decoder.
 pub trait ImageDecoder: Send {
     /// Parses the header only.
     ///
@@ -43,8 +44,8 @@ pub trait ImageDecoder: Send {
     /// The errors that the trait lists. The limits apply to the header as well.
     fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo>;
 
-    /// Decodes the part of the image that `request` selects into `out`, without applying the
-    /// orientation.
+    /// Decodes into `out` the part of the image that `request` selects. The orientation is not
+    /// applied.
     ///
     /// Truncation is detected for every region. Other corruption outside the region may go
     /// unnoticed, unless the request is [`exact`](DecodeRequest::exact). After an error, the
@@ -60,7 +61,7 @@ pub trait ImageDecoder: Send {
         out: PixelsMut<'_>,
     ) -> Result<Decoded>;
 
-    /// Decodes the part of the image that `request` selects into `picture`, in the planes that are
+    /// Decodes into `picture` the part of the image that `request` selects, as the planes that are
     /// cheapest to produce.
     ///
     /// The caller resizes the planes before converting them to RGB. The picture holds the region,
@@ -68,7 +69,7 @@ pub trait ImageDecoder: Send {
     /// by a factor of 2, 4 or 8. The default implementation decodes to RGB.
     ///
     /// # Errors
-    /// The errors of [`decode_into`](Self::decode_into).
+    /// The errors that the trait lists. `InvalidArgument` if the region is not inside the image.
     fn decode_planes(
         &mut self,
         encoded: &[u8],
@@ -121,7 +122,8 @@ pub enum OnTruncated {
     #[default]
     Error,
     /// Return the decoded rows and fill the missing rows with black; [`Decoded::rows_valid`] is the
-    /// number of decoded rows. Fail if no row can be decoded.
+    /// number of decoded rows. Fail if no row can be decoded, or if the codec does not support
+    /// partial images.
     Partial,
 }
 
@@ -140,7 +142,8 @@ impl DecodeRequest {
     }
 
     /// Allows a result that is smaller by a factor of 2, 4 or 8, but not smaller than this size. A
-    /// decoder may ignore the option; [`Decoded`] has the actual size.
+    /// decoder may ignore the option, and [`exact`](Self::exact) overrides it; [`Decoded`] has the
+    /// actual size.
     #[must_use]
     pub fn at_least(mut self, smallest: Size) -> Self {
         self.smallest = Some(smallest);
@@ -224,7 +227,7 @@ pub struct Decoded {
     /// The size of the result, at the top left of the output: the size of the region, or smaller by
     /// a factor of 2, 4 or 8 with [`DecodeRequest::at_least`].
     pub size: Size,
-    /// The number of leading rows that were decoded. Less than the height only with
+    /// The number of leading rows that were decoded. Less than the height of `size` only with
     /// [`OnTruncated::Partial`].
     pub rows_valid: u32,
 }

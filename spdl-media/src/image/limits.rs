@@ -5,8 +5,9 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::geometry::Size;
 use super::pixels::CHANNELS;
 
-/// Limits that a decoder checks from the header, before any allocation.
+/// Limits on the images that a decoder accepts.
 ///
+/// A decoder checks the image size in the header, and memory before each large allocation.
 /// Limits decide which images fail. They never change pixels or the order of samples, so they are
 /// not part of the pipeline fingerprint. A resumed run may raise them.
 ///
@@ -57,7 +58,8 @@ impl Limits {
     }
 
     /// The maximum number of bytes that decoding one image may use: the requested pixels or planes,
-    /// and all scratch memory. Default: 1 GiB.
+    /// and all scratch memory. The RGB pixels of the whole image must fit into this limit too, even
+    /// if only a region is requested. Default: 1 GiB.
     #[must_use]
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
@@ -98,7 +100,7 @@ impl Limits {
     /// - `TurboJpegCodec` and `ZuneJpegCodec` ignore the warnings of their libraries, which invent
     ///   missing pixels.
     ///
-    /// All other corruption, and every truncated file, is an error in either case.
+    /// This setting has no effect on other corruption, or on truncated files.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;

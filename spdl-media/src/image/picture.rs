@@ -124,7 +124,7 @@ impl Picture {
     /// `image`.
     ///
     /// # Errors
-    /// `LimitExceeded` if the allocation fails.
+    /// `InvalidArgument` if `region` has no pixels; `LimitExceeded` if the allocation fails.
     pub fn start_rgb(&mut self, image: Size, region: Rect) -> Result<()> {
         let stride = region.width as usize * CHANNELS;
         let shape = PlaneShape { channels: CHANNELS, area: region, across: 1, down: 1, stride };
@@ -198,7 +198,7 @@ impl Picture {
     /// The interleaved RGB pixels, mutable.
     ///
     /// # Errors
-    /// `InvalidArgument` if the picture is not RGB.
+    /// `InvalidArgument` if the picture is not RGB, or is empty.
     pub fn rgb_mut(&mut self) -> Result<PixelsMut<'_>> {
         if self.color != ColorModel::Rgb {
             let message = format!("cannot use a {:?} picture as interleaved RGB", self.color);

@@ -7,7 +7,8 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::codec::{ImageCodec, SNIFF_BYTES};
 use super::unsupported::unsupported_format;
 
-/// The codecs of a program. The first bytes of a file select the codec, never its name.
+/// The codecs of a program. The first bytes of a file select the codec; the file name has no
+/// influence.
 ///
 /// The program builds the registry; codecs do not register themselves. Clones are cheap: they share
 /// the codecs.
@@ -48,7 +49,7 @@ impl CodecRegistry {
         self.codecs.iter()
     }
 
-    /// The codec whose signature matches the first bytes of a file.
+    /// The first codec, in order of precedence, whose signature matches the first bytes of a file.
     ///
     /// # Errors
     /// `Truncated` for an empty file; `Unsupported` if no codec matches.

@@ -68,7 +68,8 @@ pub enum Crop {
     },
     /// Crop a random rectangle and resize it (`RandomResizedCrop`). Area and aspect ratio are drawn
     /// until the rectangle fits, at most 10 times. After that, the largest centred rectangle with
-    /// an aspect ratio in range is used. Pixels outside the rectangle have no influence.
+    /// an aspect ratio in range is used. Pixels outside the rectangle have no influence, except
+    /// those that share a subsampled chroma sample or a pixel of a reduced JPEG with its edge.
     RandomResized {
         /// Minimum and maximum area as a fraction of the image (`scale`).
         area: (f64, f64),

@@ -115,8 +115,8 @@ impl SampleColor {
 
 /// Mean and standard deviation per channel (red, green, blue), as fractions of 255.
 ///
-/// A byte becomes `value · scale + offset`, computed in `f32` with one rounding after the
-/// multiplication and one after the addition.
+/// For data types other than `U8`, a byte becomes `value · scale + offset`, computed in `f32` with
+/// one rounding after the multiplication and one after the addition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalization {
     /// The mean of each channel.
@@ -142,8 +142,8 @@ impl Normalization {
     /// Checks that the normalised value of every byte is finite.
     ///
     /// # Errors
-    /// `InvalidArgument` if a mean is not finite, or a standard deviation is not a positive normal
-    /// number.
+    /// `InvalidArgument` if a mean or a normalised value is not finite, or a standard deviation is
+    /// not a positive normal number.
     pub fn validate(&self) -> Result<()> {
         let is_valid = (0..3).all(|channel| {
             let (scale, offset) = self.scale_and_offset(channel);
@@ -216,7 +216,7 @@ impl TensorSpec {
     /// Scale and offset of an output channel, in the order of [`color`](Self::color).
     ///
     /// # Panics
-    /// If `channel` is greater than 2.
+    /// If `channel` is greater than 2 and `color` is not grey.
     pub fn scale_and_offset(&self, channel: usize) -> (f32, f32) {
         self.normalization.scale_and_offset(match self.color {
             SampleColor::Rgb => channel,

@@ -57,7 +57,8 @@ impl ImageTransform {
 
     /// All settings of the transform by name, for
     /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters). A run that resumes with
-    /// another transform reports the difference.
+    /// another transform reports the difference. Mean and standard deviation are omitted for the
+    /// data type `U8`, which does not use them.
     ///
     /// [`Augmenter::parameters`](crate::augment::Augmenter::parameters) lists the augmentations.
     /// The [`Limits`](crate::Limits) are not included: they decide which images fail, not the
@@ -174,10 +175,10 @@ impl ImageTransform {
     /// first mean and the first standard deviation. Default: mean and standard deviation of
     /// ImageNet.
     ///
-    /// A byte becomes `value · scale + offset`, computed in `f32` with one rounding after the
-    /// multiplication and one after the addition. `scale` is 1 ÷ (255 · std) and `offset` is −mean
-    /// ÷ std, both computed in `f64` and rounded to `f32`. `F16` and `BF16` are rounded from `f32`
-    /// to nearest, ties to even.
+    /// The data type `U8` is not normalised. For the other data types, a byte becomes `value ·
+    /// scale + offset`, computed in `f32` with one rounding after the multiplication and one after
+    /// the addition. `scale` is 1 ÷ (255 · std) and `offset` is −mean ÷ std, both computed in `f64`
+    /// and rounded to `f32`. `F16` and `BF16` are rounded from `f32` to nearest, ties to even.
     #[must_use]
     pub fn normalization(mut self, mean: [f32; 3], std: [f32; 3]) -> Self {
         self.tensor.normalization = Normalization { mean, std };

@@ -293,7 +293,8 @@ impl<S: Simd> ChangeBlock<S> for Stretch {
     }
 }
 
-/// Equalises the histogram of each channel.
+/// Equalises the histogram of each channel. A channel does not change if fewer than 255 of its
+/// pixels are below its maximum level.
 pub fn equalize(image: &mut ImageMut<'_>) {
     let pixels = image.size().pixels();
     // Two histograms, so that two equal neighbouring levels do not wait for the same counter.

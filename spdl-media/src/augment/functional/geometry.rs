@@ -93,7 +93,7 @@ pub fn affine(
 }
 
 /// Rotates counter-clockwise by `angle` degrees around `center` (`None`: the image centre); the
-/// size does not change. For `fill`, see [`affine`]. Around the image centre, rotations by 180
+/// size does not change. For `fill`, see [`affine`]. If `center` is `None`, rotations by 180
 /// degrees are exact, and so are rotations of square images by multiples of 90 degrees.
 ///
 /// # Errors

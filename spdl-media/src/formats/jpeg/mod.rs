@@ -34,7 +34,7 @@
 //! If the file ends with an EOI marker, it is complete, and the decoder skips data: below the
 //! region; above it up to the last restart marker; and, in progressive files, the AC scans of
 //! components whose blocks become one sample. If there is no EOI marker, the whole file is read, so
-//! that truncation is an error for every region.
+//! that truncation is detected for every region.
 //!
 //! Arithmetic-coded files are rare: their coefficients are always stored before the inverse DCT.
 //!
