@@ -11,8 +11,8 @@ use crate::tools::{Output, Workspace, cargo};
 /// Which sets of features to compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Selection {
-    /// A small number of sets. For any two features, one set enables both, one only the first, one
-    /// only the second, and one neither.
+    /// A small number of sets. For any two features, there are sets that enable both, only the
+    /// first, only the second, and neither, unless one feature enables the other.
     Pairs,
     /// The empty set, and a set for each single feature.
     EachAlone,

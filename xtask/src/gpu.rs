@@ -157,7 +157,8 @@ fn bytes_of(path: &Path) -> Result<u64> {
     fs::read_dir(path)?.map(|entry| bytes_of(&entry?.path())).sum()
 }
 
-/// Creates an empty folder. An existing folder is removed only if it is empty or a pack.
+/// Creates the folder of a pack, and removes the parts of an earlier pack. Fails if the folder
+/// exists and is neither empty nor a pack.
 fn make_empty(folder: &Path) -> Result<()> {
     let shown = folder.display();
     if let Ok(mut entries) = fs::read_dir(folder) {

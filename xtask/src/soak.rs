@@ -15,9 +15,9 @@ use crate::{fuzz, test, wheel};
 /// network faults.
 ///
 /// One round runs all steps. Each round uses other random numbers. With --minutes, rounds repeat
-/// until the time is over or a step has failed; a running step is always finished. The output of
-/// each step is kept in target/xtask-logs/soak-STEP.log; if the step fails, the end of that log is
-/// printed. The last line is the total: `N passed, N failed, N skipped`.
+/// until the time is over or a step has failed. The first round, and a running step, are always
+/// finished. The output of each step is kept in target/xtask-logs/soak-STEP.log; if the step fails,
+/// the end of that log is printed. The last line is the total: `N passed, N failed, N skipped`.
 ///
 /// These environment variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS,
 /// SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS. SPDL_FAULT_SEED sets

@@ -21,7 +21,7 @@ pub(crate) fn shown(addresses: &[PathBuf]) -> PathBuf {
     }
 }
 
-/// Whether a path or URL is a URL of a store, and not a local file.
+/// Whether a path or URL is a URL of a store, and not a local file. Invalid URLs count as URLs.
 pub(crate) fn is_address(place: &Path) -> bool {
     match place.to_str().map(Address::parse) {
         Some(Ok(address)) => address.scheme() != "file",

@@ -130,6 +130,7 @@ impl InputDataset {
     }
 
     /// Fails if no sample has a given field, so that a misspelt name is not ignored.
+    /// Does not fail if all samples are unreadable.
     ///
     /// `asked` holds the option and the field name of each given field.
     pub(crate) fn check_fields(
@@ -172,8 +173,8 @@ impl InputDataset {
         &self.first
     }
 
-    /// A shuffle within windows for Parquet, because Parquet is read by row group; `None` for
-    /// formats with random access.
+    /// A shuffle within windows for Parquet, because Parquet is read by row group; `None` for all
+    /// other data sets.
     pub(crate) fn window(&self, seed: u64) -> Result<Option<ShardWindow>> {
         match self.set.kind {
             DatasetKind::Parquet => {

@@ -174,8 +174,8 @@ impl SampleReader {
         self.kind == DatasetKind::TarShards
     }
 
-    /// Converts a value to files: no file for a null, several files for a list of bytes, one file
-    /// for any other value.
+    /// Converts a value to files: no file for a null, several files for a list that JSON cannot
+    /// represent, such as a list of bytes, and one file for any other value.
     fn files(&self, field: &str, value: FieldValue) -> Result<Vec<(String, Bytes)>> {
         if self.keeps_names() {
             let FieldValue::Bytes(bytes) = value else {

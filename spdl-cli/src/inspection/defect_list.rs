@@ -143,7 +143,8 @@ impl DefectList {
     }
 }
 
-/// Lines about members that were not read; empty if all members were read.
+/// Lines about members that were not read, and about archives whose end was not reached; empty if
+/// both numbers are 0.
 pub(crate) fn unseen(members: u64, archives_without_end: u64) -> String {
     let mut text = String::new();
     if members > 0 {

@@ -88,7 +88,11 @@ impl Location {
         }
     }
 
-    /// All archives in the folder of this archive; empty if the store cannot list objects.
+    /// All archives in the folder of this archive; empty if they cannot be listed, for example
+    /// because the URL is signed.
+    ///
+    /// # Errors
+    /// If a local folder cannot be listed. In a store, transient errors only.
     pub(crate) fn archives_in_folder(&self) -> std::result::Result<Vec<Location>, Failure> {
         match self {
             Location::Local(_) => {

@@ -14,7 +14,8 @@ use super::format::{bytes, measured};
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar over `images` images; hidden if `wanted` is false or standard error is not a terminal.
+    /// A bar over `images` images; hidden if `wanted` is false, standard error is not a terminal,
+    /// or `TERM` is `dumb`.
     pub(crate) fn new(images: u64, wanted: bool) -> Self {
         let template = "{wide_bar} {human_pos} / {human_len}  {rate}  {eta} left";
         Progress::drawn(images, template, |rate| format!("{} images/s", measured(rate)), wanted)

@@ -16,7 +16,7 @@ pub(crate) fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Prints warnings about a data set, at most [`WARNINGS_SHOWN`] of them.
+/// Prints the first [`WARNINGS_SHOWN`] warnings about a data set, and the number of further ones.
 pub(crate) fn warn(warnings: &[Error]) {
     for warning in warnings.iter().take(WARNINGS_SHOWN) {
         let text = with_advice(warning.report(), warning);

@@ -34,8 +34,8 @@ use crate::tools::{Output, Workspace, cargo};
 /// depends only on the seed.
 ///
 /// The table counts decoded files and kinds of errors by decoder. Failures are panics, aborts,
-/// hangs, exceeded memory limits and contradicting results. Each failure is listed with the command
-/// that reproduces it, and makes this command fail.
+/// hangs, exceeded memory limits and contradicting results; a failure makes this command fail. The
+/// first 100 failures are listed with the commands that reproduce them.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask corpus ../shared/corpora

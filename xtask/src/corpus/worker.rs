@@ -98,7 +98,7 @@ pub(crate) struct Allowance {
 /// without using the CPU.
 const WALL_FACTOR: u32 = 6;
 
-/// A child process, restarted after each crash.
+/// A child process, restarted after each crash, hang or exceeded limit.
 pub(crate) struct Worker {
     allowance: Allowance,
     errors: PathBuf,

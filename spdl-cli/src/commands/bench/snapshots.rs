@@ -68,7 +68,7 @@ impl SnapshotThread {
         Ok(SnapshotThread { stop, thread })
     }
 
-    /// Stops the thread and returns all snapshots.
+    /// Stops the thread and returns at most [`MAX_SNAPSHOTS`] snapshots.
     pub(crate) fn stop(self) -> Vec<Snapshot> {
         drop(self.stop);
         // If the thread panics, the report has no charts over time, but the other results are

@@ -242,7 +242,7 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
     figures
 }
 
-/// How many images have a class; `None` if all images have a class.
+/// How many images have a class; `None` if all images have a class, or there are no images.
 fn labels(delivery: &Delivery) -> Option<String> {
     match (delivery.images, delivery.labelled) {
         (0, _) => None,

@@ -14,7 +14,8 @@ use super::source::PackSource;
 use crate::datasets::member_name::key_and_field;
 use crate::datasets::sample_files::Sample;
 
-/// The checksum of each member, keyed by a hash of its archive and name; about 50 bytes per member.
+/// The checksums of members, keyed by a hash of archive and name; about 50 bytes per member.
+/// Members of one name with different checksums are left out.
 #[derive(Debug, Default)]
 pub(super) struct ArchiveChecksums {
     sums: HashMap<u128, u128>,
@@ -24,8 +25,8 @@ impl ArchiveChecksums {
     /// Reads the checksum file of each source archive, and returns the errors of unreadable
     /// checksum files.
     ///
-    /// The result is empty for data sets other than tar shards. A missing checksum file is not an
-    /// error.
+    /// The result is empty for data sets other than tar shards. A checksum file that is missing, or
+    /// that the user has no permission to read, is not an error.
     ///
     /// # Errors
     /// Transient errors, such as a failed connection.

@@ -127,7 +127,7 @@ impl Stage<ScanItem> for InspectStage {
 struct ScanResult {
     summary: Summary,
     unreadable: DefectList,
-    /// Number of members in all archives, including unreadable members.
+    /// Number of members in all archives, as far as it is known, including unreadable members.
     known_members: u64,
     thumbnails: Thumbnails,
 }

@@ -75,7 +75,7 @@ struct Report {
     /// Number of archives whose size and checksum a manifest lists.
     by_manifest: u64,
     bytes: u64,
-    /// Number of members in all archives, including unreadable members.
+    /// Number of members in all archives, as far as it is known, including unreadable members.
     known_members: u64,
     /// Number of members that are known to exist but were not read.
     unseen: u64,
