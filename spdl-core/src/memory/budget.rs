@@ -18,29 +18,31 @@
 //!   live at levels ..= k  +  Σ max(live at m, headroom) for the levels m > k  +  bytes  ≤  limit
 //! ```
 //!
-//! Therefore the sum of all reservations never exceeds the limit. When no item is left at the
-//! levels from `k` on, `headroom` bytes are free for level `k`. Memory is freed at the consumer
-//! first and then level by level upstream, so each level can proceed in turn. Giving priority to
-//! the oldest sample would not prevent deadlock: the oldest sample may be queued after younger ones
-//! that wait for memory.
+//! Therefore the granted bytes never exceed the limit in total; only growth (below) can exceed it.
+//! When no item is left at the levels from `k` on, `headroom` bytes are free for level `k`. Memory
+//! is freed at the consumer first and then level by level upstream, so each level can proceed in
+//! turn. Giving priority to the oldest sample would not prevent deadlock: the oldest sample may be
+//! queued after younger ones that wait for memory.
 //!
 //! **Branches.** The stage that joins branches may wait for an item of one branch while other
 //! branches are ahead. Therefore a level on such a branch leaves the headroom of *all* other levels
 //! of the branches free, including levels with lower numbers.
 //!
-//! The caller follows two rules. A stage that buffers items, such as a batch in assembly,
-//! [joins](Reservation::join) their reservations into one of its level, of at most `headroom`
-//! bytes. A stage that emits items in order reserves in that order.
+//! The caller follows two rules. A stage that buffers items, for example to assemble a batch,
+//! [joins](Reservation::join) their reservations into one reservation at the stage's level. The
+//! joined reservation has at most `headroom` bytes. A stage that emits items in order reserves in
+//! that order.
 //!
 //! **Growth.** If an item is larger than its reservation, the reservation grows immediately,
-//! because the memory is already allocated. Bytes above the limit are *overdrawn*. The item's level
-//! and upstream levels count overdrawn bytes and wait. Downstream levels ignore overdrawn bytes,
-//! because only downstream levels can free them.
+//! because the memory is already allocated. Growth beyond the bytes that the item's level could
+//! still reserve is *overdrawn*. The item's level and upstream levels count overdrawn bytes and
+//! wait. Downstream levels ignore overdrawn bytes, because only downstream levels can free them.
+//! Other levels of the item's branches ignore them too.
 //!
 //! **Waiting.** A refused request is recorded under the same lock under which memory is released,
-//! so no wake-up is lost. A task is woken when its request fits. Worker threads are woken by a
-//! callback when the smallest refused request of any level fits. Both calls happen outside the
-//! lock.
+//! so no wake-up is lost. A task is woken when its request fits. A callback wakes worker threads
+//! when the smallest request that was refused to a worker at any level fits. Wakers and callback
+//! are called outside the lock.
 
 use std::fmt;
 use std::ops::Range;
@@ -66,15 +68,15 @@ const MAX_TOTAL: usize = usize::MAX / 4;
 pub struct MemoryStatistics {
     /// Limit for all items together.
     pub limit_bytes: usize,
-    /// Limit for one item.
+    /// Limit for the reservation of one item. An item can later grow beyond this limit.
     pub headroom_bytes: usize,
-    /// Bytes that items hold now.
+    /// Bytes that are reserved now.
     pub live_bytes: usize,
     /// Maximum of `live_bytes` so far.
     pub peak_bytes: usize,
-    /// Maximum of the total number of bytes by which reservations grew beyond the free memory. A
-    /// reservation grows if its item is larger than reserved. `peak_bytes` exceeds `limit_bytes` by
-    /// at most this number.
+    /// Maximum of the bytes by which, at any one time, reservations together had grown beyond the
+    /// memory that their stages could still reserve. A reservation grows if its item is larger than
+    /// reserved. `peak_bytes` exceeds `limit_bytes` by at most this number.
     pub overdrawn_bytes: usize,
     /// Time during which at least one stage waited for memory.
     #[cfg_attr(feature = "serde", serde(rename = "waited_s", with = "crate::seconds"))]
@@ -97,8 +99,8 @@ pub(crate) struct Budget {
     /// Bytes that each level can still reserve. Written under the lock; a read without the lock is
     /// a hint.
     available: Box<[AtomicUsize]>,
-    /// The smallest request refused at each level since the last call of `on_release` for that
-    /// level. Written under the lock, read without the lock.
+    /// The smallest request refused to a worker at each level since workers were last woken for
+    /// that level. Written under the lock, read without the lock.
     refused: Box<[AtomicUsize]>,
     state: Mutex<BudgetState>,
     on_release: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -120,7 +122,7 @@ struct BudgetState {
 #[derive(Clone, Copy, Default)]
 struct BudgetLevel {
     live: usize,
-    /// The part of `live` that exceeds the limit.
+    /// The part of `live` by which reservations grew beyond the bytes that were available.
     overdrawn: usize,
 }
 
@@ -200,9 +202,10 @@ impl Budget {
         Ok(Arc::new(budget))
     }
 
-    /// Sets the callback that wakes workers. It is called when a request that was refused to a
-    /// worker may now fit. The thread that releases memory makes the call, outside all locks. Only
-    /// the first call of this method has an effect.
+    /// Sets the callback that wakes workers. A thread that releases memory calls `wake_workers`
+    /// when a request that was refused to a worker may now fit. `wake_all` also calls
+    /// `wake_workers`. The budget's lock is not held during the call. Only the first call of
+    /// `set_on_release` has an effect.
     pub(crate) fn set_on_release(&self, wake_workers: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_release.set(Box::new(wake_workers));
     }
@@ -249,11 +252,13 @@ impl Budget {
         Ok(reservation)
     }
 
-    /// Returns whether [`try_reserve`](Budget::try_reserve) would probably succeed.
+    /// Returns whether [`try_reserve`](Budget::try_reserve) would probably return a reservation, or
+    /// an error because `bytes` exceeds the headroom.
     ///
     /// If it returns false, `on_release` is called when the result may have changed. Therefore a
     /// worker that announces itself, calls this method, and then sleeps misses no wake-up. The
-    /// method takes the lock only to record the first refusal.
+    /// method takes the lock only if `bytes` seem unavailable, and no refusal of at most `bytes` is
+    /// recorded for the level.
     pub(crate) fn would_grant(&self, level: usize, bytes: usize) -> bool {
         let level = self.clamp(level);
         // A request that is too large fails immediately in `try_reserve`.
@@ -475,7 +480,7 @@ pub(crate) struct Reservation {
     budget: Arc<Budget>,
     level: usize,
     bytes: usize,
-    /// The part of `bytes` that exceeds the limit.
+    /// The part of `bytes` by which the reservation grew beyond the bytes that were available.
     overdrawn: usize,
 }
 

@@ -10,7 +10,7 @@ use bytes::{Buf, BytesMut};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 
-/// Alignment of every buffer in bytes: a cache line, and enough for AVX-512.
+/// Minimum alignment of every buffer in bytes: a cache line, and enough for AVX-512.
 pub const ALIGNMENT: usize = 64;
 
 /// A pool keeps at most this many free buffers.
@@ -23,9 +23,10 @@ const SLACK: usize = 16;
 /// A pool of reusable host buffers.
 ///
 /// A pipeline that needs buffers of constant size allocates none in its steady state. A dropped
-/// buffer returns to its pool. The pool keeps at most 64 free buffers, and at most as many free
-/// bytes as were in use at its peak. Free and used bytes together do not exceed 17/16 of the peak.
-/// If a limit is exceeded, the pool frees the oldest free buffers first.
+/// buffer returns to its pool, except if a row lent to a worker is missing. The pool keeps at most
+/// 64 free buffers, and at most as many free bytes as were in use at its peak. Free and used bytes
+/// together do not exceed 17/16 of the peak. If a limit is exceeded, the pool frees the oldest free
+/// buffers first.
 #[derive(Clone, Default)]
 pub struct BufferPool(Arc<PoolShared>);
 
@@ -64,8 +65,8 @@ pub trait PinMemory: fmt::Debug + Send + Sync + 'static {
 /// Keeps memory pinned. Dropping it unpins the memory.
 pub type Pin = Box<dyn Any + Send + Sync>;
 
-/// Alignment of pinned buffers in bytes. The size of a pinned buffer is rounded up to a multiple of
-/// `PAGE`.
+/// Alignment of pinned buffers in bytes. The memory allocated for a pinned buffer is rounded up to
+/// a multiple of `PAGE`; the length of the buffer is not.
 pub const PAGE: usize = 4096;
 
 /// Memory of a buffer. Fields are dropped in order, so the memory is unpinned before it is freed.
@@ -95,7 +96,8 @@ impl BufferPool {
         BufferPool::default()
     }
 
-    /// Creates an empty pool whose buffers are pinned and aligned to [`PAGE`] bytes.
+    /// Creates an empty pool whose buffers are pinned and aligned to [`PAGE`] bytes. Buffers of 0
+    /// bytes are not pinned.
     pub fn pinned(pin: Arc<dyn PinMemory>) -> Self {
         BufferPool(Arc::new(PoolShared { pin: Some(pin), ..PoolShared::default() }))
     }
@@ -208,8 +210,8 @@ fn out_of_memory(len: usize) -> Error {
 
 fn aligned_to(alignment: usize, len: usize) -> Result<BytesMut> {
     let with_slack = len.checked_add(alignment - 1).ok_or_else(|| out_of_memory(len))?;
-    // `BytesMut::zeroed` aborts if the allocation fails, so it is tested first. The test allocation
-    // writes to no page.
+    // `BytesMut::zeroed` aborts if the allocation fails, so an allocation of equal size is tested
+    // first. The test allocation writes to no page.
     Vec::<u8>::new().try_reserve_exact(with_slack).map_err(|_| out_of_memory(len))?;
     let mut bytes = BytesMut::zeroed(with_slack);
     let skip = bytes.as_ptr().align_offset(alignment);

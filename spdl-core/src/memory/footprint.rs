@@ -16,8 +16,8 @@ use crate::memory::buffer::HostBuffer;
 /// numbers, the elements are not visited, because [`FIXED`](Footprint::FIXED) is the footprint of
 /// each element. Elements are visited only if their sizes can differ, as in `Vec<String>`.
 ///
-/// Shared memory ([`Arc`]) counts in full for each owner, so the sum over all items is an upper
-/// bound. Static data (`&'static str`) counts only the size of the reference.
+/// Shared memory ([`Arc`]) counts in full for each owner, so the sum over all items counts it
+/// several times. Static data (`&'static str`) counts only the size of the reference.
 ///
 /// ```
 /// use spdl_core::Footprint;

@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 
-/// Assumed memory if the system does not report it (systems other than Linux).
+/// Assumed memory of the machine if `/proc/meminfo` cannot be read, as on systems other than Linux.
 const ASSUMED_MEMORY: u64 = 4 << 30;
 
 /// By default, a pipeline may use 1 / this number of the usable memory.
@@ -23,9 +23,10 @@ pub(crate) fn usable_cpus() -> usize {
 
 /// Returns how many bytes of memory this process may use.
 ///
-/// This is the machine's memory, or less if a control group (cgroup v1 or v2, anywhere in the
-/// hierarchy) or a limit on the address space is lower. Returns 4 GiB on systems other than Linux,
-/// and if `/proc` cannot be read.
+/// The result is the lowest of three values: the machine's memory, the limits of control groups
+/// (cgroup v1 or v2, anywhere in the hierarchy), and the soft limit on the address space. If
+/// `/proc/meminfo` cannot be read, as on systems other than Linux, 4 GiB stand for the machine's
+/// memory.
 pub fn usable_memory() -> u64 {
     memory_limit(&|path| std::fs::read_to_string(path).ok())
 }

@@ -14,8 +14,8 @@ use crate::source::{Cursor, Fingerprint, Source};
 
 /// A collection with random access, such as a list of files or an index of records.
 ///
-/// [`item`](Dataset::item) returns the name of the data, not the data: it is cheap and never
-/// blocks. [`DatasetSource`] makes a data set a [`Source`] in any order.
+/// [`item`](Dataset::item) should return the name of the data, not the data: the call must be cheap
+/// and must not block. [`DatasetSource`] makes a data set a [`Source`] in any order.
 pub trait Dataset: Debug + Send + Sync + 'static {
     /// The type of the items.
     type Item: Send + 'static;
@@ -36,10 +36,12 @@ pub trait Dataset: Debug + Send + Sync + 'static {
     fn item(&self, index: u64) -> Result<Self::Item>;
 
     /// A hash of the names of all items. The fingerprint of the source contains the hash, and a run
-    /// resumes only with an equal hash.
+    /// resumes only with an equal hash, unless
+    /// [`State::allow_change`](crate::State::allow_change) permits the change.
     ///
     /// The hash should not depend on the location of the data, and must not depend on the compiler
-    /// version. The default is `None`; the fingerprint then contains only the number of items.
+    /// version. The default is `None`; the fingerprint then describes the items only by their
+    /// number.
     fn content_hash(&self) -> Option<u64> {
         None
     }
@@ -133,6 +135,7 @@ impl<D: Dataset> DatasetSource<D> {
     }
 
     /// Shuffles every epoch with a [`Permutation`](crate::source::Permutation) of seed and epoch.
+    /// Replaces an earlier sampler.
     #[must_use]
     pub fn shuffled(self, seed: u64) -> Self {
         self.sampler(Shuffled::new(seed))
@@ -142,13 +145,11 @@ impl<D: Dataset> DatasetSource<D> {
     /// earlier sampler.
     ///
     /// ```
-    /// use spdl_core::source::sampler::{Repeated, Shuffled};
-    /// use spdl_core::{DatasetSource, PipelineBuilder};
-    /// let thrice = Repeated::passes(Shuffled::new(7), 3)?;
-    /// let source = DatasetSource::new(vec![10, 20]).sampler(thrice);
-    /// let numbers = PipelineBuilder::new(source).build()?.collect::<spdl_core::Result<Vec<i32>>>()?;
-    /// assert_eq!(numbers.len(), 6);
-    /// assert_eq!(numbers.iter().sum::<i32>(), 90);
+    /// use spdl_core::source::sampler::{Repeated, Shuffled}; use spdl_core::{DatasetSource,
+    /// PipelineBuilder}; let thrice = Repeated::passes(Shuffled::new(7), 3)?; let source =
+    /// DatasetSource::new(vec![10, 20]).sampler(thrice); let numbers =
+    /// PipelineBuilder::new(source).build()?.collect::<spdl_core::Result<Vec<i32>>>()?;
+    /// assert_eq!(numbers.len(), 6); assert_eq!(numbers.iter().sum::<i32>(), 90);
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     #[must_use]

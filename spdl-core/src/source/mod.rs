@@ -65,8 +65,8 @@ impl Cursor {
 ///
 /// # Contract
 /// The same cursor always yields the same items in the same order. A stream opened at `position`
-/// yields the items that a stream opened at 0 yields after its first `position` items. It is empty
-/// if `position` is beyond the end. The pipeline polls the stream on its
+/// yields the items that a stream opened at 0 yields after its first `position` items. The stream
+/// is empty if `position` is at or beyond the end. The pipeline polls the stream on its
 /// [`Runtime`](crate::Runtime), and the stream must not block.
 pub trait Source: Debug + Send + Sync + 'static {
     /// The type of the items.
@@ -81,11 +81,14 @@ pub trait Source: Debug + Send + Sync + 'static {
     /// Opens the source at `positions`, and yields each item with the [`id`](Position::id) of its
     /// position.
     ///
-    /// The pipeline calls this method once per epoch. `positions` contains all positions, only the
-    /// positions of one rank, or only the positions that earlier runs have not done.
+    /// The pipeline calls this method once per epoch. `positions` contains the positions of the
+    /// pipeline's rank that earlier runs have not done. For a single rank and a new epoch, these
+    /// are all positions.
     ///
-    /// The default implementation [opens](Source::open) the source at the first position and
-    /// discards items at other positions. Override the method for a source with random access.
+    /// The default implementation [opens](Source::open) the source at the first of the positions
+    /// and discards items between positions. If the rank repeats a sample
+    /// ([`Remainder::Pad`](crate::source::Remainder::Pad)), the implementation opens the source a
+    /// second time. Override the method for a source with random access.
     ///
     /// # Errors
     /// The errors of [`open`](Source::open).
@@ -97,13 +100,16 @@ pub trait Source: Debug + Send + Sync + 'static {
     }
 
     /// The number of items in an epoch, or `None` (the default) if unknown.
-    /// [`Remainder::Drop`](crate::source::Remainder) and `Remainder::Pad` need this number.
+    /// With more than one rank, [`Remainder::Drop`](crate::source::Remainder) and `Remainder::Pad`
+    /// need this number.
     fn len_hint(&self) -> Option<u64> {
         None
     }
 
     /// The settings that determine the items and their order. A run resumes only with an equal
-    /// fingerprint. Default: the number of items, if known.
+    /// fingerprint, except for changes that [`State::allow_change`](crate::State::allow_change)
+    /// permits. Default: the number of items, or
+    /// `unknown`.
     fn fingerprint(&self) -> Fingerprint {
         let len = self.len_hint();
         Fingerprint::default().with("items", len.map_or("unknown".into(), |len| len.to_string()))

@@ -8,10 +8,11 @@ use crate::source::sample::SampleId;
 
 /// A random number generator for one sample in one stage.
 ///
-/// The sequence is a pure function of seed, epoch, index and stage name. It does not depend on the
-/// number of threads or the order of execution, and is the same after a retry or a restart. The
-/// generator is ChaCha with 8 rounds. Its 256-bit key consists of the seed, the epoch, the index
-/// and a hash of the stage name, 64 bits each, so two samples never share a stream.
+/// The sequence is a pure function of seed, epoch, index and stage name. The sequence does not
+/// depend on the number of threads or the order of execution, and is the same after a retry or a
+/// restart. The generator is ChaCha with 8 rounds. Its 256-bit key consists of the seed, the epoch,
+/// the index and a hash of the stage name, 64 bits each, so two samples of a run never share a key.
+/// If earlier stages derived several items from one sample, the hash also depends on the item.
 ///
 /// ```
 /// use spdl_core::{SampleId, SampleRng};
@@ -48,7 +49,8 @@ impl SampleRng {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns a uniform number in `[low, high)`, or `low` if the range is empty.
+    /// Returns a uniform number in `[low, high)`, or `low` if the range is empty. Rounding can make
+    /// the result equal to `high`.
     pub fn range(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low).max(0.0) * self.unit()
     }
@@ -149,7 +151,8 @@ mod tests {
         // By chance, two draws are equal once in 30 million times.
         assert!(all.windows(2).all(|pair| pair[0] != pair[1]));
 
-        // Pairs the draws of a stream with the draws of a stream that differs in one part of the key.
+        // Pairs the draws of a stream with the draws of a stream that differs in one part of the
+        // key.
         let unit = |draw: u64| (draw >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
         let correlated = |what: &str, pairs: Vec<[u64; 2]>| {
             let sum: f64 = pairs.iter().map(|&[a, b]| unit(a) * unit(b)).sum();

@@ -32,7 +32,7 @@ impl RangeRun {
     /// Joins three or more consecutive ranges of equal length and distance into runs.
     ///
     /// The ranges must be in ascending order, and no range may be empty. Before the iterator
-    /// returns a run, it reads at most three ranges beyond the run.
+    /// returns a run, it reads at most two ranges beyond the run.
     pub fn of(ranges: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = RangeRun> {
         Runs { ranges, buffered: [None, None] }
     }

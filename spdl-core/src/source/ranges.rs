@@ -7,7 +7,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A set of numbers, stored as sorted, non-adjacent ranges.
 ///
-/// Inserting a number next to the first range, or after all ranges, takes constant time.
+/// Inserting a number before or after all ranges takes constant time, and right after the first
+/// range at most logarithmic time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "Vec<[u64; 2]>", try_from = "Vec<[u64; 2]>"))]
@@ -105,7 +106,7 @@ impl Ranges {
         known
     }
 
-    /// The numbers that are in either set.
+    /// The numbers that are in at least one of the sets.
     pub(crate) fn union(&self, other: &Ranges) -> Ranges {
         let (mut one, mut two) = (self.iter().peekable(), other.iter().peekable());
         // In ascending order, so that each insertion is at the end.

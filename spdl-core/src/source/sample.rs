@@ -7,14 +7,17 @@ use crate::memory::footprint::{Footprint, fixed_heap, heap};
 
 /// The identity of a sample within a run: its epoch and position.
 ///
-/// The identity determines the random numbers of the sample and its place in ordered outputs and
-/// reports. It does not depend on threads, queues or timing.
+/// Together with the seed and the stage, the identity determines the random numbers of the sample.
+/// The identity also determines the sample's place in ordered outputs and reports. The identity
+/// does not depend on threads, queues or timing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SampleId {
     /// The epoch, counted from 0.
     pub epoch: u64,
-    /// The position in the global order of the epoch, counted from 0.
+    /// The position in the global order of the epoch, counted from 0. Samples that
+    /// [`Remainder::Pad`](crate::source::Remainder::Pad) repeats have indices from the end of the
+    /// epoch on.
     pub index: u64,
 }
 

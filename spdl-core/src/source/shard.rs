@@ -63,9 +63,9 @@ pub enum Remainder {
     /// epoch omits up to `world - 1` samples. Shuffled epochs omit different samples.
     #[default]
     Drop,
-    /// Samples from the start of the epoch are repeated until all ranks have the same number of
-    /// samples. The indices of repeated samples start at the length of the epoch, so repeated
-    /// samples have other random numbers.
+    /// Samples from the start of the epoch, or of its remaining part after a change of the world
+    /// size, are repeated until all ranks have the same number of samples. The indices of repeated
+    /// samples are at least the length of the epoch, so repeated samples have other random numbers.
     Pad,
     /// Ranks read the positions that exist: some ranks have one sample more than others.
     Uneven,
@@ -220,7 +220,7 @@ impl Division {
     }
 }
 
-/// The remaining positions of one epoch, in ascending order of identities.
+/// The remaining positions of one rank in one epoch, in ascending order of identities.
 ///
 /// The argument of [`Source::open_at`](crate::Source::open_at). The positions may continue beyond
 /// the end of the source. The epoch ends where the source ends.

@@ -2,11 +2,11 @@
 
 /// A pseudo-random permutation of `0..len` that is computed, not stored.
 ///
-/// [`at`](Permutation::at) returns the item at any position in constant time and memory. The
-/// permutation is a Feistel network of eight rounds on the smallest even number of bits that can
-/// represent `len - 1`. Cycle walking restricts the network to `0..len` (Black and Rogaway,
-/// "Ciphers with Arbitrary Finite Domains", 2002). For at most 16 items such a network cannot
-/// produce all permutations, so a table is shuffled instead.
+/// [`at`](Permutation::at) returns the item at any position in constant memory, and on average in
+/// constant time. The permutation is a Feistel network of eight rounds on the smallest even number
+/// of bits that can represent `len - 1`. Cycle walking restricts the network to `0..len` (Black and
+/// Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). For at most 16 items such a network
+/// cannot produce all permutations, so a table is shuffled instead.
 ///
 /// ```
 /// use spdl_core::source::Permutation;

@@ -214,11 +214,11 @@ impl Part {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// After a complete pass over any part. Items of the other parts can remain unused. Every epoch
-    /// starts new passes.
+    /// After a complete pass over any part with a positive weight. Items of the other parts can
+    /// remain unused. Every epoch starts new passes.
     FirstExhausted,
-    /// After at least one complete pass over every part. Smaller parts are repeated and reshuffled.
-    /// Every epoch starts new passes.
+    /// After at least one complete pass over every part with a positive weight. Parts that end
+    /// earlier are repeated, with a new order in each pass. Every epoch starts new passes.
     AllExhausted,
     /// After this many positions. A pass that is incomplete at the end of an epoch continues in the
     /// next epoch. Parts are repeated as often as necessary.
@@ -227,8 +227,9 @@ pub enum Until {
 
 /// Mixes several data sets in given proportions: a sampler over [`Concatenated`] items.
 ///
-/// Each part has a separate order, reshuffled for each pass. After any number of whole blocks of
-/// 1,024 positions, each part has its exact share of all positions so far, rounded to an integer by
+/// Each part has a separate order, by default reshuffled for each pass. Positions form blocks of
+/// 1,024, counted from the start of the passes. At the end of each whole block, each part has its
+/// exact share of all positions since the start of the passes, rounded to an integer by
 /// Sainte-Laguë's divisor method. Rounding errors therefore do not accumulate. Within a block, the
 /// order of the parts is shuffled. A part of weight 0 is never used.
 ///
@@ -283,13 +284,14 @@ struct Start {
     before: Option<Arc<Mixture>>,
 }
 
-/// The maximum number of parts that a fingerprint lists.
+/// The maximum number of entries that a fingerprint lists for parts. A nested mixture can have
+/// several entries.
 const MOST_NAMED: usize = 32;
 
 /// The number of positions in a block, within which parts are shuffled.
 const BLOCK: u64 = 1024;
 
-/// Weights are scaled by a power of two and rounded to integers below 2⁴¹, so ratios of small
+/// Weights are scaled by a power of two and rounded to integers of at most 2⁴¹, so ratios of small
 /// integers stay exact.
 const WEIGHT_BITS: i32 = 40;
 
@@ -298,9 +300,11 @@ impl Mixture {
     ///
     /// # Errors
     /// `InvalidArgument` if
-    /// * a weight is negative, infinite, NaN, or positive but less than 2⁻⁴⁰ of the largest;
+    /// * a weight is negative, infinite or NaN;
+    /// * a weight is positive, but rounds to 0 if the largest weight is scaled to 2⁴⁰..2⁴¹;
     /// * no weight is positive;
-    /// * a part with a positive weight has no items, or epochs of different lengths;
+    /// * a part with a positive weight has no items;
+    /// * the length of a part's epochs differs or is unknown ([`Sampler::epoch_len`]);
     /// * the parts have more than 2⁶³ items in total;
     /// * an epoch would have no positions, or more than 2⁶³;
     /// * a nested mixture uses [`Until::Samples`] and this mixture does not.
@@ -391,8 +395,8 @@ impl Mixture {
     ///
     /// With [`Until::Samples`], the length of epochs is known. Otherwise the interrupted epoch ends
     /// when the items that both mixtures together have used in that epoch fulfil the condition of
-    /// [`Until`]. The length of epochs is then [unknown](Sampler::epoch_len), so only a single rank
-    /// can resume.
+    /// [`Until`]. The length of epochs is then [unknown](Sampler::epoch_len), so several ranks can
+    /// resume only with [`Remainder::Uneven`](crate::source::Remainder::Uneven).
     ///
     /// ```
     /// use spdl_core::source::sampler::{Concatenated, Mixture, Until};
@@ -483,7 +487,8 @@ impl Mixture {
 
     /// Returns how many items of each part are used before `position` of `epoch`.
     ///
-    /// Counts start at 0 in each epoch, or in the first epoch for [`Until::Samples`].
+    /// Counts start at 0 in each epoch, or in the first epoch for [`Until::Samples`]. After
+    /// [`starting_at`](Mixture::starting_at), they start at the given counts.
     ///
     /// # Errors
     /// `InvalidArgument` if the epoch has fewer than `position` positions, or is before the first

@@ -1,8 +1,9 @@
 //! Samplers: the items of each epoch and their order.
 //!
 //! A [`Sampler`] returns an order for each epoch. A [`SampleOrder`] is a function from a position
-//! of the epoch to an item of the data set. Orders are computed on demand: any position can be
-//! queried at any time, always with the same result.
+//! of the epoch to an item of the data set. Any position can be queried at any time, always with
+//! the same result. [`NumpyRandom`] and [`Weighted`] without replacement compute a list at the
+//! start of an epoch. The other samplers compute positions on demand.
 //!
 //! | task | sampler |
 //! |---|---|
@@ -16,8 +17,9 @@
 //! | the order of a NumPy program | [`NumpyRandom`] |
 //! | another order | an implementation of `Sampler` |
 //!
-//! Samplers can wrap other samplers. They return the order of *all* ranks, and each pipeline reads
-//! the part of its rank. [`Distributed`] is for programs that divide the order themselves.
+//! [`Repeated`], [`Limited`] and [`Distributed`] wrap another sampler. All samplers except
+//! [`Distributed`] return the order of *all* ranks, and each pipeline reads the part of its rank.
+//! [`Distributed`] is for programs that divide the order themselves.
 //!
 //! ```
 //! use spdl_core::source::sampler::{Limited, Repeated, Sampler, Shuffled};
@@ -152,8 +154,8 @@ pub trait SampleOrder: Debug + Send + Sync {
     /// Returns the index in the data set of the item at `position`.
     ///
     /// # Panics
-    /// May panic if `position` is not in `0..len()`. If `at` does not panic, the result is
-    /// unspecified.
+    /// May panic if `position` is not in `0..len()`. If `at` does not panic for such a position,
+    /// the result is unspecified.
     fn at(&self, position: u64) -> u64;
 }
 
@@ -215,7 +217,7 @@ impl SampleOrder for SequentialOrder {
 
 /// Each item once, shuffled in each epoch by a [`Permutation`] of seed and epoch.
 ///
-/// Takes constant memory, and constant time per position, for any number of items.
+/// Takes constant memory, and on average constant time per position, for any number of items.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Sampler, Shuffled};
@@ -277,8 +279,9 @@ pub struct Repeated<S> {
 impl<S: Sampler> Repeated<S> {
     /// Runs `times` passes of `sampler` in each epoch.
     ///
-    /// Pass `p` of epoch `e` is epoch `e · times + p` (modulo 2⁶⁴) of `sampler`, so each pass is
-    /// shuffled differently. The orders of all passes of an epoch are in memory at the same time.
+    /// Pass `p` of epoch `e` is epoch `e · times + p` (modulo 2⁶⁴) of `sampler`. A sampler that
+    /// shuffles each epoch therefore shuffles each pass differently. The orders of all passes of an
+    /// epoch are in memory at the same time.
     ///
     /// # Errors
     /// `InvalidArgument` if `times` is 0.

@@ -12,12 +12,11 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// Implements `np.random.default_rng(seed).choice(n, size, replace, p)` and `.permutation(n)`.
 ///
-/// The order depends only on the seed, so all epochs are equal, unless
-/// [`each_epoch`](NumpyRandom::each_epoch) is set. The order is computed at the start of an epoch.
-/// It takes 8 bytes per draw, and temporarily 8 bytes per item (24 with weights).
-/// [`Shuffled`](super::Shuffled) and [`Weighted`](super::Weighted) need less memory. The example
-/// below is one rank of a distributed random sampler, `choice(n, draws // world_size * world_size,
-/// …)[rank::world_size]`:
+/// All epochs have the same order, unless [`each_epoch`](NumpyRandom::each_epoch) is set. The order
+/// is computed at the start of an epoch. The order takes 8 bytes per draw. Computing the order
+/// temporarily takes more memory. [`Shuffled`](super::Shuffled) needs only constant memory. The
+/// example below is one rank of a distributed random sampler, `choice(n, draws // world_size *
+/// world_size, …)[rank::world_size]`:
 ///
 /// ```
 /// use spdl_core::source::sampler::{Distributed, NumpyRandom, Sampler};
@@ -75,7 +74,8 @@ impl NumpyRandom {
     }
 
     /// Rounds the number of draws down to a multiple of `world_size` before drawing. NumPy may draw
-    /// the items in another order if the number of draws differs.
+    /// the items in another order if the number of draws differs. For `permutation`, the last items
+    /// of the permutation are left out instead.
     ///
     /// # Errors
     /// `InvalidArgument` if `world_size` is 0.
@@ -87,7 +87,8 @@ impl NumpyRandom {
         Ok(self)
     }
 
-    /// Draws with `p = weights / np.sum(weights)`, by default with replacement.
+    /// Draws with `p = weights / np.sum(weights)`, by default with replacement. `permutation`
+    /// ignores the weights, but their number must equal the number of items.
     ///
     /// # Errors
     /// `InvalidArgument` if a weight is negative, infinite or NaN, or their sum is 0 or infinite.
@@ -109,7 +110,8 @@ impl NumpyRandom {
         self.probabilities(weights)
     }
 
-    /// Draws with probabilities `p`, without scaling, by default with replacement.
+    /// Draws with probabilities `p`, without scaling, by default with replacement. `permutation`
+    /// ignores the probabilities, but their number must equal the number of items.
     ///
     /// # Errors
     /// `InvalidArgument` if a probability is negative or NaN, or their sum differs from 1 by more
@@ -136,8 +138,8 @@ impl NumpyRandom {
         Ok(self)
     }
 
-    /// Sets whether an item may be drawn more than once. Default: true with weights, otherwise
-    /// false.
+    /// Sets whether an item may be drawn more than once. Default: true with weights or
+    /// probabilities, otherwise false. Ignored by `permutation`.
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = Some(replace);
@@ -276,8 +278,8 @@ impl<S: Sampler> Distributed<S> {
         Ok(Distributed { sampler, rank, world_size, drop_last_round: true })
     }
 
-    /// Sets whether an incomplete last round is dropped. Default: true. Otherwise the first ranks
-    /// have one position more than the others.
+    /// Sets whether an incomplete last round is dropped. Default: true. If an incomplete last round
+    /// is kept, the first ranks have one position more than the others.
     #[must_use]
     pub fn drop_last_round(mut self, drop: bool) -> Self {
         self.drop_last_round = drop;
@@ -404,8 +406,8 @@ impl Pcg64 {
         }
     }
 
-    /// A number in `0..=most` by masked rejection: draws the fewest sufficient bits until the
-    /// number is in range.
+    /// A number in `0..=most` by masked rejection: draws 32 or 64 bits and keeps the fewest
+    /// sufficient bits, until the number is in range.
     fn masked(&mut self, most: u64) -> u64 {
         let mask = u64::MAX.checked_shr(most.leading_zeros()).unwrap_or(0);
         loop {

@@ -8,8 +8,9 @@ use crate::error::Result;
 
 /// Draws items at random with probability proportional to their weight.
 ///
-/// Items of weight 0 are never drawn. Items whose weight, divided by the largest weight, rounds to
-/// 0 are not drawn either.
+/// Items of weight 0 are never drawn. Items whose weight, divided by the largest weight, underflows
+/// to 0 are not drawn either. With replacement, nor are items whose weight is less than 2⁻⁶⁴ of the
+/// mean weight.
 ///
 /// *With replacement*, positions are independent draws, and an item may occur many times. A draw is
 /// a function of seed, epoch and position, and takes constant time (Walker's alias method in the
@@ -17,9 +18,9 @@ use crate::error::Result;
 ///
 /// *Without replacement*, an item occurs at most once in an epoch. The order is the order of
 /// successive draws from the remaining items, so items with large weights tend to be early. Each
-/// item gets a random key, and the items with the smallest keys are drawn (Efraimidis and Spirakis,
-/// 2006). The keys are computed at the start of an epoch, in O(n log n) time and 16 bytes per item.
-/// The epoch then keeps 8 bytes per draw.
+/// item with a positive weight gets a random key, and the items with the smallest keys are drawn
+/// (Efraimidis and Spirakis, 2006). The keys are computed at the start of an epoch, in O(n log n)
+/// time and 16 bytes per item. The epoch then keeps 8 bytes per draw.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Sampler, Weighted};

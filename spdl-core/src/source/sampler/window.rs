@@ -14,8 +14,9 @@ use crate::source::shuffle::Permutation;
 /// each epoch. A window contains samples of few shards: see
 /// [`open_shards`](ShardWindow::open_shards).
 ///
-/// With [`partitions`](ShardWindow::partitions), each rank reads separate shards, and the order
-/// still does not depend on the number of ranks.
+/// With [`partitions`](ShardWindow::partitions), each rank can read separate shards, except for
+/// shards that cross a boundary between partitions. The order still does not depend on the number
+/// of ranks.
 ///
 /// Items are numbered across all shards: the items of shard 1 follow those of shard 0. The order is
 /// a function of seed, epoch and position. An epoch takes 16 bytes per shard.
@@ -110,10 +111,10 @@ impl ShardWindow {
         Ok(self)
     }
 
-    /// The maximum number of shards from which a window has samples, in any epoch.
+    /// An upper bound for the number of shards from which a window has samples, in any epoch.
     ///
-    /// At most this many shards are open at the same time while the samples of one partition are
-    /// read in order.
+    /// A reader that reads the samples of one partition in order needs at most this many open
+    /// shards for each window.
     pub fn open_shards(&self) -> usize {
         let mut lens: Vec<u64> = self.lens.iter().copied().filter(|len| *len > 0).collect();
         lens.sort_unstable();
@@ -227,7 +228,8 @@ impl ShardWindowOrder {
     /// ```
     ///
     /// # Panics
-    /// If `position` is not in `0..len()`.
+    /// May panic if `position` is not in `0..len()`. If `shard_at` does not panic for such a
+    /// position, the result is unspecified.
     pub fn shard_at(&self, position: u64) -> (usize, u64) {
         let place = self.place(position);
         let at = self.shards.partition_point(|shard| shard.end <= place);
@@ -520,7 +522,8 @@ mod tests {
                 }
                 assert_uniform(&next, &format!("neighbours in windows of {window}"));
                 if window >= 8 {
-                    // The number is very nearly Poisson distributed with mean 1, like for a permutation of all samples.
+                    // The number is very nearly Poisson distributed with mean 1, like for a
+                    // permutation of all samples.
                     let mut expected = [1.0, 1.0, 0.5, 0.0].map(|p| p / std::f64::consts::E);
                     expected[3] = 1.0 - expected.iter().sum::<f64>();
                     let expected = expected.map(|p| p * count);
