@@ -145,11 +145,13 @@ impl<D: Dataset> DatasetSource<D> {
     /// earlier sampler.
     ///
     /// ```
-    /// use spdl_core::source::sampler::{Repeated, Shuffled}; use spdl_core::{DatasetSource,
-    /// PipelineBuilder}; let thrice = Repeated::passes(Shuffled::new(7), 3)?; let source =
-    /// DatasetSource::new(vec![10, 20]).sampler(thrice); let numbers =
-    /// PipelineBuilder::new(source).build()?.collect::<spdl_core::Result<Vec<i32>>>()?;
-    /// assert_eq!(numbers.len(), 6); assert_eq!(numbers.iter().sum::<i32>(), 90);
+    /// use spdl_core::source::sampler::{Repeated, Shuffled};
+    /// use spdl_core::{DatasetSource, PipelineBuilder};
+    /// let thrice = Repeated::passes(Shuffled::new(7), 3)?;
+    /// let source = DatasetSource::new(vec![10, 20]).sampler(thrice);
+    /// let numbers = PipelineBuilder::new(source).build()?.collect::<spdl_core::Result<Vec<i32>>>()?;
+    /// assert_eq!(numbers.len(), 6);
+    /// assert_eq!(numbers.iter().sum::<i32>(), 90);
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     #[must_use]

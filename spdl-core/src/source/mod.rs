@@ -108,8 +108,7 @@ pub trait Source: Debug + Send + Sync + 'static {
 
     /// The settings that determine the items and their order. A run resumes only with an equal
     /// fingerprint, except for changes that [`State::allow_change`](crate::State::allow_change)
-    /// permits. Default: the number of items, or
-    /// `unknown`.
+    /// permits. Default: the number of items, or `unknown`.
     fn fingerprint(&self) -> Fingerprint {
         let len = self.len_hint();
         Fingerprint::default().with("items", len.map_or("unknown".into(), |len| len.to_string()))
