@@ -23,8 +23,9 @@ your own Python functions as concurrent stages, with the interface of SPDL (`imp
 (2, 64, 64, 3) uint8 [0 0]
 (2, 64, 64, 3) uint8 [1 1]
 
-All exceptions derive from `SpdlError`, and also from the matching built-in exception: `NotFoundError` is a
-`FileNotFoundError`. `loader.stats()` and `loader.diagnose()` report what limits the throughput.
+Exceptions for failed reads, corrupt data and CUDA derive from `SpdlError`, and also from the matching built-in
+exception: `NotFoundError` is a `FileNotFoundError`. Checks of arguments also raise plain `ValueError` and
+`TypeError`. `loader.stats()` and `loader.diagnose()` report what limits the throughput.
 
 Terms: <https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md>.
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class SpdlError(Exception):
-    """Base class of all exceptions of this package.
+    """Base class of the exceptions of `spdl_rs` itself. `PipelineFailure` and `WorkerError` are not subclasses.
 
     `str(error)` has the form `stage: key: message (at byte N): cause`. Unknown parts are omitted.
     """

@@ -155,12 +155,12 @@ class Dropped(TypedDict):
 
 
 class Statistics(TypedDict):
-    """Statistics of one epoch so far."""
+    """Statistics so far: of one epoch, or of the whole run of a pipeline."""
 
     elapsed_s: float
-    """Seconds since the start of the epoch; constant after its end."""
+    """Seconds since the start of the epoch or pipeline; constant after its end."""
     threads: int
-    """Worker threads that decode."""
+    """Worker threads. In `ImageLoader`, these threads decode."""
     stages: list[StageStatistics]
     """The stages, from source to consumer."""
     queues: list[QueueStatistics]
@@ -185,6 +185,6 @@ class Statistics(TypedDict):
     """Statistics of the cache; `None` without a cache."""
     decoded: Decoded | None
     """Where images were decoded, with `decode="device"`. `None` with `decode="host"`, and if `device="auto"`
-    found no device or no nvJPEG, so that the host decodes: see `spdl_rs.cuda.fallbacks`."""
+    found no device: see `spdl_rs.cuda.fallbacks`."""
     diagnosis: str
-    """A sentence that names what limits the throughput."""
+    """A text that names what limits the throughput."""

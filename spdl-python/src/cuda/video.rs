@@ -106,7 +106,8 @@ impl VideoDecoder {
         self.with_video(py, |video| video.push(&packet, timestamp))
     }
 
-    /// The packets of a stream with start codes, or of an IVF file. Only the latter have timestamps.
+    /// The packets of a stream with start codes, or of an IVF file. Only packets
+    /// of IVF files have timestamps.
     fn cut(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<PacketRange>> {
         let data = video_bytes(data)?;
         let packets = py.detach(|| packet_ranges(&data, self.codec));

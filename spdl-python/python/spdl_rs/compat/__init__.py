@@ -1,6 +1,6 @@
 """Compatibility with SPDL: `import spdl` returns the modules of `spdl_rs`.
 
-Programs that are written for SPDL run without changes.
+Programs that are written for SPDL run without changes if they use only names that `spdl_rs` has.
 
 ```python
 import spdl_rs.compat

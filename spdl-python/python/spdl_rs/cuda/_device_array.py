@@ -129,7 +129,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
         (`V2`).
 
         Args:
-            stream: See `record_stream`. `None`: the default stream, or no stream if
+            stream: See `record_stream`. `None`: the legacy default stream, or no stream if
                 `producer_event` is given.
             producer_event: An event of PyTorch or CuPy, or its handle: the copy starts after the event
                 completes.

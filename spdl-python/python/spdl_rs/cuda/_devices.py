@@ -24,7 +24,7 @@ _has_warned = False
 
 
 class MemoryStatistics(TypedDict):
-    """Device memory, and pinned host memory, that this process uses."""
+    """Memory of one device and one allocator that this process uses, and pinned host memory."""
 
     live_bytes: int
     """Bytes of device memory in live arrays."""
@@ -69,7 +69,7 @@ def fallbacks() -> int:
 def memory_statistics(
     device: str = "cuda", *, allocator: AllocatorLike | None = None
 ) -> MemoryStatistics:
-    """Returns statistics of the device memory that this process uses.
+    """Returns statistics of the memory that this process uses on one device, from one allocator.
 
     Args:
         device: `"cuda"` (device 0), `"cuda:1"` and so on.

@@ -19,11 +19,12 @@
 >>> arrays["labels"]
 array([0, 1])
 
-Functions avoid copies: their results are views that keep the given memory alive. A view is writable if the
-memory is writable. Corrupt and truncated data raise `DataError`, a subclass of `ValueError`.
+Functions that read uncompressed data in memory return views that keep this memory alive. (24-bit WAV samples
+are copied.) A view is writable if the memory is writable. Corrupt and truncated data raise `DataError`, a subclass of `ValueError`.
 
-`Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` can be called with one item. As stages of a pipeline,
-these operators run in Rust, without the GIL.
+`Fetch`, `DecodeImage` and `AugmentImage` can be called with one item, and `BatchImages` with a list of items.
+As stages of a pipeline, the operators run in Rust, without the GIL. `BatchImages` does so only after
+`DecodeImage`.
 
 Access to a name that SPDL has and this package lacks, such as `load_video`, raises an exception that names
 the alternative.

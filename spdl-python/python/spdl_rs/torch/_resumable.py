@@ -50,7 +50,7 @@ class Resumable:
     def state_dict(self) -> dict[str, Any]:
         """Returns the checkpoint state of the latest epoch, after its delivered batches.
 
-        The state is small: counts and settings, the states of PyTorch's generators if the order is random
+        After `load_state_dict`, returns the loaded state until the next `iter(loader)`. The state is small: counts and settings, the states of PyTorch's generators if the order is random
         (5 kB each), and the state of a sampler with `state_dict`. For an iterable data set, the
         state contains the state of the data set or its iterator for each worker. Store the state
         with `torch.save` or `pickle`.
@@ -84,11 +84,13 @@ class Resumable:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the next `iter(loader)` resume the epoch of a state. Later epochs are complete.
 
-        A state from the end of an epoch starts the next epoch. The number of workers may change,
-        except for iterable data sets. An empty mapping resets the loader.
+        A state from the end of an epoch starts the next epoch. The number of workers may change. For
+        iterable data sets, only 0 and 1 are interchangeable. An empty mapping resets the loader.
 
-        The method calls the sampler's `set_epoch` with the epoch of the state. If another epoch is
-        set after that, or indices or weights differ from the state, iterating raises `ValueError`.
+        If the sampler has `set_epoch` and `epoch`, the method calls `set_epoch` with the epoch of the state.
+        If the state is not from within an epoch, a later epoch of the sampler is kept. Iterating raises
+        `ValueError` if a state from within an epoch has another epoch, other indices or other weights than
+        the sampler.
 
         Raises:
             TypeError: `state_dict` is not a mapping.

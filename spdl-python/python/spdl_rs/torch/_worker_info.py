@@ -42,7 +42,7 @@ def get_worker_info() -> WorkerInfo | None:
     """Returns the worker of the calling thread, or `None` in other threads.
 
     In worker threads, `torch.utils.data.get_worker_info` returns the same object, however it was
-    imported. To achieve this, the first loader with workers replaces the code of that function.
+    imported. To achieve this, the first epoch of a loader with workers replaces the code of that function.
     Other threads still get PyTorch's own result.
     """
     return getattr(_here, "info", None)

@@ -38,7 +38,7 @@ def build_pipeline(
     Args:
         pipeline_cfg: The configuration.
         num_threads: The number of worker threads, at least 1. All stages without an `executor` share
-            these threads, which run functions that are not async.
+            these threads, except async functions, which run on an event loop, and native operators.
         max_failures: How many items may fail, in all stages without a separate budget, before the pipeline
             ends with a `PipelineFailure`: a number, or a fraction (`fractions.Fraction`) of the processed
             items, which applies from the 100th item on. Negative: unlimited, the default, as in SPDL. Each

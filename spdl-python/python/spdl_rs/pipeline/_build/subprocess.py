@@ -34,8 +34,8 @@ def run_pipeline_in_subprocess(
 ) -> Iterable[T]:
     """Runs a pipeline in another process. The result can be iterated repeatedly.
 
-    Each iteration builds and runs a new pipeline in that process. A pipeline with a continuous source is
-    built once, and each iteration is one epoch.
+    Unless the source is continuous, each iteration builds and runs a new pipeline in that process. A pipeline
+    with a continuous source is built once, and each iteration is one epoch.
 
     The other process logs failures, and one warning per pipeline that dropped items.
 

@@ -40,8 +40,8 @@ def iterate_in_subprocess(
 
     The worker process starts immediately and calls `fn` once. Each iteration of the result iterates the
     iterable that `fn` returned, with up to `buffer_size` items prefetched. Leaving a loop early is allowed;
-    the next loop starts a new iteration. So `fn` must return an iterable that can be iterated repeatedly,
-    not a generator.
+    the next loop starts a new iteration. For several loops, `fn` must return an iterable that can be iterated
+    repeatedly, not a generator object.
 
     The process starts with the states of the random number generators of `random`, NumPy (legacy) and PyTorch
     (CPU, if imported) of this process. The worker process ends when this process ends, even by SIGKILL, when

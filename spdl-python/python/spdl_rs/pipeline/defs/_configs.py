@@ -34,7 +34,8 @@ class SourceConfig(Generic[T]):
     Args:
         source: An iterable, which a dedicated thread iterates, or an async iterable, which the event loop
             iterates.
-        continuous: Whether to iterate the source repeatedly. Each iteration is one epoch.
+        continuous: Whether to iterate the source repeatedly, until an iteration has no items. Each
+            iteration is one epoch.
 
     Raises:
         ValueError: `source` is not iterable.
@@ -138,7 +139,7 @@ class AggregateConfig(Generic[T]):
     """A stage that combines several items into one, created by `Aggregate`.
 
     Raises:
-        TypeError: `op` is not an `Aggregator`.
+        TypeError: `op` is neither an `Aggregator` nor a `BatchImages`, or `drop_last` is not `True` or `False`.
     """
 
     name: str
