@@ -27,7 +27,8 @@ pub(crate) fn used(used: u64, skipped: u64) -> String {
     format!("{} of {all}, {} skipped", count(used), count(skipped))
 }
 
-/// A measured value with three or more significant digits: `1,235`, `123.4`, `12.35`, `0.123`.
+/// A measured value: `1,235`, `123.4`, `12.35`; below 10 with three decimals: `0.123`. A value that
+/// is not finite becomes `–`.
 pub(crate) fn measured(value: f64) -> String {
     match value.abs() {
         size if !size.is_finite() => "–".into(),
@@ -74,7 +75,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
 }
 
-/// Escapes control characters, line separators and bidirectional controls.
+/// Escapes control characters, line separators, bidirectional controls, U+FFFE and U+FFFF.
 ///
 /// Each byte of such a character becomes `\x` and two hexadecimal digits, so that a file name cannot
 /// break the line, control the terminal or change the writing direction.

@@ -239,7 +239,8 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) resume: Vec<PathBuf>,
 
-    /// Resume even if this option has changed, such as `batch`; may be repeated
+    /// Resume even if this option, such as `batch`, or this entry of the checkpoint's fingerprint
+    /// has changed; may be repeated
     ///
     /// The error message of a failed resume lists the possible names.
     #[arg(long, value_name = "PART")]

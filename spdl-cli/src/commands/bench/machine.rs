@@ -18,7 +18,8 @@ pub(crate) fn peak_rss() -> Option<u64> {
     kilobytes_after(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-/// The memory available to this process in bytes: the machine's, or a lower limit of its cgroups.
+/// The memory that this process may use, in bytes: the total memory of the machine, or a lower
+/// limit of its cgroups.
 ///
 /// `None` if the system does not report it.
 pub(crate) fn usable_memory() -> Option<u64> {

@@ -186,8 +186,8 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
     )
 }
 
-/// Describes images that no rank delivers or that two ranks deliver; `None` if exactly one rank
-/// delivers each image.
+/// Describes images of an epoch that are left out or repeated; `None` if exactly one rank delivers
+/// each image.
 fn uneven_division(outcome: &Outcome) -> Option<String> {
     let (images, ranks) = (outcome.images_found, outcome.arguments.world());
     let rest = images % ranks;
@@ -357,8 +357,8 @@ fn dropped_images(statistics: &Statistics) -> String {
 pub(crate) struct DroppedImages<'a> {
     /// Number of dropped images over all epochs.
     total: u64,
-    /// The dropped files, sorted by name, each with a reason and the number of times it was dropped
-    /// for it.
+    /// The dropped files in the statistics, which list at most 100,000 drops. Sorted by name, each
+    /// with a reason and the number of times it was dropped for this reason.
     pub(crate) files: Vec<(&'a Dropped, u64)>,
 }
 

@@ -12,9 +12,9 @@ use crate::datasets::address::path_or_url;
 ///
 /// KEY is the name of a member (`cat/1.jpg`), or with --field the key of a sample (`cat/1`), as
 /// `spdl ls --samples` prints it. If several members of a local archive have the same name, the
-/// last one is written, as tar does when it extracts them. Among several archives, and in other data
-/// sets, the first match is used. If an index file is stored beside the archive, the command reads
-/// the index and the requested member, not the headers of all members.
+/// last one is written, as tar does when it extracts them. Among several archives, and in other
+/// data sets, the first match is used. If an index file is stored beside the archive, the command
+/// reads the index and the requested member, not the headers of all members.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
