@@ -29,8 +29,9 @@ pub enum DecodedJpeg {
         /// The backend that decodes the image.
         backend: JpegBackend,
     },
-    /// The header is valid, but nvJPEG does not decode this kind of JPEG.
+    /// The header is valid, but nvJPEG, or the backend that
+    /// [`NvJpeg::only`](super::NvJpeg::only) selects, does not decode this kind of JPEG.
     Unsupported(JpegHeader),
-    /// The image is corrupt, truncated or too large.
+    /// The image is corrupt, truncated or too large, or its header has an unsupported feature.
     Failed(Error),
 }

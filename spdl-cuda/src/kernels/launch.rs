@@ -149,7 +149,8 @@ impl ImageKernels {
     /// memory of the images is kept until the kernels complete.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty batch, or a batch of another device; errors of the driver.
+    /// `InvalidArgument` for an empty batch, or a batch of another device; `LimitExceeded` if host
+    /// or device memory is exhausted; errors of the driver.
     pub fn launch(&self, batch: SampleBatch) -> Result<Upload> {
         let StartedBatch { memory, done } = self.launch_after(batch, &[])?;
         Ok(Upload { memory: Box::new(memory), ready: Box::new(CopyFence(done)) })

@@ -1,8 +1,9 @@
-//! CUDA kernels that turn images in device memory into samples of a batch, in one launch per batch.
+//! CUDA kernels that turn images in device memory into samples of a batch.
 //!
 //! A kernel crops, resizes, transposes and flips an image, converts its colours, normalises its
-//! values, and writes them in the layout of the sample. Formats and filters are those of
-//! `spdl-media`.
+//! values, and writes them in the layout of the sample. Sample formats are those of `spdl-media`;
+//! the filters are bilinear and bicubic. A batch of up to 65,535 images needs one launch if all
+//! images have the same number of bytes per sample and the same chroma subsampling.
 //!
 //! | file | content |
 //! |---|---|

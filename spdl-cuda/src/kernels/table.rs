@@ -90,7 +90,8 @@ impl BatchTable {
     /// The bytes of the table, and the launches that read it. Before the launches, copy the bytes
     /// to device memory that is aligned to 8 bytes.
     ///
-    /// There is one launch for the images of each combination of bytes per sample and subsampling.
+    /// There is one launch for the images of each combination of bytes per sample and subsampling,
+    /// or one per 65,535 of these images.
     pub fn finish(self) -> (Vec<u8>, Vec<Launch>) {
         let (mut bytes, mut launches) = (Vec::new(), Vec::new());
         for (function, (entries, largest)) in KERNELS.into_iter().zip(self.groups) {

@@ -60,7 +60,8 @@ pub struct LibraryNotFound {
 /// Places to search for libraries, in addition to the search path of the dynamic linker.
 ///
 /// The order is: the path given to [`at`](Search::at), the environment variable, wheels, libraries
-/// that are already loaded, the dynamic linker. If a path is given, no other place is tried.
+/// that are already loaded (on Unix), the dynamic linker. If a path is given or the environment
+/// variable is set, no other place is tried. An empty variable counts as not set.
 ///
 /// ```
 /// use spdl_cuda::libraries::Library;
@@ -80,7 +81,7 @@ impl Library {
     pub const ALL: [Library; 4] =
         [Library::Driver, Library::NvJpeg, Library::Nvrtc, Library::Nvcuvid];
 
-    /// The environment variable that overrides the path of this library.
+    /// The environment variable with the path of this library; [`Search::at`] overrides it.
     pub fn environment_variable(self) -> &'static str {
         match self {
             Library::Driver => "SPDL_CUDA_DRIVER",

@@ -1,4 +1,5 @@
-//! The primary context of a device: retained once, made current only during a call, never reset.
+//! The primary context of a device: retained once per opened device, made current only during a
+//! call, never reset.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};

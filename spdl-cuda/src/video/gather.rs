@@ -53,10 +53,10 @@ impl NvDec {
     /// cropped width. The memory of the frames is kept until the copies complete.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty list, for frames of different formats or sizes, and for a
-    /// crop that leaves no pixels or starts at an odd column or row; `Unsupported` for other pixel
-    /// formats, and for an odd cropped width or height; `LimitExceeded` if device memory is
-    /// exhausted; errors of the driver.
+    /// `InvalidArgument` for an empty list, for frames of different formats or sizes or of another
+    /// device, and for a crop that leaves no pixels or starts at an odd column or row;
+    /// `Unsupported` for other pixel formats, and for an odd cropped width or height;
+    /// `LimitExceeded` if device memory is exhausted; errors of the driver.
     pub fn gather(&self, frames: &[VideoFrame], crop: FrameCrop) -> Result<Upload> {
         let device = self.device();
         let Some(first) = frames.first() else {

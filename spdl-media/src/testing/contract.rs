@@ -13,7 +13,7 @@ const TRUNCATIONS: usize = 200;
 /// Checks a codec with valid files of its format. Use small files: each is decoded hundreds of
 /// times.
 ///
-/// - Signature: the codec recognises files of its format and no others.
+/// - Signature: the codec recognises the given files, but neither empty input nor zeros.
 /// - Limits: the decoder applies them.
 /// - Regions: a decoded region has the same pixels as in the full decode. Padding between rows is
 ///   not written.

@@ -175,10 +175,11 @@ impl ImageTransform {
     /// first mean and the first standard deviation. Default: mean and standard deviation of
     /// ImageNet.
     ///
-    /// The data type `U8` is not normalised. For the other data types, a byte becomes `value ·
-    /// scale + offset`, computed in `f32` with one rounding after the multiplication and one after
-    /// the addition. `scale` is 1 ÷ (255 · std) and `offset` is −mean ÷ std, both computed in `f64`
-    /// and rounded to `f32`. `F16` and `BF16` are rounded from `f32` to nearest, ties to even.
+    /// The data type `U8` is not normalised. For the other data types, a byte becomes
+    /// `value · scale + offset`, computed in `f32` with one rounding after the multiplication and
+    /// one after the addition. `scale` is 1 ÷ (255 · std) and `offset` is −mean ÷ std, both
+    /// computed in `f64` and rounded to `f32`. `F16` and `BF16` are rounded from `f32` to nearest,
+    /// ties to even.
     #[must_use]
     pub fn normalization(mut self, mean: [f32; 3], std: [f32; 3]) -> Self {
         self.tensor.normalization = Normalization { mean, std };
