@@ -48,8 +48,10 @@ const POLLS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 ///
 /// The iterator returns `None` after every sample was delivered, dropped by the failure policy,
 /// filtered out or left out (for example, of an incomplete batch), and after [`stop`](Self::stop).
-/// The [`Statistics`] count each outcome. If the pipeline fails, the iterator returns the results
-/// that were finished before, then one error, then `None`.
+/// The [`Statistics`] count each outcome. If an item fails and ends the pipeline, the iterator
+/// returns the results that are already downstream of the failed stage, then one error, then
+/// `None`. An error of the runtime or of a listener of [`every`](crate::PipelineBuilder::every)
+/// discards the results in the queues.
 ///
 /// # Dropping
 /// A pipeline may be dropped at any time. Dropping wakes all waiting threads and tasks and joins
@@ -78,7 +80,7 @@ pub struct Pipeline<T> {
     delivery: Option<Delivery>,
     definition: Definition,
     controls: Arc<ConcurrencyControls>,
-    /// Items taken from the last queue.
+    /// Items taken from the last queue that the consumer has not received yet.
     ready: VecDeque<Item<T>>,
     /// When `ready` was last filled, and with how many items.
     filled: Option<(Instant, usize)>,

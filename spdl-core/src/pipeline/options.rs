@@ -87,10 +87,13 @@ impl StageOptions {
     ///
     /// An async stage starts with 16 items in flight and adapts the number to the measured
     /// throughput, up to 512. If the queue after the stage is empty for more than 5 % of the time,
-    /// the stage tries a 50 % higher number. It keeps this number if the throughput rises. The
-    /// [statistics](crate::Statistics) show the current number. A number set here is fixed. If
-    /// [`queue`](StageOptions::queue) is set, or [`prefetch`](crate::PipelineBuilder::prefetch) for
-    /// the last stage, the number stays 16.
+    /// and all permitted items are in flight most of the time, the stage tries a 50 % higher
+    /// number. It keeps this number if the throughput then rises by about an eighth, or if the
+    /// queue is then empty for at most 5 % of the time. The number shrinks if more than 10 % of the
+    /// items fail, or if the queue is hardly ever empty, but not below 16. The
+    /// [statistics](crate::Statistics) show the current number. A number set here is fixed until
+    /// [`Control`](crate::pipeline::Control) changes it. If [`queue`](StageOptions::queue) is set,
+    /// or [`prefetch`](crate::PipelineBuilder::prefetch) for the last stage, the number stays 16.
     #[must_use]
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = Some(concurrency.max(1));

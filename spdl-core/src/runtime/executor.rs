@@ -62,7 +62,7 @@ mod with_rayon {
 
     /// Runs CPU stages on a rayon pool of the program, never on rayon's global pool.
     ///
-    /// A running stage occupies as many threads of the pool as its concurrency. Set a lower
+    /// A running stage occupies up to as many threads of the pool as its concurrency. Set a lower
     /// concurrency if the pool has other work.
     ///
     /// ```

@@ -230,7 +230,9 @@ impl Runtime for ThreadRuntime {
 }
 
 impl ThreadRuntime {
-    /// Drops unfinished tasks and joins the thread, even if other handles exist.
+    /// Drops unfinished tasks and joins the thread, even if other handles exist. If a task of this
+    /// runtime calls `shut_down`, the tasks are dropped after the call, and the thread is not
+    /// joined.
     ///
     /// Tasks that are spawned later are dropped immediately.
     pub fn shut_down(&self) {

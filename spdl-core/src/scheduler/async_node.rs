@@ -62,7 +62,7 @@ struct CompletedItem<Out> {
     time: Duration,
     /// Reservation for the output.
     reserved: Option<Reservation>,
-    /// Reservation of the input.
+    /// Reservation of the input, which an output that is not measured takes over.
     carried: Option<Reservation>,
 }
 

@@ -7,11 +7,12 @@
 //! ```
 //!
 //! **CPU stages are nodes.** A free worker visits the nodes from the consumer towards the source
-//! and runs the first ready one. A node is ready if it has input, room for output, and fewer than
-//! `concurrency` running instances. Because items near the consumer are processed first, memory use
-//! stays low, and the concurrency of CPU stages needs no tuning. A worker that finds no ready node
-//! sleeps on the [`Signal`](signal::Signal) until a queue changes; no thread polls. All stages
-//! share one [`WorkerPool`], except stages with dedicated threads or on the caller's executor.
+//! and runs the first ready one. A node is ready if it has input, room for output (and memory, if
+//! the first input waits for memory), and fewer than `concurrency` running instances. Because items
+//! near the consumer are processed first, memory use stays low, and the concurrency of CPU stages
+//! needs no tuning. A worker that finds no ready node looks again a few times, then sleeps on the
+//! [`Signal`](signal::Signal) until a queue or the memory budget changes. All CPU stages share one
+//! [`WorkerPool`], except stages with dedicated threads or on the caller's executor.
 //!
 //! **Deadlock freedom.** A node reserves room for its result before it takes its input. A stage
 //! that emits more items than it has reserved room for waits inside `emit`. Meanwhile its worker
@@ -102,7 +103,7 @@ pub(crate) trait Node: Send + Sync {
     /// Processes one group of items or one end of an epoch. Returns false if there was nothing to
     /// do.
     fn run(&self, pool: &Arc<WorkerPool>) -> bool;
-    /// Drops idle instances. Called on the worker threads when they end.
+    /// Drops idle instances. Called on the worker threads that end after the pipeline was stopped.
     fn drop_instances(&self);
 }
 
@@ -117,7 +118,7 @@ pub(crate) struct RunContext {
     pub(crate) budget: OnceLock<Arc<Budget>>,
     /// Outcomes of all samples. Only for a pipeline with one source.
     pub(crate) ledger: OnceLock<Arc<Ledger>>,
-    /// Samples that were neither delivered nor dropped, for example of an incomplete last batch.
+    /// Samples that were left out, for example of an incomplete last batch.
     pub(crate) left_out: AtomicU64,
     /// Worker threads of the shared pool.
     pub(crate) threads: AtomicUsize,

@@ -24,9 +24,11 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// **The end of an epoch** occupies one place in the queue, like an item. It is taken out before
 /// all items that follow it.
 ///
-/// **Hysteresis.** A queue that was full accepts items again only after half of its capacity, or
-/// [`MAX_DRAINED`] items if that is fewer, has been taken out. If the capacity is below 16, one
-/// item is enough. Hysteresis saves sleeps and wake-ups, which take longer than many small items.
+/// **Hysteresis.** A queue that was full wakes its producers, and lets tasks reserve places, only
+/// after half of its capacity, or [`MAX_DRAINED`] items if that is fewer, has been taken out. If
+/// the capacity is below 16, one item is enough. A worker that is awake can
+/// [`reserve`](Queue::reserve) places before. Hysteresis saves sleeps and wake-ups, which take
+/// longer than many small items.
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     /// The workers that put items in; `None` if a task does.
@@ -43,7 +45,7 @@ pub(crate) struct Queue<T> {
 
 struct QueueState<T> {
     capacity: usize,
-    /// The minimum capacity that [`Queue::resize`] sets.
+    /// The minimum capacity: [`Queue::resize`] sets no smaller one.
     least: usize,
     items: VecDeque<Item<T>>,
     /// Ends of epochs: the number of items put in before each, and the epoch.
@@ -67,9 +69,9 @@ struct QueueState<T> {
     meter: QueueMeter,
 }
 
-/// A full queue accepts items again after at most this many were taken out. A larger number would
-/// cause bursts of requests to a store, and data that is no longer in the CPU caches when it is
-/// processed.
+/// A full queue wakes its producers after at most this many items were taken out. A larger number
+/// would cause bursts of requests to a store, and data that is no longer in the CPU caches when it
+/// is processed.
 const MAX_DRAINED: usize = 32;
 
 /// Threads and tasks to wake after a change of a queue. `drop` wakes them, after the lock is
@@ -131,7 +133,7 @@ impl<T> QueueState<T> {
         self.items.is_empty() && self.ends.is_empty()
     }
 
-    /// Low-water mark: a full queue that has drained to this length accepts items again.
+    /// Low-water mark: a full queue that has drained to this length wakes its producers.
     fn low_water(&self) -> usize {
         let drained = if self.capacity < 16 { 1 } else { self.capacity / 2 };
         self.capacity - drained.min(MAX_DRAINED)

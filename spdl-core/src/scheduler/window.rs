@@ -9,12 +9,12 @@ const MAX_WINDOW: usize = 512;
 /// [`MIN_TRIAL_TIME`]. A shorter trial would measure noise.
 const WINDOWS_PER_TRIAL: u64 = 2;
 const MIN_TRIAL_TIME: Duration = Duration::from_millis(20);
-/// Growth is undone unless throughput gains at least this share of the possible gain, which is the
-/// relative growth of the window. If latency limits the stage, throughput gains nearly all of the
-/// possible gain.
+/// Growth is kept if throughput gains at least this share of the possible gain, which is the
+/// relative growth of the window, or if downstream no longer waits. If latency limits the stage,
+/// throughput gains nearly all of the possible gain.
 const MIN_GAIN: f64 = 0.25;
-/// Number of trials without a change after growth that did not raise throughput. The number doubles
-/// each time.
+/// Number of trials without growth after growth that was undone. The number doubles each time, up
+/// to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: u32 = 4;
 const LONGEST_PAUSE: u32 = 64;
 /// The window grows if downstream had no item for more than this share of the time.
@@ -29,10 +29,11 @@ const FAILURES_TO_SHRINK: f64 = 0.1;
 /// The number of items in flight of one stage, adjusted by measured throughput.
 ///
 /// The window grows by half if it was full when most items of a trial completed, and downstream
-/// still had to wait. Growth that does not raise throughput is undone, and not tried again for
-/// [`FIRST_PAUSE`] or more trials. Many failures shrink the window by a quarter. If downstream
-/// hardly waits in [`CALM_TRIALS`] consecutive trials, the window shrinks by an eighth, but never
-/// below the number of items that were in flight.
+/// still had to wait. Growth that neither raises throughput nor ends the waiting is undone, and not
+/// tried again for [`FIRST_PAUSE`] or more trials. Many failures shrink the window by a quarter. If
+/// downstream hardly waits in [`CALM_TRIALS`] consecutive trials, the window shrinks by an eighth,
+/// but not below the number of items that were in flight. The window never shrinks below its
+/// initial size.
 #[derive(Debug)]
 pub(crate) struct InFlightWindow {
     least: usize,

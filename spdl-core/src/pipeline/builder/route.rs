@@ -40,9 +40,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Sends each item to one of several paths. `router` returns the number of the path, counted
     /// from 0.
     ///
-    /// By default, the outputs of all paths are merged as they arrive. With [`Order::Input`], the
-    /// outputs have the order of their input items. Each path may emit any number of outputs for an
-    /// item.
+    /// With [`Order::Completion`], the default order of a pipeline, the outputs of all paths are
+    /// merged as they arrive. With [`Order::Input`], the outputs have the order of their input
+    /// items. Each path may emit any number of outputs for an item.
     ///
     /// # Errors
     /// The pipeline ends with `InvalidArgument` if `router` returns a number for which there is no

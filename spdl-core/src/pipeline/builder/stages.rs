@@ -420,8 +420,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Adds a stage that writes samples into the slots of batches.
     ///
     /// Samples have input order in the batches. The next sample takes the slot of a dropped sample,
-    /// so only the last batch of an epoch may be incomplete. A batch counts in the memory budget
-    /// until the next stage has processed it, or until it is delivered.
+    /// so only the last batch of an epoch may be incomplete. A batch counts in the memory budget as
+    /// a [measured](Self::measured) output.
     ///
     /// `factory` creates an instance when a worker finds no unused one. Each new instance
     /// [validates](Fill::check_fields) the fields of the layout. [`build`](Self::build) creates the
@@ -513,9 +513,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Counts the outputs of the last added stage in the memory budget, by their [`Footprint`].
     ///
-    /// An output counts from its creation until the next stage has processed it, or until it is
-    /// delivered. If the next stage aggregates, an output counts until its aggregate is processed
-    /// or delivered. Batches of [`fill`](PipelineBuilder::fill) are always counted.
+    /// An output counts from its creation until it is delivered or dropped, or until the next
+    /// measured stage has processed it. The first output of an unmeasured stage takes over the
+    /// reservation of its input. An aggregate takes over the reservations of its items. Batches of
+    /// [`fill`](PipelineBuilder::fill) are always counted.
     pub fn measured(self) -> Self
     where
         T: Footprint,

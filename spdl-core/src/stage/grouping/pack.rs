@@ -12,9 +12,10 @@ use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 /// sequences.
 ///
 /// The method is bin packing with several open sequences, by [best fit](Self::best_fit) or [first
-/// fit](Self::first_fit). A full sequence is emitted immediately. If an item fits no open sequence
-/// and the number of open sequences is at its limit, the fullest sequence is emitted. If several
-/// are equally full, the oldest of them is emitted.
+/// fit](Self::first_fit). A sequence is emitted immediately if it is full or has the [maximum
+/// number of items](Self::most_items). An item that fits no open sequence opens a new one. If there
+/// are then more open sequences than permitted, the fullest is emitted, which may be the new one.
+/// If several are equally full, the oldest of them is emitted.
 ///
 /// The share of the capacity that contains tokens depends on the number of open sequences. For
 /// 200,000 items of log-normal lengths (median 400 tokens, σ = 1) and a capacity of 4096, the
@@ -152,9 +153,9 @@ impl<T: Footprint> Footprint for Packed<T> {
 
 /// The [`Aggregator`] that packs whole items into sequences.
 ///
-/// A packer holds less than open sequences × capacity tokens. At the end of an epoch, the open
-/// sequences are emitted, the oldest first. The [fill rate](Aggregator::fill_rate) is
-/// tokens / (capacity × sequences). The time per item is proportional to the number of open
+/// Between two items, a packer holds less than open sequences × capacity tokens. At the end of an
+/// epoch, the open sequences are emitted, the oldest first. The [fill rate](Aggregator::fill_rate)
+/// is tokens / (capacity × sequences). The time per item is proportional to the number of open
 /// sequences.
 ///
 /// ```
