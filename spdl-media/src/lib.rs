@@ -74,7 +74,8 @@
 //!
 //! - JPEG is bit-identical to libjpeg-turbo. Other formats differ by at most one level of 255.
 //! - Grey is repeated, palettes are applied, alpha is *dropped* (not composited).
-//! - 16-bit colours keep their upper 8 bits. Grey of more than 8 bits is clamped to 255.
+//! - 16-bit colours keep their upper 8 bits. Grey of more than 8 bits is clamped to 255, but 16-bit
+//!   grey with an alpha channel in PNG keeps its upper 8 bits.
 //! - CMYK becomes `(255 − C)·(255 − K) ÷ 255`. Colour profiles are ignored.
 //! - EXIF orientation is applied by [`FillImage`] and [`Decoder::decode_rgb`].
 //!

@@ -164,7 +164,7 @@ pub enum DriverLoadError {
 }
 
 impl DriverLoadError {
-    /// What the user can do to make the driver usable.
+    /// What the user can do to make the driver usable; empty if no remedy is known.
     pub fn remedy(&self) -> &'static str {
         match self {
             DriverLoadError::NotFound(_) => Library::Driver.remedy(),

@@ -11,7 +11,8 @@ use super::context::Context;
 use super::event::Event;
 use crate::driver::{DriverResult, StreamHandle};
 
-/// A stream for copies in one direction, and the host buffers that copies in flight use.
+/// A stream for copies in one direction or for image kernels, and the host buffers that copies in
+/// flight use.
 ///
 /// The stream is non-blocking (not ordered with the default stream) and has the greatest priority.
 pub(crate) struct CopyStream {

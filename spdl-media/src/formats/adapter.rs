@@ -1,4 +1,5 @@
-//! The steps that all codecs except JPEG share: parse the header, check limits and region, decode.
+//! The steps that all codecs except `jpeg` and `turbojpeg` share: parse the header, check limits
+//! and region, decode.
 
 use std::fmt::{self, Debug};
 use std::marker::PhantomData;

@@ -8,7 +8,7 @@
 //! | `gif`, `bmp` | formats that this crate decodes |
 //! | `tiff` | TIFF, by the crate `tiff`, with the CCITT and JPEG decoders of this crate |
 //! | `image_crate` | rare formats, by the crate `image` |
-//! | `adapter` | limits, regions and truncation, shared by all codecs except JPEG |
+//! | `adapter` | limits, regions, truncation of all codecs except `jpeg` and `turbojpeg` |
 //! | `convert` | conversion of decoded samples to RGB |
 //! | `errors` | errors of decoder crates as errors of `spdl-core` |
 //!

@@ -19,7 +19,7 @@ const CRC: usize = 4;
 /// PNG, all colour types and bit depths.
 #[derive(Default)]
 pub(super) struct Png {
-    /// The whole image if it is interlaced, otherwise a row.
+    /// The whole image if it is interlaced; a row of the region if it is 16-bit grey.
     scratch: Vec<u8>,
 }
 

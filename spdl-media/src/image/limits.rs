@@ -67,7 +67,8 @@ impl Limits {
     }
 
     /// The maximum number of frames of an animation (APNG, GIF, WebP). Only the first frame is
-    /// decoded, but an animation with more frames is an error. Default: 100,000.
+    /// decoded, but an animation with more frames is an error. For GIF, only the decode checks this
+    /// limit, not [`Decoder::inspect`](crate::Decoder::inspect). Default: 100,000.
     #[must_use]
     pub fn max_frames(mut self, max_frames: u64) -> Self {
         self.max_frames = max_frames;
