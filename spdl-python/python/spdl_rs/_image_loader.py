@@ -42,9 +42,9 @@ class ImageLoader:
     The data, the arguments (such as `seed`) and the number of the epoch determine the batches. The batches
     do not depend on `threads`, on timing, or on whether an epoch was interrupted and resumed. Exceptions:
     with `decode="device"`, the last bit of pixel values may differ; with `on_error="skip"`, an image that
-    could not be read is missing. A waiting loader releases the GIL and handles Ctrl-C immediately. Leaving the loop by `break` or an exception
-    stops loading. Threads may share a loader: each `iter` starts a separate epoch, and each batch of a
-    shared iterator is delivered to one thread.
+    could not be read is missing. A waiting loader releases the GIL and handles Ctrl-C immediately. Leaving
+    the loop by `break` or an exception stops loading. Threads may share a loader: each `iter` starts a
+    separate epoch, and each batch of a shared iterator is delivered to one thread.
 
     Args:
         source: Where the images are: a folder, an address, or a list.
@@ -400,10 +400,10 @@ class ImageLoader:
         """Returns the checkpoint state of the epoch that was started last, after its delivered batches.
 
         After `set_epoch` or `load_state_dict`, `state_dict` returns the state from which the next
-        `iter(loader)` starts. The state is a plain `dict` that can be pickled or written as JSON. The state takes a few hundred
-        bytes and contains neither images nor names. `state_dict` can be called at any time: between
-        batches, after `break`, an exception or Ctrl-C, and between epochs. A batch counts as delivered
-        once a `for` loop or `next` has received it.
+        `iter(loader)` starts. The state is a plain `dict` that can be pickled or written as JSON. The state
+        takes a few hundred bytes and contains neither images nor names. `state_dict` can be called at any
+        time: between batches, after `break`, an exception or Ctrl-C, and between epochs. A batch counts as
+        delivered once a `for` loop or `next` has received it.
 
         >>> loader = ImageLoader("photos", batch_size=1, size=32)
         >>> batches = iter(loader)
@@ -427,8 +427,9 @@ class ImageLoader:
         (`decode="host"`). If no batch remains, the iterator is empty, and the following iterator starts the
         next epoch.
 
-        The data and the arguments must be the same, except `threads`, `on_error`, `device`, `allocator`
-        and the cache. For a result of `combine_states`, `rank` and `world_size` may differ too. Existing iterators are not affected.
+        The data and the arguments must be the same, except `threads`, `on_error`, `device`, `allocator` and
+        the cache. For a result of `combine_states`, `rank` and `world_size` may differ too. Existing
+        iterators are not affected.
 
         Args:
             state: A result of `state_dict` of the same rank, or a result of `combine_states`, which all
@@ -500,8 +501,8 @@ class ImageLoader:
     def stats(self) -> Statistics:
         """Returns the statistics of the epoch that was started last: timings, throughput, dropped images.
 
-        Before the first epoch all counts and times are 0, and all lists are empty. Raises `RuntimeError` in a forked child of the
-        process that runs the epoch, as `next` does.
+        Before the first epoch all counts and times are 0, and all lists are empty. Raises `RuntimeError` in
+        a forked child of the process that runs the epoch, as `next` does.
 
         >>> loader = ImageLoader("photos", batch_size=4, size=32)
         >>> batches = list(loader)

@@ -159,8 +159,9 @@ class DataLoader(Generic[U]):
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the epoch that was started last, after its delivered batches.
 
-        After `load_state_dict`, returns the loaded state until the next iteration starts. Dropped items count as delivered. With `output_order="completion"`, the state lists each item that
-        was delivered out of order.
+        After `load_state_dict`, returns the loaded state until the next iteration starts. Dropped items
+        count as delivered. With `output_order="completion"`, the state lists each item that was delivered
+        out of order.
 
         Raises:
             TypeError: The source has no `state_dict` and `load_state_dict`, or a function is a generator

@@ -19,8 +19,9 @@
 >>> arrays["labels"]
 array([0, 1])
 
-Functions that read uncompressed data in memory return views that keep this memory alive. (24-bit WAV samples
-are copied.) A view is writable if the memory is writable. Corrupt and truncated data raise `DataError`, a subclass of `ValueError`.
+Functions that read uncompressed data in memory return views that keep this memory alive. (24-bit WAV
+samples are copied.) A view is writable if the memory is writable. Corrupt and truncated data raise
+`DataError`, a subclass of `ValueError`.
 
 `Fetch`, `DecodeImage` and `AugmentImage` can be called with one item, and `BatchImages` with a list of items.
 As stages of a pipeline, the operators run in Rust, without the GIL. `BatchImages` does so only after

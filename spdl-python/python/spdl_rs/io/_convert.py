@@ -96,9 +96,9 @@ def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:  # py
 def to_jax(buffer: ArrayInterface) -> jax.Array:
     """Returns a JAX array on the CPU, which shares the memory of `buffer` if JAX supports this.
 
-    JAX shares and keeps alive memory that is aligned to 64 bytes, such as that of `Array`, and copies other memory. JAX
-    assumes that arrays never change: do not write to `buffer` afterwards. Without `jax_enable_x64`,
-    64-bit numbers are copied and converted to 32-bit numbers.
+    JAX shares and keeps alive memory that is aligned to 64 bytes, such as that of `Array`, and copies other
+    memory. JAX assumes that arrays never change: do not write to `buffer` afterwards. Without
+    `jax_enable_x64`, 64-bit numbers are copied and converted to 32-bit numbers.
 
     Raises:
         TypeError: `buffer` has no `__array_interface__`, or JAX does not have its element type.

@@ -284,10 +284,10 @@ class AugmentImage:
 class BatchImages:
     """Stacks `N` images of shape `[...]` into a batch `[N, ...]`. Labels become `int64 [N]`.
 
-    Pass a `BatchImages` to `PipelineBuilder.aggregate`. Directly after `pipe(DecodeImage(...))`, or after both
-    this stage and `pipe(AugmentImage(...))`, the stage runs in Rust, without the GIL. After other stages, it stacks arrays from Python functions. Items
-    are images, or pairs of an image and a label; batches are then pairs of arrays. Either all items of a
-    pipeline have a label, or no item has a label.
+    Pass a `BatchImages` to `PipelineBuilder.aggregate`. Directly after `pipe(DecodeImage(...))`, or after
+    both this stage and `pipe(AugmentImage(...))`, the stage runs in Rust, without the GIL. After other
+    stages, it stacks arrays from Python functions. Items are images, or pairs of an image and a label;
+    batches are then pairs of arrays. Either all items of a pipeline have a label, or no item has a label.
 
     Args:
         batch_size: Images per batch, at least 1. The next image takes the slot of a failed image, so

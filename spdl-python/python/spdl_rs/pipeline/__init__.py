@@ -28,8 +28,9 @@
 
 The GIL is held only while Python functions run. Ctrl-C interrupts every wait.
 
-Failed items are dropped and logged. The number of failures is unlimited by default; a pipeline that has
-dropped items logs one warning with counts when it ends. `max_failures` of `build` limits failures.
+Failed items are dropped and logged. The number of failures is unlimited by default, and `max_failures` of
+`build` limits it. When a pipeline that dropped items ends without a `PipelineFailure`, it logs one warning with
+counts.
 """
 
 from typing import TYPE_CHECKING, Any

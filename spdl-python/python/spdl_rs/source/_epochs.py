@@ -44,12 +44,13 @@ def embed_shuffle(
 ) -> Iterable[T]:
     """Wraps a source so that each epoch starts with `src.shuffle(seed=epoch)`.
 
-    With `shuffle_last`, each epoch ends with this call instead. `epoch` increases by 1 with each iteration, even if an iteration ends early. Use the wrapper
-    if no code can call `shuffle` between epochs, for example in a worker process.
+    With `shuffle_last`, each epoch ends with this call instead. `epoch` increases by 1 with each iteration,
+    even if an iteration ends early. Use the wrapper if no code can call `shuffle` between epochs, for
+    example in a worker process.
 
-    `len` returns the length of `src`, and raises `TypeError` if `src` has none. A warning is logged if `shuffle` takes more than 3 seconds.
-    If `src` has `state_dict` and `load_state_dict`, the result has them too and resumes within an
-    epoch. A state saved after a complete epoch starts the next epoch.
+    `len` returns the length of `src`, and raises `TypeError` if `src` has none. A warning is logged if
+    `shuffle` takes more than 3 seconds. If `src` has `state_dict` and `load_state_dict`, the result has
+    them too and resumes within an epoch. A state saved after a complete epoch starts the next epoch.
 
     Args:
         src: A source with the method `shuffle(seed)`.

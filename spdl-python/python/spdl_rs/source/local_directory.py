@@ -99,10 +99,9 @@ class _FilesIterator(Generic[T]):
 class LocalDirectory(_Files[Path]):
     """Paths below a folder that match a pattern.
 
-    Subfolders that match are listed too, so use a pattern that matches only files. The constructor lists the
-    paths once. The paths are sorted until `shuffle` is called. The list and
-    the seed of the last `shuffle` decide the order of each epoch. `state_dict` and `load_state_dict` resume
-    within an epoch.
+    Subfolders that match are listed too, so use a pattern that matches only files. The constructor lists
+    the paths once. The paths are sorted until `shuffle` is called. The list and the seed of the last
+    `shuffle` decide the order of each epoch. `state_dict` and `load_state_dict` resume within an epoch.
 
     Args:
         root: The folder.

@@ -50,10 +50,10 @@ class Resumable:
     def state_dict(self) -> dict[str, Any]:
         """Returns the checkpoint state of the latest epoch, after its delivered batches.
 
-        After `load_state_dict`, returns the loaded state until the next `iter(loader)`. The state is small: counts and settings, the states of PyTorch's generators if the order is random
-        (5 kB each), and the state of a sampler with `state_dict`. For an iterable data set, the
-        state contains the state of the data set or its iterator for each worker. Store the state
-        with `torch.save` or `pickle`.
+        After `load_state_dict`, returns the loaded state until the next `iter(loader)`. The state is small:
+        counts and settings, the states of PyTorch's generators if the order is random (5 kB each), and the
+        state of a sampler with `state_dict`. For an iterable data set, the state contains the state of the
+        data set or its iterator for each worker. Store the state with `torch.save` or `pickle`.
 
         Random orders resume if the sampler draws them from PyTorch's generators at the start of the epoch,
         as PyTorch's own samplers do. Other samplers must repeat their order when iterated again, or have

@@ -42,8 +42,8 @@ def build_pipeline(
         max_failures: How many items may fail, in all stages without a separate budget, before the pipeline
             ends with a `PipelineFailure`: a number, or a fraction (`fractions.Fraction`) of the processed
             items, which applies from the 100th item on. Negative: unlimited, the default, as in SPDL. Each
-            failure is logged. When a pipeline that dropped items ends, one warning with their number is
-            logged.
+            failure is logged. When a pipeline that dropped items ends without a `PipelineFailure`, one
+            warning with their number is logged.
         report_stats_interval: The interval in seconds at which statistics of stages and queues are logged, at
             level INFO under `spdl_rs.pipeline`. If not positive, statistics are logged at the end only. The
             default hooks and queues of `spdl_rs.pipeline.config` receive the interval too.

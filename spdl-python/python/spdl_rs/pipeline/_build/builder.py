@@ -88,7 +88,8 @@ class PipelineBuilder(Generic[T, U]):
         the function raises, the item is dropped too, within the limit of `max_failures`.
 
         `Fetch`, `DecodeImage` and `AugmentImage` of `spdl_rs.io` run in Rust, without the GIL, unless an
-        `executor`, a custom hook, a custom queue or a merge function is used. Between consecutive native operators, items do not pass through Python.
+        `executor`, a custom hook, a custom queue or a merge function is used. Between consecutive native
+        operators, items do not pass through Python.
 
         Args:
             op: The function.
@@ -272,7 +273,7 @@ class PipelineBuilder(Generic[T, U]):
         """Creates the pipeline: see `build_pipeline` for the arguments.
 
         By default, `max_failures` is -1: any number of items may fail. When a pipeline that dropped
-        items ends, one warning with their number is logged.
+        items ends without a `PipelineFailure`, one warning with their number is logged.
 
         Raises:
             RuntimeError: The source or the sink is missing.

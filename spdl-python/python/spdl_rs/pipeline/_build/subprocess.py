@@ -37,7 +37,8 @@ def run_pipeline_in_subprocess(
     Unless the source is continuous, each iteration builds and runs a new pipeline in that process. A pipeline
     with a continuous source is built once, and each iteration is one epoch.
 
-    The other process logs failures, and one warning per pipeline that dropped items.
+    The other process logs failures. For each pipeline that dropped items and ended without a `PipelineFailure`,
+    it logs one warning.
 
     Executors of stages are created once in the other process. A `ThreadPoolExecutor` or
     `ProcessPoolExecutor` must not have been used before. Other executors must be picklable, as

@@ -42,7 +42,7 @@ def count_as_part_of(part: int, whole: int) -> None:
 
 
 def warn_of_dropped(number: int, failed: bool) -> None:
-    """Logs one warning if a pipeline has dropped items. Called when the pipeline has ended.
+    """Logs one warning if a pipeline has dropped items and has not failed. Called when the pipeline has ended.
 
     Args:
         number: The number of the pipeline.

@@ -45,8 +45,9 @@ def is_compact() -> bool:
 def log_failure(what: str, error: BaseException, on: str = "") -> None:
     """Logs that `what` failed, optionally `on` an item.
 
-    The first 3 failures of one type at the same line are logged with tracebacks. Later failures of that
-    type are logged in one line, and with tracebacks at level DEBUG.
+    With the compact log, each failure is logged in one line. Otherwise, the first 3 failures on items with the
+    same `what`, type and line of code are logged with tracebacks. Later ones are logged in one line, and with
+    tracebacks at level DEBUG. Failures without an item are always logged with tracebacks.
     """
     count = _counted(what, error) if on else 1
     on = f" on {on}" if on else ""

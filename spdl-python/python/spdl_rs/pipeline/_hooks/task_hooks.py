@@ -68,7 +68,10 @@ class TaskHook(ABC):
 
 @dataclass
 class TaskPerfStats:
-    """Statistics of a stage. Times are in seconds and cover successful calls only."""
+    """Statistics of a stage. Times are in seconds.
+
+    From a `TaskStatsHook`, times cover successful calls only. In logged native statistics, they cover all calls.
+    """
 
     num_tasks: int
     """The number of calls."""

@@ -56,8 +56,8 @@ class Pipeline(Generic[T]):
     warning that names these functions. After 10 s an exception interrupts functions that run Python code.
 
     If a function raises, its item is dropped and logged. The number of failures is unlimited by default, and
-    `max_failures` of `build` limits it. A pipeline that has dropped items logs one warning when
-    it ends, with the number of dropped items by stage and the first failure. A failure that ends the pipeline
+    `max_failures` of `build` limits it. When a pipeline that dropped items ends without a `PipelineFailure`, it
+    logs one warning with the number of dropped items by stage and the first failure. A failure that ends the pipeline
     is raised as `PipelineFailure`, after the items that were finished before.
 
     A pipeline has no checkpoint state; loaders and resumable sources have a checkpoint state. A pipeline
