@@ -12,12 +12,14 @@ use crate::scheduler::failure::OnError;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Order {
-    /// In order of completion. The default. A slow item delays only the items that its worker took
-    /// from the queue together with it: at most 63 items. The worker takes only as many items
-    /// together as it expects to process in 50 µs, by the mean time per item.
+    /// In order of completion within each epoch. The default. A slow item delays items of later
+    /// epochs, and the items that its worker took from the queue together with it: at most 63
+    /// items. The worker takes only as many items together as it expects to process in 50 µs, by
+    /// the mean time per item.
     Completion,
     /// In input order. Results of later items wait in a reorder buffer. If an item has many
-    /// outputs, at most 64 of them are buffered before the item's turn; then the stage waits.
+    /// outputs, about 64 of them (at most 128) are buffered before the item's turn; then the worker
+    /// waits, and runs downstream stages meanwhile.
     Input,
 }
 
@@ -121,8 +123,8 @@ impl StageOptions {
     ///
     /// Defaults: 256 after a source. After a CPU stage twice the concurrency, at least 64. After an
     /// async stage twice the concurrency. After [`fill`](crate::PipelineBuilder::fill) 2 batches,
-    /// in addition to the batches in assembly. For the last stage, set
-    /// [`prefetch`](crate::PipelineBuilder::prefetch) instead.
+    /// in addition to the batches in assembly. The last stage, unless it is a fill, ignores the
+    /// capacity: set [`prefetch`](crate::PipelineBuilder::prefetch) instead.
     #[must_use]
     pub fn queue(mut self, capacity: usize) -> Self {
         self.queue = Some(capacity.max(1));

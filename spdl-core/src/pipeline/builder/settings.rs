@@ -180,8 +180,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Sets how many finished items may wait for the consumer; 0 means 1.
     ///
     /// Default: as many as the consumer uses in 1 ms, at least 2 and at most 256. For batches of
-    /// [`fill`](Self::fill), the default is 2. For all other items, a number below the concurrency
-    /// of the last stage, set or default, is raised to this concurrency.
+    /// [`fill`](Self::fill), the default is the stage's [`queue`](crate::StageOptions::queue), or 2
+    /// if that is not set. For all other items, a number below the concurrency of the last stage,
+    /// set or default, is raised to this concurrency.
     pub fn prefetch(self, items: usize) -> Self {
         self.set(|settings| settings.prefetch = Some(items.max(1)))
     }
@@ -273,7 +274,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.replay = Some(Arc::new(record)))
     }
 
-    /// Reads only the samples of one rank in every epoch. Default: all samples.
+    /// Reads only the samples of one rank from each source, in every epoch. Default: all samples.
     pub fn shard(self, shard: Shard) -> Self {
         self.set(|settings| settings.shard = shard)
     }
@@ -286,7 +287,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// [`on_error`](Self::on_error).
     ///
     /// [`build`](Self::build) fails if the state belongs to another seed, source or graph, unless
-    /// the state [allows](State::allow_change) each change.
+    /// the state [allows](State::allow_change) each change. `build` also fails if the state belongs
+    /// to another [`shard`](Self::shard), unless it is a combined state. The epoch of the state
+    /// must not precede the first of [`epochs`](Self::epochs).
     pub fn resume(self, state: State) -> Self {
         self.set(|settings| settings.resume = Some(state))
     }
@@ -306,7 +309,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     ///
     /// Skipped items are computed but not delivered, and their samples count as left out. The
     /// numbers of later items do not change in [`State::steps`] and in [`OrderRecord::samples_of`].
-    /// The latter returns no samples for a skipped step.
+    /// The latter returns no samples for a skipped step. A pipeline of several sources skips no
+    /// items.
     pub fn skip_steps(self, steps: Range<u64>) -> Self {
         self.set(|settings| settings.skip_steps.push(steps))
     }
