@@ -11,8 +11,8 @@
 //! - An ambiguous archive fails with `Corrupt`: two names or two sizes for one member, or overlapping members.
 //!   Different programs would extract different members from such an archive.
 //! - Data in memory may be a file that the caller maps, for example with the crate `memmap2`.
-//!   Members are views without copies. This crate maps no files, because truncating a mapped file
-//!   kills the process.
+//!   Uncompressed members are views without copies. This crate maps no files, because truncating a
+//!   mapped file kills the process.
 //! - The error for a damaged archive holds the offset of the damage. The members of a tar archive before
 //!   the damage are returned first.
 //!

@@ -272,7 +272,7 @@ impl NpzArchive {
         super::ZipSlice::new(file).map(NpzArchive)
     }
 
-    /// The names of the arrays, in the order of the file.
+    /// The names of the arrays, in the order of the file, without arrays whose name is not UTF-8.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let names = self.0.entries().iter().filter_map(|entry| entry.key.as_str());
         names.filter_map(|name| name.strip_suffix(".npy"))

@@ -47,7 +47,8 @@ impl NpyHeader {
     /// # Errors
     /// - `Truncated` if the file ends early, in the header or in the elements.
     /// - `Corrupt` if the file is not a `.npy` file, or if its header is malformed.
-    /// - `Unsupported` for arrays of Python objects, structured arrays, and unknown versions.
+    /// - `Unsupported` for arrays of Python objects, structured arrays, unknown element types, and
+    ///   unknown versions.
     /// - `LimitExceeded` for a header of more than 64 KiB, and for more than 64 dimensions.
     /// - The errors of `read`.
     pub fn read(len: u64, mut read: impl FnMut(Range<u64>) -> Result<Bytes>) -> Result<Self> {

@@ -22,7 +22,7 @@ use crate::files::os_error;
 /// The index is built by one pass over the headers, and saved next to the archive as
 /// `SHARD.tar.idx`. A saved index is rebuilt if it is damaged, has another version, or was built
 /// with other options. It is also rebuilt if the size, modification time or entity tag of the
-/// archive has changed.
+/// archive has changed, or if the index file is not newer than the archive.
 ///
 /// Memory use per member: 32 bytes and the name; the first lookup by name adds 8 to 16 bytes per member.
 ///
@@ -656,8 +656,8 @@ impl TarIndex {
         }
     }
 
-    /// The state of the archive for which an index file was built, without validation; `None` if the bytes are
-    /// not an index file.
+    /// The state of the archive for which an index file was built, without validation; `None` if
+    /// the bytes are too few.
     pub fn claimed_stamp(bytes: &[u8]) -> Option<ArchiveStamp> {
         let mut fields = IndexReader { bytes, at: 16 };
         let (size, seconds) = (fields.u64().ok()?, fields.u64().ok()? as i64);

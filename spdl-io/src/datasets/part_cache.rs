@@ -46,7 +46,8 @@ struct CachedPart<T> {
 }
 
 impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
-    /// A cache of `max_bytes` in total. The last used part is always cached.
+    /// A cache of `max_bytes` in total. The part that was read last is cached even if it exceeds
+    /// the limit.
     pub(crate) fn new(max_bytes: u64) -> Self {
         let state = Mutex::new(CacheState { parts: HashMap::new(), bytes: 0, uses: 0 });
         let threads = std::thread::available_parallelism().map_or(2, |threads| threads.get());

@@ -106,12 +106,12 @@ const ARCHIVES: FilePatterns<'static> =
 
 /// The local tar shards that a pattern matches, without index files.
 ///
-/// Braces are expanded by [`expand_braces`]. In the last part of the path, `*` matches any characters, and `?`
-/// matches one character. A folder matches its `*.tar` files. A literal name is returned whether or not it
-/// exists.
+/// Braces are expanded by [`expand_braces`]. In the last part of the path, `*` matches any bytes,
+/// and `?` matches one byte. Only a pattern that begins with a dot matches hidden files. A folder
+/// matches its `*.tar` files. A literal name is returned whether or not it exists.
 ///
 /// # Errors
-/// - `NotFound` if no file matches.
+/// - `NotFound` if an expanded pattern or a folder matches no file.
 /// - `Unsupported` for a `pipe:` command.
 /// - The errors of [`expand_braces`] and of the operating system.
 pub fn local_files(pattern: &str) -> Result<Vec<PathBuf>> {

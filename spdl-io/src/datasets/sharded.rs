@@ -166,9 +166,10 @@ macro_rules! impl_openers {
             /// Opens the local files that `pattern` matches, with default options.
             ///
             /// - Braces are expanded by [`expand_braces`](crate::datasets::expand_braces).
-            /// - In the last part of the path, `*` matches any characters, and `?` matches one
-            ///   character. Hidden files and index files are not matched. Matching files are sorted
-            ///   by the bytes of their names.
+            /// - In the last part of the path, `*` matches any bytes, and `?` matches one byte.
+            ///   Index files are not matched, and hidden files only by a pattern that begins with a
+            ///   dot. The files that an expanded pattern matches are sorted by the bytes of their
+            ///   names.
             #[doc = concat!("- A folder stands for its ", $folder, ".")]
             ///
             /// The call blocks. Asynchronous code calls [`fetch`](Self::fetch).
@@ -176,7 +177,7 @@ macro_rules! impl_openers {
             /// # Errors
             /// - The errors of [`fetch_files`](Self::fetch_files) and of
             ///   [`expand_braces`](crate::datasets::expand_braces).
-            /// - `NotFound` if no file matches.
+            /// - `NotFound` if an expanded pattern or a folder matches no file.
             /// - `Unsupported` for a `pipe:` command.
             $(#[$local])?
             pub fn open(pattern: &str) -> Result<Self> {

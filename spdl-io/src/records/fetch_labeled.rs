@@ -114,9 +114,9 @@ impl FetchLabeled {
 
     /// Applies `prepare` to each value, for example to shrink images.
     ///
-    /// With a [cache](FetchLabeled::with_cache), each value is prepared once for all epochs. `prepare`
-    /// receives the key of the sample. It runs on a dedicated pool with one thread per available CPU. A
-    /// panic becomes an error of kind `Panicked`.
+    /// A value that the [cache](FetchLabeled::with_cache) holds is not prepared again. `prepare`
+    /// receives the key of the sample. It runs on a dedicated pool of up to one thread per
+    /// available CPU. A panic becomes an error of kind `Panicked`.
     ///
     /// ```
     /// use std::sync::Arc;

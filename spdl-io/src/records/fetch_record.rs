@@ -11,9 +11,9 @@ use crate::records::{FieldRequest, Record, StoredRecord};
 
 /// The pipeline stage that reads and decodes the fields of stored samples.
 ///
-/// All ranges of one object are read by one call of [`read_ranges`](Fetcher::read_ranges).
-/// [`Resilient`](crate::Resilient) coalesces ranges that are close to each other, such as the members of
-/// a tar archive. Several objects are read concurrently.
+/// If several fields are ranges of one object, one call of [`read_ranges`](Fetcher::read_ranges)
+/// reads them. [`Resilient`](crate::Resilient) coalesces ranges that are close to each other, such
+/// as the members of a tar archive. Several objects are read concurrently.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -37,8 +37,9 @@ use crate::records::{FieldRequest, Record, StoredRecord};
 /// ```
 ///
 /// # Errors
-/// The key of an error is the key of the sample, or `SAMPLE.FIELD`. The offset of an error counts
-/// bytes from the start of the object.
+/// The key of an error is the key of the sample, or `SAMPLE.FIELD`. If reading a whole object
+/// fails, the key is that of the object. The offset of an error counts bytes from the start of the
+/// object.
 ///
 /// - `NotFound` if a requested field does not exist.
 /// - `LimitExceeded` if the fields are larger than the limit.

@@ -98,7 +98,7 @@ impl Record {
     /// The value of a field.
     ///
     /// # Errors
-    /// `NotFound` if there is no field of this name. The message lists the existing fields.
+    /// `NotFound` if there is no field of this name. The message lists up to 20 existing fields.
     pub fn get(&self, name: &str) -> Result<&FieldValue> {
         let found = self.fields.iter().find(|(found, _)| **found == *name);
         found.map(|(_, value)| value).ok_or_else(|| self.lacks(name))

@@ -86,10 +86,11 @@ pub struct StoredRecord {
     pub label: i64,
     /// The fields, in the order of the data set. Names are unique.
     pub fields: Vec<(Arc<str>, StoredField)>,
-    /// A row of a group that is read as a whole. The fields of the row follow `fields`.
+    /// A row of a group, such as a Parquet row group. The fields of the row follow `fields`.
     pub row: Option<StoredRow>,
-    /// A hash of the sizes and versions of the sample's objects, from a listing of the store. Caches
-    /// compare it to detect changed objects. `None` if unknown.
+    /// A hash of the sizes and versions of the sample's objects, from a listing or
+    /// [`stat`](Fetcher::stat) of the store. Caches compare it to detect changed objects. `None` if
+    /// unknown.
     pub version: Option<u64>,
 }
 
@@ -156,7 +157,7 @@ pub struct StoredRow {
     pub row: u64,
 }
 
-/// Samples that can only be read together: a Parquet row group, or a compressed shard.
+/// Samples that share data for reading: a Parquet row group, an MDS shard or a TFRecord file.
 ///
 /// All samples of a group share it through one `Arc`. A group holds the location of its data. An
 /// implementation may also cache decoded data up to a size limit.

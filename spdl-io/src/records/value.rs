@@ -101,7 +101,7 @@ pub enum Encoding {
     Text,
     /// A decimal integer; surrounding white space is ignored: [`FieldValue::Integer`].
     Integer,
-    /// JSON of at most 128 nesting levels: [`FieldValue::Json`].
+    /// JSON of at most 127 nesting levels: [`FieldValue::Json`].
     Json,
     /// A NumPy array in the `.npy` format: [`FieldValue::Array`].
     Npy,

@@ -2,8 +2,8 @@
 //!
 //! The first line holds the plan, and each further line a shard. A line is the XXH3-128 hash of its
 //! JSON object as 32 hexadecimal digits, a space, and the object. The writer creates the journal
-//! before the first shard, and removes it after writing the manifest. A truncated last line is
-//! ignored, and its shard is written again.
+//! before the first shard, and removes it after writing the manifest. A reader ignores all lines
+//! from the first truncated or corrupt one on, and their shards are written again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

@@ -121,8 +121,9 @@ impl Manifest {
     ///
     /// # Errors
     /// Errors of the operating system, such as `NotFound`. `Corrupt` if the file is not a manifest,
-    /// or names a file outside the folder. `Unsupported` if it has another version.
-    /// `LimitExceeded` if it is larger than 256 MiB.
+    /// or if a shard does not have the name that the plan gives it. `InvalidArgument` if the plan
+    /// is invalid. `Unsupported` if the manifest has another version. `LimitExceeded` if it is
+    /// larger than 256 MiB.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self> {
         let path = folder.as_ref().join(MANIFEST);
         let key = Key::from_path(&path);
@@ -140,7 +141,7 @@ impl Manifest {
     /// Parses the text of a manifest.
     ///
     /// # Errors
-    /// `Corrupt` and `Unsupported` as [`read`](Manifest::read).
+    /// `Corrupt`, `InvalidArgument` and `Unsupported` as [`read`](Manifest::read).
     pub fn parse(text: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
         struct ManifestHeader {

@@ -21,8 +21,8 @@
 //! any tar program can read. `docs/pack.md` documents the formats.
 //!
 //! The output is reproducible: the same samples and options give the same bytes. Times and owners
-//! are 0, and the shard boundaries depend only on sizes. Only the index files differ between runs,
-//! as they contain the modification time of the archive.
+//! are 0, and the shard boundaries depend only on the plan and the sizes of the samples. Only the
+//! index files differ between runs, as they contain the modification time of the archive.
 //!
 //! ```
 //! use spdl_io::shards::{Opened, ShardPlan, ShardWriter};

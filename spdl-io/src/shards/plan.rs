@@ -9,7 +9,8 @@ use spdl_core::{Error, ErrorKind, Result};
 /// Maximum length of the name of a data set in bytes.
 const MAX_NAME_BYTES: usize = 100;
 
-/// The settings of a written data set. To continue an existing data set, the plan must be the same.
+/// The settings of a written data set. To continue a data set with finished shards, the plan must
+/// be the same, except for [`overwrite`](ShardPlan::overwrite).
 ///
 /// ```
 /// use spdl_io::shards::ShardPlan;
@@ -76,8 +77,9 @@ impl ShardPlan {
         self
     }
 
-    /// Allows the writer to replace a complete data set, or one with another plan. Only files
-    /// written by a [`ShardWriter`](super::ShardWriter) are removed. Default: `false`.
+    /// Allows the writer to replace a complete data set, or one with another plan. Only files with
+    /// names that a [`ShardWriter`](super::ShardWriter) uses for the old or the new data set are
+    /// removed. Default: `false`.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;

@@ -62,8 +62,10 @@ impl ShardWriter {
     /// - `InvalidArgument` if the plan is invalid, the folder holds other files, or it holds a data
     ///   set with another plan, complete or with finished shards. [`Error::changes`] lists the
     ///   differences. [`ShardPlan::overwrite`] allows replacing the data set.
-    /// - `Unavailable` if another process writes to the folder.
+    /// - `Unavailable` if another writer has locked the folder. Some file systems do not support
+    ///   such locks.
     /// - `NotFound` or `Corrupt` if a shard of a complete data set is missing or has another size.
+    ///   `Corrupt` if the first line of the journal is damaged.
     /// - Errors of [`Manifest::read`] and of the operating system.
     pub fn open(folder: impl AsRef<Path>, plan: &ShardPlan) -> Result<Opened> {
         let folder = folder.as_ref();

@@ -114,8 +114,9 @@ impl SourceOptions {
         self
     }
 
-    /// Adds a header to every request to this source, such as `Authorization`. The header is not
-    /// sent to other servers after a redirect. Default: none.
+    /// Adds a header, such as `Authorization`, to every request to a web server. In object stores,
+    /// only S3 requests that read objects or their sizes have the header. The header is not sent to
+    /// other servers after a redirect. Default: none.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         self.headers.push((name.into(), value.into()));

@@ -55,8 +55,8 @@ impl TarEntry {
         self.data_offset..self.data_offset.saturating_add(self.size)
     }
 
-    /// Whether [`TarSlice::files`] skips the member: the member is not a file and has no data. Hard
-    /// links and sparse files count as files.
+    /// Whether [`TarSlice::files`] skips the member: a directory, a symbolic link, a device, a
+    /// pipe, or a member of another type without data. Hard links and sparse files are not skipped.
     pub fn is_not_a_file(&self) -> bool {
         match self.kind {
             TarKind::File | TarKind::HardLink | TarKind::Sparse => false,

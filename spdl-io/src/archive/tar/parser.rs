@@ -99,8 +99,9 @@ impl TarParser {
 
     /// The next byte range to read.
     ///
-    /// Ranges are in increasing order, and at most [`TarOptions::max_extension_bytes`] long. The range is
-    /// empty at the end, and after an error.
+    /// Ranges are in increasing order. A range has 512 bytes, or at most
+    /// [`TarOptions::max_extension_bytes`] for the data of an extended header. The range is empty
+    /// at the end, and after an error.
     pub fn wants(&self) -> Range<u64> {
         let len = match self.state {
             ParserState::Extension { size, .. } => size,
@@ -113,7 +114,7 @@ impl TarParser {
     /// Parses the bytes of the range that [`wants`](TarParser::wants) returned.
     ///
     /// # Errors
-    /// After an error, the parser is at its end.
+    /// After an error other than `InvalidArgument`, the parser is at its end.
     ///
     /// - `Corrupt` for invalid, contradictory or ambiguous headers.
     /// - `LimitExceeded` for an extended header above the limit.
@@ -139,8 +140,10 @@ impl TarParser {
     /// available part of that range.
     ///
     /// # Errors
-    /// `Truncated` if the archive ends within a header, between an extended header and its member, or
-    /// without the end-of-archive marker, unless [`TarOptions::accept_missing_end`] is set.
+    /// `Truncated` if the archive ends within a header, or between an extended header and its
+    /// member. Also if the end-of-archive marker is missing, unless
+    /// [`TarOptions::accept_missing_end`] is set. `Corrupt` if `rest` is refused by
+    /// [`AfterEnd::Refuse`].
     pub fn finish(&mut self, rest: &[u8]) -> Result<()> {
         let end = self.offset.saturating_add(rest.len() as u64);
         let truncated = |message: &str| {

@@ -85,7 +85,8 @@ impl TarRanges {
         }
     }
 
-    /// The entries as a stream. It ends after the first error.
+    /// The entries as a stream. The stream ends after an error of the archive. After an error of
+    /// the fetcher, the next poll repeats the read.
     pub fn into_stream(self) -> impl Stream<Item = Result<TarEntry>> + Send {
         stream::unfold(self, |mut archive| async {
             let entry = archive.next_entry().await.transpose()?;

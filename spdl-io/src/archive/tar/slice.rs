@@ -63,8 +63,10 @@ impl TarSlice {
 
     /// The files with their data, and an error for each file that cannot be read.
     ///
-    /// Directories, symbolic links, devices, pipes and volume labels are skipped. A hard link or a
-    /// sparse file yields the error `Unsupported`. The iterator ends after an error of the archive.
+    /// Directories, symbolic links, devices and pipes are skipped, and members of other types, such
+    /// as volume labels, if they have no data. A hard link, a sparse file, or a member of another
+    /// type with data yields the error `Unsupported`. The iterator ends after an error of the
+    /// archive.
     pub fn files(mut self) -> impl Iterator<Item = Result<TarFile>> + Send {
         std::iter::from_fn(move || {
             loop {

@@ -36,8 +36,9 @@ const MAX_INDEX_BYTES: u64 = 1 << 28;
 /// The samples of an MDS data set of version 2, as MosaicML's `MDSWriter` writes it.
 ///
 /// - Opening reads `index.json` only.
-/// - Uncompressed shards: each sample is read by one range request. The sample offsets are buffered, 4 bytes
-///   each.
+/// - Uncompressed shards: each sample is read by one range request, and the sample offsets of its
+///   shard by another one. The offsets are buffered, 4 bytes each, also up to
+///   [`MdsOptions::cache_bytes`].
 /// - Compressed shards are read and decompressed as a whole. Concurrent reads share the work, and the data
 ///   are buffered up to [`MdsOptions::cache_bytes`].
 ///
@@ -88,16 +89,18 @@ impl Default for MdsOptions {
 impl MdsOptions {
     /// Sets how many bytes of decompressed shards and offsets are buffered. Default: 1 GiB.
     ///
-    /// The last used shard is always buffered. For a shuffled epoch, all open shards should fit
-    /// ([`ShardWindow::open_shards`](spdl_core::source::sampler::ShardWindow::open_shards)); otherwise shards
-    /// are read repeatedly.
+    /// The shard that was read last is buffered even if it exceeds the limit. For a shuffled epoch,
+    /// all open shards should fit
+    /// ([`ShardWindow::open_shards`](spdl_core::source::sampler::ShardWindow::open_shards));
+    /// otherwise shards are read repeatedly.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
         self
     }
 
-    /// Sets the maximum decompressed size of a shard, in bytes. Default: 1 GiB.
+    /// Sets the maximum size of a compressed shard, before and after decompression, in bytes.
+    /// Uncompressed shards have no limit. Default: 1 GiB.
     #[must_use]
     pub fn max_shard_bytes(mut self, bytes: u64) -> Self {
         self.max_shard_bytes = bytes;
@@ -129,7 +132,8 @@ impl MdsDataset {
     ///
     /// # Errors
     /// - The errors of the fetcher.
-    /// - `Corrupt` for an invalid index, and for files outside of the folder.
+    /// - `Corrupt` for an invalid index, and for files outside of the folder. `LimitExceeded` for
+    ///   an index of more than 256 MiB, and for more than 4,096 columns.
     /// - `Unsupported` for other versions and formats, and for compression other than `zstd` (feature
     ///   `zstd`) and `gz` (feature `gzip`).
     pub async fn fetch(

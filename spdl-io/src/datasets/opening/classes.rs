@@ -39,8 +39,8 @@ impl OpenedDataset {
     /// Checks that at least one sample has the field `name`, to detect misspelt names.
     ///
     /// # Errors
-    /// `InvalidArgument` if no sample has it; the message lists the existing fields. If no sample can be
-    /// read, the result is `Ok`.
+    /// `InvalidArgument` if no sample has it; the message lists up to 20 existing fields. If no
+    /// sample can be read, the result is `Ok`.
     pub fn check_field(&self, name: &str) -> Result<()> {
         if self.is_own_label(name) {
             return Ok(());
@@ -80,7 +80,7 @@ impl OpenedDataset {
     /// # Errors
     /// - The errors of the fetcher.
     /// - `Corrupt` or `Truncated` if the column is damaged.
-    /// - `LimitExceeded` for more than 1,000,000 names.
+    /// - `LimitExceeded` for more than 1,000,000 distinct texts.
     /// - `InvalidArgument`, with the row, for a mixture of integers and names, and for a number that is not
     ///   an integer.
     pub async fn name_classes(&mut self, label: &str) -> Result<()> {

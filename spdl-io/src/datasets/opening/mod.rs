@@ -124,13 +124,15 @@ pub struct OpenedDataset {
     /// The class names; a label is an index. Empty if the data set has none.
     ///
     /// - Image folders: the names of the class folders.
-    /// - File lists and Parquet files: the distinct texts of the label column, if it holds texts.
+    /// - File lists and Parquet files: the distinct texts of the label column, unless they are all
+    ///   integers.
     /// - Tar shards: the classes of the manifest that `spdl pack` wrote, or
     ///   [class folders](super::WebDataset::classes).
     pub classes: Vec<String>,
     /// The number of samples of each shard or row group. Empty if each sample is a file.
     pub shard_lens: Vec<u64>,
-    /// The number of tar archives with damaged headers. The number of samples after the damage is unknown.
+    /// The number of damaged or truncated tar archives. The number of samples after the damage is
+    /// unknown.
     pub truncated_shards: u64,
     /// The number of samples that the manifest of a set written by `spdl pack` lists, but that were not found
     /// because of damage or missing shards.
@@ -162,8 +164,9 @@ impl OpenedDataset {
     /// | ends with `.txt`, `.csv`, `.jsonl` | a file list |
     /// | a folder, or its `index.json` | by content: MDS shards, a set that `spdl pack` wrote, tar, Parquet or TFRecord files; otherwise images |
     ///
-    /// Braces are expanded by [`expand_braces`](super::expand_braces). The last part of a path may contain `*`
-    /// and `?` if the store supports listing. In a store, any other address is a folder.
+    /// In names of tar, Parquet and TFRecord files, braces are expanded by
+    /// [`expand_braces`](super::expand_braces), and the last part of the path may contain `*` and
+    /// `?` if the store supports listing. In a store, any other address is a folder.
     ///
     /// Rows of a file list may be addresses of any store in `stores`: `https://…`, `s3://…`, and in a local
     /// list also paths and `file:///…`. Each row is read from the store that it names. A password or signature
@@ -176,7 +179,8 @@ impl OpenedDataset {
     ///   a list row with a password or an unknown scheme.
     /// - `Unsupported` for a folder if the server does not support listing, and for a list row in a store whose
     ///   feature is disabled.
-    /// - `Corrupt` if the size of a shard differs from its manifest.
+    /// - `Corrupt` if the size of a shard differs from its manifest, unless the options [accept
+    ///   damage](OpenOptions::accept_damage).
     pub async fn open(
         addresses: &[impl AsRef<OsStr>],
         stores: &StoreRegistry,
@@ -187,8 +191,8 @@ impl OpenedDataset {
     /// [`open`](OpenedDataset::open) with options.
     ///
     /// # Errors
-    /// The errors of [`open`](OpenedDataset::open); `InvalidArgument` for a file list without the image
-    /// column of the options.
+    /// The errors of [`open`](OpenedDataset::open); `InvalidArgument` for a CSV list without the
+    /// image column of the options.
     pub async fn open_with(
         addresses: &[impl AsRef<OsStr>],
         stores: &StoreRegistry,
@@ -301,8 +305,9 @@ impl OpenedDataset {
 
     /// The stage that reads the image and the label of each sample.
     ///
-    /// The fields are those of [`OpenOptions`], otherwise the default fields of [`FetchLabeled::new`]. The
-    /// stage uses the classes of the data set.
+    /// The fields are those of [`OpenOptions`], otherwise the default fields of
+    /// [`FetchLabeled::new`]. If the options set no label field, the label of a file list is the
+    /// label of the row. The stage uses the classes of the data set.
     pub fn fetch_labeled(&self) -> FetchLabeled {
         self.fetch_labeled_by(Arc::clone(&self.fetcher))
     }

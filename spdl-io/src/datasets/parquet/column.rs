@@ -114,7 +114,8 @@ impl ColumnPart {
         }
     }
 
-    /// Adds the distinct texts of a column that is not a list, up to `max_texts`.
+    /// Adds the distinct texts of a column that is not a list. Fails if there are more than
+    /// `max_texts`.
     pub(super) fn add_texts(&self, texts: &mut BTreeSet<String>, max_texts: usize) -> Result<()> {
         let ColumnValues::Bytes(values) = &self.values else { return Ok(()) };
         for value in values {

@@ -55,9 +55,10 @@ use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 /// | members of other groups | one field each, with names joined by dots |
 /// | null | [`FieldValue::Null`] |
 ///
-/// Decimals, nested lists, 96-bit timestamps and the encoding `DELTA_BYTE_ARRAY` are not supported. Such
-/// columns are omitted, or `Unsupported` if they are requested by name. Pages may be compressed with Snappy,
-/// gzip, Brotli, LZ4 or Zstandard. Page checksums are verified if present.
+/// Decimals, nested lists and 96-bit timestamps are not supported: such columns are omitted, or
+/// fail with `Unsupported` if they are requested by name. Reading a column with the encoding
+/// `DELTA_BYTE_ARRAY` always fails with `Unsupported`. Pages may be compressed with Snappy, gzip,
+/// Brotli, LZ4 or Zstandard. Page checksums are verified if present.
 ///
 /// ```
 /// use spdl_core::Dataset;
@@ -94,8 +95,8 @@ impl Default for ParquetOptions {
 impl ParquetOptions {
     /// Sets how many bytes of decoded columns are buffered. Default: 1 GiB.
     ///
-    /// The last used column is always buffered. For a shuffled epoch, all open row groups should fit; otherwise
-    /// columns are read repeatedly.
+    /// The column that was read last is buffered even if it exceeds the limit. For a shuffled
+    /// epoch, all open row groups should fit; otherwise columns are read repeatedly.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;

@@ -19,8 +19,8 @@ const MAX_ITEMS: usize = 1 << 20;
 ///
 /// - A feature with one value becomes [`FieldValue::Bytes`], [`FieldValue::Integer`] or
 ///   [`FieldValue::Float`].
-/// - A feature with several values becomes a [`FieldValue::List`] of bytes, [`FieldValue::Integers`] or
-///   [`FieldValue::Floats`].
+/// - A feature with several values, or with an empty list, becomes a [`FieldValue::List`] of bytes,
+///   [`FieldValue::Integers`] or [`FieldValue::Floats`].
 /// - A feature whose `kind` is not set becomes [`FieldValue::Null`].
 /// - Text is returned as bytes, because TensorFlow stores text and bytes alike.
 /// - For a `SequenceExample`, the context features come first. Each feature list becomes a
@@ -42,8 +42,8 @@ const MAX_ITEMS: usize = 1 << 20;
 /// # Errors
 /// - `Truncated` if a field is longer than its message, with the offset in the record.
 /// - `Corrupt` for an invalid message, with the offset in the record.
-/// - `LimitExceeded` for more than 4,096 features, and for lists of more than 1,048,576 byte strings or
-///   steps.
+/// - `LimitExceeded` for more than 4,096 requested features, and for lists of more than 1,048,576
+///   byte strings or steps.
 /// - `LimitExceeded` if the fields exceed the limit of the request.
 pub fn parse_example(
     record: &Bytes,

@@ -29,11 +29,16 @@ const MAX_INDEX_BYTES: u64 = 1 << 30;
 
 /// The samples of TFRecord files. Each record is a `tf.train.Example` whose features are the fields.
 ///
-/// - Each record is read by one range request, and its checksum is verified. Only requested features are
-///   parsed: see [`parse_example`].
-/// - Opening reads the lengths of all records; a file of small records is read completely. An index file
-///   avoids this: `FILE.idx` with the offset and size of each record per line, as DALI's `tfrecord2idx` and
-///   the Python package `tfrecord` write it. An index that does not match the file is ignored.
+/// - Each record is read by one range request, and its checksum is verified unless
+///   [`TfRecordOptions::verify`] is false. Only requested features are parsed: see
+///   [`parse_example`].
+/// - Opening reads the lengths of all records; a file of small records is read completely. An index
+///   file avoids this: `FILE.idx` with the offset and size of each record per line, as DALI's
+///   `tfrecord2idx` and the Python package `tfrecord` write it. An index that does not match the
+///   file is ignored.
+/// - Opening also reads the first record, whose features are the [field
+///   names](crate::StoredRecord::names) of all samples. A feature that the first record lacks
+///   cannot be requested by name.
 /// - Memory use: 8 bytes per record.
 /// - Compressed files fail with `Unsupported`, because their records cannot be read separately.
 ///
@@ -116,6 +121,7 @@ impl_openers! {
     /// - `InvalidArgument` for an empty list.
     /// - `Corrupt` if the checksum of a length does not match.
     /// - `Truncated` if a file ends inside a record.
+    /// - The errors of [`parse_example`] for the first record.
     /// - `Unsupported` for compressed files, and for a fetcher without sizes or range requests.
     /// - The errors of the fetcher.
 }

@@ -316,7 +316,8 @@ impl WebDataset {
         self.folders.as_ref().map(ClassFolders::names).unwrap_or_default()
     }
 
-    /// The number of shards with damaged headers. The number of samples after the damage is unknown.
+    /// The number of damaged or truncated shards. The number of samples after the damage is
+    /// unknown.
     pub fn truncated_shards(&self) -> u64 {
         self.shards.iter().filter(|shard| shard.is_truncated).count() as u64
     }
