@@ -5,7 +5,7 @@
 //! | images, one folder per class | [`ImageFolder`] | the folders |
 //! | tar shards of the Python library `webdataset` | [`WebDataset`] | an index next to each shard, or its headers |
 //! | lists of files: lines, CSV, JSON Lines | [`FileList`] | the list |
-//! | TFRecord files of `tf.train.Example` | [`TfRecordDataset`] | an index file, or the record lengths |
+//! | TFRecord files of `tf.train.Example` | [`TfRecordDataset`] | an index file or the record lengths; the first record |
 //! | MDS shards of MosaicML Streaming | [`MdsDataset`] | `index.json` |
 //! | Parquet files, such as those of Hugging Face (feature `parquet`) | `ParquetDataset` | the footer of each file |
 //!

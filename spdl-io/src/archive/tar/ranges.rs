@@ -12,8 +12,9 @@ use crate::fetch::{Fetcher, Key};
 
 /// The members of a tar archive in a store, read by range requests.
 ///
-/// The reader requests all headers, and the data of members that the caller requests. For members smaller than
-/// 1 MiB, one request reads 8 MiB, which is faster than one request per header.
+/// If the next header is at most 1 MiB after the last read, one request reads 8 MiB, which is
+/// faster than one request per header. Otherwise it reads 16 KiB. [`data`](TarRanges::data) sends a
+/// request unless the last read contains the data.
 ///
 /// ```
 /// # use std::sync::Arc;

@@ -48,7 +48,7 @@ impl ZipSlice {
     ///
     /// # Errors
     /// - `Corrupt` or `Truncated` if this is not a zip archive, or if its central directory is damaged.
-    /// - `Unsupported` for a multi-part archive.
+    /// - `Unsupported` for a multi-part archive, and for an encrypted central directory.
     /// - `LimitExceeded` for a central directory above [`ZipOptions::max_directory_bytes`].
     pub fn new(archive: impl Into<Bytes>) -> Result<Self> {
         ZipSlice::with_options(archive, ZipOptions::default())

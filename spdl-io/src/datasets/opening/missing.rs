@@ -10,7 +10,7 @@ use super::kinds::Opener;
 use super::{DatasetKind, address_in, kind_of_name};
 use crate::fetch::Key;
 
-/// The maximum number of files that are looked up to count the missing ones.
+/// If there are more files, the missing ones are not counted.
 const MAX_FILES: usize = 10_000;
 /// The maximum number of concurrent lookups.
 const CONCURRENCY: usize = 16;

@@ -36,7 +36,7 @@ static MARKERS: AtomicU64 = AtomicU64::new(0);
 const VERSION: &str = "1";
 const NEW: &str = "new";
 
-/// Number of entries among which the least recently used one is evicted.
+/// Number of entries at which the search for eviction candidates stops.
 const CANDIDATES: usize = 64;
 
 pub(super) struct Disk {

@@ -47,7 +47,7 @@ pub enum CachePolicy {
     #[default]
     StableSubset,
     /// Keeps the most recently used entries (LRU), for data with a skewed access pattern. On disk,
-    /// the order is approximate: the oldest of at least 64 candidates is evicted.
+    /// the order is approximate: the least recently used entry of a part of the folder is evicted.
     Recent,
 }
 

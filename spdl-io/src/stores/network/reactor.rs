@@ -53,7 +53,7 @@ impl Reactor {
     /// Creates a future or stream that needs tokio, and wraps it so that any executor can poll it.
     ///
     /// # Errors
-    /// `Io` if the system cannot start a thread.
+    /// `Io` if the system cannot start a thread, or `Unavailable` if too many files are open.
     pub(crate) fn in_tokio_context<T>(&self, make: impl FnOnce() -> T) -> Result<TokioContext<T>> {
         let handle = self.handle()?;
         let inner = {
@@ -66,7 +66,7 @@ impl Reactor {
     /// Returns a [`Runtime`] whose tasks run on the network thread.
     ///
     /// # Errors
-    /// `Io` if the system cannot start a thread.
+    /// `Io` if the system cannot start a thread, or `Unavailable` if too many files are open.
     pub(crate) fn runtime(&self) -> Result<ReactorRuntime> {
         Ok(ReactorRuntime { handle: self.handle()?, _reactor: self.clone() })
     }

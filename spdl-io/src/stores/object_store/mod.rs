@@ -70,7 +70,7 @@ pub struct ObjectStoreFetcher {
 impl ObjectStoreFetcher {
     /// Creates a fetcher for `store`. Error messages call it `name`.
     ///
-    /// Calls to the store run on a network thread, so that any executor can poll the fetcher.
+    /// The I/O of the store runs on a network thread, so that any executor can poll the fetcher.
     pub fn new(store: Arc<dyn ObjectStore>, name: &str) -> Self {
         let options = crate::stores::SourceOptions::default();
         ObjectStoreFetcher {
