@@ -61,9 +61,10 @@ impl DeviceDecoders {
         decode_all(py, &self.decoders, &encoded, &names, size, pix_fmt)
     }
 
-    /// Converts NV12 frames to RGB or grey, after the work queued on `stream` so far. The frames
-    /// begin at the byte `offset`. `frames` is their number, height and width. `color` is the code
-    /// of the colour matrix (ITU-T H.273), and whether the range is full.
+    /// Converts NV12 frames to RGB, BGR or grey, after the work queued on `stream` so far.
+    ///
+    /// The frames begin at the byte `offset`. `frames` is their number, height and width. `color` is
+    /// the code of the colour matrix (ITU-T H.273), and whether the range is full.
     #[expect(clippy::too_many_arguments, reason = "called by one Python function")]
     fn nv12(
         &self,

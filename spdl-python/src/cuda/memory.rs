@@ -81,8 +81,9 @@ impl DeviceMemory {
         wait_until(py, || self.upload.ready.is_done())
     }
 
-    /// Makes a stream wait for the upload, and records that the stream uses the memory. Streams are numbered
-    /// as in the array API standard.
+    /// Makes a stream wait for the upload, and records that the stream uses the memory.
+    ///
+    /// Streams are numbered as in the array API standard. With -1, no stream waits.
     #[pyo3(signature = (stream))]
     fn wait_on(&self, py: Python<'_>, stream: Option<i64>) -> PyResult<()> {
         let result = py.detach(|| match stream_of_array_api(stream)? {

@@ -106,8 +106,8 @@ impl VideoDecoder {
         self.with_video(py, |video| video.push(&packet, timestamp))
     }
 
-    /// The packets of a stream with start codes, or of an IVF file. Only packets
-    /// of IVF files have timestamps.
+    /// The packets of a stream with start codes, or of an IVF file. Only packets of IVF files have
+    /// timestamps.
     fn cut(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<PacketRange>> {
         let data = video_bytes(data)?;
         let packets = py.detach(|| packet_ranges(&data, self.codec));
@@ -253,7 +253,7 @@ fn nv12(
     Ok((upload, shape, frames[0].format == PixelFormat::P016))
 }
 
-/// An array of frames in RGB or grey, cropped and resized.
+/// An array of frames in RGB, BGR or grey, cropped and resized.
 fn rgb(
     decoders: &Decoders,
     frames: Vec<VideoFrame>,

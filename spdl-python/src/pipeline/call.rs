@@ -18,7 +18,8 @@ use crate::operators::Draws;
 pub(super) struct Op {
     pub(super) stage: String,
     pub(super) function: Arc<Py<PyAny>>,
-    /// Called for a coroutine or generator that `function` returns; raises an exception with advice.
+    /// Called for a coroutine or generator that `function` returns. Raises an exception with advice,
+    /// or logs a warning for a generator.
     pub(super) look_at: Option<Py<PyAny>>,
 }
 
@@ -103,7 +104,7 @@ impl spdl_core::Stage<Item> for Draw {
     }
 }
 
-/// Calls a function that returns an iterable, and emits each element immediately.
+/// Calls a function that returns an iterable, and emits each element other than `None` immediately.
 pub(super) struct Iterate(pub(super) Arc<Op>);
 
 impl spdl_core::Stage<Item> for Iterate {
@@ -187,7 +188,9 @@ impl spdl_core::Stage<Option<Item>> for DropNone {
     }
 }
 
-/// Iterates an async iterable per item, and emits each element immediately. Blocks its thread.
+/// Iterates an async iterable per item, and emits each element other than `None` immediately.
+///
+/// Blocks its thread.
 pub(super) struct IterateAsync {
     pub(super) op: Arc<Op>,
     pub(super) inbox: Inbox,

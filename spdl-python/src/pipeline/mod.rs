@@ -8,8 +8,8 @@
 //!  └─ iterables, on a Python thread; or a Python queue with the output of another PipelineRun
 //! ```
 //!
-//! A stage may be `native`: operators of `spdl_rs.io` hold the GIL only while items arrive from Python and
-//! return to it.
+//! A stage may be `native`: operators of `spdl_rs.io` hold the GIL only while items arrive from Python
+//! and return to it, and to log failures.
 //!
 //! Invariants:
 //!

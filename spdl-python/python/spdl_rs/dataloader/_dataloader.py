@@ -46,7 +46,8 @@ class DataLoader(Generic[U]):
     Raises:
         ValueError, TypeError: An argument is out of range or has the wrong type.
 
-    Iteration raises `TimeoutError` after `timeout`, and `PipelineFailure` if the source raises.
+    Iteration raises `PipelineFailure` if the source raises. If no batch is ready within `timeout`, iteration
+    waits for running functions, and then raises `TimeoutError`.
 
     >>> from spdl_rs.dataloader import DataLoader
     >>> loader = DataLoader(

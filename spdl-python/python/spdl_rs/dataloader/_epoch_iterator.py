@@ -48,7 +48,8 @@ class EpochIterator(Generic[U]):
         """Waits for the next batch.
 
         Raises:
-            TimeoutError: The batch was not ready in time. The iterator is closed.
+            TimeoutError: The batch was not ready in time. The iterator is closed, and running functions have
+                returned.
             PipelineFailure: The source raised an exception.
             StoppedError: Ctrl-C has interrupted an earlier call.
         """

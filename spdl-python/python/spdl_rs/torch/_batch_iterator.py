@@ -15,9 +15,10 @@ from ._workers import Raised, Workers
 class BatchIterator(ABC):
     """Iterates batches. Threads may share the iterator; each batch goes to one thread.
 
-    A batch is counted only if `next` returns it. If Ctrl-C interrupts `next`, the batch in transit is lost
-    to this iterator, and later calls raise `StoppedError`. A new iterator from the loader's state delivers
-    that batch.
+    A batch is counted only if `next` returns it, or raises its exception. If Ctrl-C interrupts `next` while
+    this thread makes a batch of a map-style data set, the following call makes the batch again. Otherwise
+    the batch in transit is lost to this iterator, and later calls raise `StoppedError`. A new iterator from
+    the loader's state delivers that batch.
 
     Args:
         workers: The workers, which make the batches.

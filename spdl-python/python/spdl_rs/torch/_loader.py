@@ -50,8 +50,9 @@ class DataLoader(Resumable, Generic[T]):
     - All threads share the random number generators, and no worker is seeded. Use
       `get_worker_info().seed` to seed a generator for each worker.
     - An exception of the data set keeps its type and traceback, and gets a note with the index of
-      the sample. `next` raises the exception in place of the batch; the next batch follows. A
-      `StopIteration` becomes a `RuntimeError`, so that the epoch does not end silently.
+      the sample. `next` raises the exception in place of the batch; the next batch follows.
+      `StopIteration` and `SystemExit` become a `RuntimeError`, so that neither the epoch nor the
+      program ends silently.
     - `state_dict` and `load_state_dict` resume within an epoch, like those of torchdata's
       `StatefulDataLoader`.
 

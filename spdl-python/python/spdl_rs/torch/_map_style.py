@@ -149,7 +149,7 @@ class MapStyleEpoch(BatchIterator):
         workers: The workers, which make the batches.
         index_sampler: Iterable of indices, or of lists of indices.
         progress: The start position. Updated with each batch.
-        ahead: The number of batches in flight. 0: a batch is made when `next` is called.
+        ahead: The largest number of batches in flight. 0: a batch is made when `next` is called.
         timeout: The maximum wait for a batch, in seconds.
     """
 

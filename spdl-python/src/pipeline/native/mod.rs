@@ -1,6 +1,6 @@
 //! Operators of `spdl_rs.io` in a pipeline of Python code: files to bytes to pixels to batches.
 //!
-//! The GIL is held only when items arrive from Python and return to it.
+//! The GIL is held only when items arrive from Python and return to it, and to log failures.
 //!
 //! ```text
 //! Python's item ──► enter ──► fetch ──► decode ──► augment (into an array, or a batch) ──► leave

@@ -202,9 +202,10 @@ class PipelineBuilder(Generic[T, U]):
         all other arguments must be picklable. Scripts must start processes under
         `if __name__ == "__main__":`, as for `iterate_in_subprocess`.
 
-        Failures are handled as in other stages: they are logged in this process, keep their types, and count
-        against one failure budget. A process that ends unexpectedly ends the pipeline immediately with a
-        `WorkerError`. If the failure budget is exceeded, items in flight are dropped.
+        Failures are handled as in other stages: they are logged in this process, keep their types, and
+        count against one failure budget. If a process ends unexpectedly, the pipeline ends immediately
+        with a `PipelineFailure` that contains a `WorkerError`. If the failure budget is exceeded, items
+        in flight are dropped.
 
         `stats()` covers the stages after the last region, whose source is the region.
 

@@ -153,7 +153,8 @@ class StatsQueue(AsyncQueue):
     async def interval_stats_callback(self, stats: QueuePerfStats) -> None:
         """Called with the statistics of an interval. The default logs the statistics at level INFO.
 
-        Exceptions are logged. An exception of the last call ends the pipeline with a `PipelineFailure`.
+        Exceptions are logged. If a subclass overrides methods such as `put`, an exception of the last call
+        ends the pipeline with a `PipelineFailure`.
         """
         self._log(stats)
 

@@ -27,7 +27,7 @@ class TaskHook(ABC):
     more for the end of the results. The end raises `StopAsyncIteration` in the context: do not suppress this
     exception. For aggregators, `task_hook` is entered for each input item.
 
-    A context that was entered is always exited: tasks are not cancelled in between.
+    A context that was entered is also exited if the pipeline is stopped.
 
     >>> from contextlib import asynccontextmanager
     >>> from spdl_rs.pipeline import PipelineBuilder, TaskHook

@@ -164,7 +164,7 @@ E = TypeVar("E", bound=PriorityExecutor)
 
 
 class PriorityThreadPoolExecutor(PriorityExecutor):
-    """Threads that several stages share. Calls of later stages run first.
+    """Threads that several stages share. By default, calls of later stages run first.
 
     Args:
         max_workers: The number of threads. Default: as for `ThreadPoolExecutor`.
@@ -207,7 +207,7 @@ class PriorityThreadPoolExecutor(PriorityExecutor):
 
 
 class PriorityProcessPoolExecutor(PriorityExecutor):
-    """Processes that several stages share. Calls of later stages run first.
+    """Processes that several stages share. By default, calls of later stages run first.
 
     Args:
         max_workers: The number of processes. Default: the number of CPUs.
