@@ -12,7 +12,7 @@ use crate::observe::statistics::{
 
 /// A resource is saturated above this share of its capacity.
 const SATURATED: f64 = 0.85;
-/// Memory is the bottleneck only if more than this share of the budget is in use.
+/// Memory is the bottleneck only if more than this share of the budget was in use at the peak.
 const MEMORY_SPENT: f64 = 0.95;
 /// Memory is the bottleneck only if a stage also waited for memory for more than this share of the
 /// time.
@@ -24,18 +24,19 @@ const SETTLED: f64 = 0.1;
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Limit {
-    /// The pipeline has not run long enough.
+    /// No item was delivered in the measured time, so the bottleneck is unknown.
     Unknown,
     /// No item was delivered, because all items failed in one stage.
     AllFailed {
         /// The first stage in which all items failed.
         stage: Arc<str>,
-        /// Number of items of the stage.
+        /// Number of items that failed in the stage.
         items: u64,
     },
-    /// The consumer: a batch was ready more than 85 % of the time.
+    /// The consumer: after start-up, a batch was ready more than 85 % of the time, and start-up
+    /// took at most 90 % of the measured time.
     Consumer {
-        /// The share of the time in which a batch was ready, in 0..=1.
+        /// The share of the time after start-up in which a batch was ready, in 0..=1.
         readiness: f64,
     },
     /// The CPU: worker threads, counted up to one per CPU, are busy more than 85 % of the time.
@@ -51,12 +52,12 @@ pub enum Limit {
         /// The share of this stage in the pool's busy time, in 0..=1.
         part: f64,
     },
-    /// The memory budget: more than 95 % of it is used, and stages wait for memory for more than
-    /// half of the time.
+    /// The memory budget: at the peak since the start of the pipeline, more than 95 % of the budget
+    /// was in use, and stages wait for memory for more than half of the measured time.
     Memory {
         /// The budget in bytes.
         budget: usize,
-        /// The maximum share of the budget that was in use, in 0..=1.
+        /// The maximum share of the budget in use since the start of the pipeline, in 0..=1.
         used: f64,
         /// The share of the time in which a stage waited for memory, in 0..=1.
         waited: f64,

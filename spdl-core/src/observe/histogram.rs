@@ -15,7 +15,8 @@ const BUCKETS: usize = STEPS * (40 - STEPS_BITS as usize + 1);
 /// Quantiles of durations: the median and the tail.
 ///
 /// All quantiles except `max` are approximate, with a relative error of at most 1/16 for durations
-/// up to 18 minutes. All quantiles are 0 if no duration was recorded.
+/// up to 18 minutes. In an [`Interval`](crate::observe::Interval), `max` can be approximate too.
+/// All quantiles are 0 if no duration was recorded.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

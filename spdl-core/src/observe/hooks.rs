@@ -17,12 +17,13 @@ use crate::source::sample::SampleId;
 
 /// Callbacks of a pipeline, called before and after each stage and each item.
 ///
-/// All methods do nothing by default. The threads of the pipeline call hooks concurrently. The time
-/// of the item methods is part of an item's processing time, so keep them short. The order of calls
-/// for a stage is:
+/// By default, `wants_items` returns `true`, and the other methods do nothing. The threads of the
+/// pipeline call hooks concurrently. The time of the item methods is part of an item's processing
+/// time, so keep them short. The order of calls for a stage is:
 ///
 /// 1. `stage_started` once, before its first item
-/// 2. `before_item` and `after_item` in pairs; they are not called for sources
+/// 2. `before_item` and `after_item` in pairs, for async stages and stages that compute; they are
+///    not called for sources, merges and routes
 /// 3. `stage_ended` once, after its last item, even if the pipeline is stopped, fails or is dropped
 ///
 /// Each `before_item` that returns `Ok` is followed by an `after_item`, even if the stage fails,
@@ -36,7 +37,8 @@ use crate::source::sample::SampleId;
 /// # Several hooks
 /// Hooks nest. `stage_started` and `before_item` are called in the order in which the hooks were
 /// added. `after_item` and `stage_ended` are called in reverse order. A panic of a hook is caught
-/// and becomes an error of kind [`Panicked`](ErrorKind::Panicked).
+/// and becomes an error of kind [`Panicked`](ErrorKind::Panicked). If the item or the stage has
+/// already failed, its first error is returned instead.
 ///
 /// ```
 /// use spdl_core::Hook;
@@ -73,7 +75,8 @@ pub trait Hook: Debug + Send + Sync + 'static {
     /// Whether to call `before_item` and `after_item`. Default: `true`.
     ///
     /// Called before each item, so it must be fast. If any hook of the pipeline returns `true`, the
-    /// item methods of all hooks are called. Otherwise the item is not measured.
+    /// item methods of all hooks are called. Otherwise no hook's item methods are called for the
+    /// item.
     fn wants_items(&self) -> bool {
         true
     }
@@ -88,7 +91,7 @@ pub trait Hook: Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Called after an item was processed or failed.
+    /// Called after an item was processed, failed, or was interrupted by the end of the pipeline.
     fn after_item(&self, stage: &StageInfo, item: &ItemInfo<'_>, outcome: ItemOutcome<'_>) {
         let _ = (stage, item, outcome);
     }
@@ -335,7 +338,8 @@ struct EnteredItem<'a> {
 }
 
 impl EnteredItem<'_> {
-    /// Calls `after_item` of all hooks in reverse order, even if one panics.
+    /// Calls `after_item` of the hooks whose `before_item` returned `Ok`, in reverse order, even if
+    /// one panics.
     fn after(&mut self, result: Result<(), &Error>) -> Result<()> {
         let outcome = ItemOutcome { result, began: self.began, elapsed: self.began.elapsed() };
         let hooks = &self.hooks.hooks[..std::mem::take(&mut self.called)];

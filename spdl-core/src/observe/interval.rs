@@ -11,9 +11,10 @@ use crate::observe::statistics::{
 
 /// Statistics of a pipeline in one interval of time.
 ///
-/// Fields have the same names and meanings as in [`Statistics`](crate::Statistics), but counts and
-/// quantiles cover only this interval. `Display` writes one line for the pipeline and one for each
-/// stage, for a log.
+/// Fields have the same names and meanings as in [`Statistics`](crate::Statistics), with two
+/// differences. `dropped` is a number, not a list. Counts, durations and quantiles cover only this
+/// interval, unless a field documents otherwise. `Display` writes one line for the pipeline and one
+/// for each stage, for a log.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct Interval {

@@ -7,7 +7,7 @@
 //! | `interval` | [`Interval`]: the difference between two snapshots of the counters |
 //! | `diagnosis` | [`Limit`]: which stage or resource limits the throughput, and what to change |
 //! | `hooks` | [`Hook`]: callbacks of stages and items |
-//! | `quarantine` | `Quarantine`: a file that lists failed samples, which later runs skip |
+//! | `quarantine` | `Quarantine`: a file that lists the samples that failure policies dropped |
 //! | `exporters/` | [`Hook`]s and listeners for the crates `tracing` and `metrics` |
 //!
 //! Imports: `error`, `sync`, `seconds`, `memory`, `source`, `item`, `stage`.

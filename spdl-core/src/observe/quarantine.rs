@@ -14,9 +14,9 @@ use crate::sync::{Counter, Mutex};
 
 /// A list of the samples that failure policies dropped, written while the pipeline runs.
 ///
-/// The format is JSON Lines; each line is an [`Entry`]. Each line is passed to the operating system
-/// immediately, so the list survives a crash of the program. A failed write ends the pipeline with
-/// an error, unless the list is [lenient](Quarantine::lenient).
+/// The format is JSON Lines; each line is an [`Entry`]. Each line of a file is passed to the
+/// operating system immediately, so the list survives a crash of the program. A failed write ends
+/// the pipeline with an error, unless the list is [lenient](Quarantine::lenient).
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;

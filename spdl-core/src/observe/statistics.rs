@@ -17,7 +17,7 @@ use crate::stage::aggregate::FillRate;
 /// A snapshot of a pipeline's counters, while the pipeline runs or after its end.
 ///
 /// Counts and durations cover the time since the start of the pipeline. Durations are wall-clock
-/// times. Fields have the same names in logs, JSON and Python. In JSON, times are in seconds.
+/// times. In JSON, durations are in seconds, and the names of their fields end with `_s`.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -57,7 +57,8 @@ impl Statistics {
     /// The share of the time in which a batch was ready for the consumer, in 0..=1.
     ///
     /// The time before the first batch does not count. The value is 0 before the first batch. Near
-    /// 1, the consumer never waits. Near 0, the consumer waits for each batch.
+    /// 1, the consumer waits for almost no batch. Near 0, the consumer waits for almost every
+    /// batch.
     pub fn data_readiness(&self) -> f64 {
         self.queues.last().map_or(0.0, |queue| queue.readiness(self.elapsed))
     }
@@ -216,19 +217,19 @@ pub struct QueueStatistics {
     pub items: u64,
     /// Average number of items over time.
     pub mean_len: f64,
-    /// Time in which the queue was full, so that the upstream stage waited.
+    /// Time in which the queue was full, so that the upstream stage could not put an item.
     #[cfg_attr(feature = "serde", serde(rename = "put_wait_s", with = "crate::seconds"))]
     pub put_wait: Duration,
-    /// Time in which the queue was empty, so that the downstream stage waited.
+    /// Time in which the queue was empty, so that the downstream stage could not get an item.
     #[cfg_attr(feature = "serde", serde(rename = "get_wait_s", with = "crate::seconds"))]
     pub get_wait: Duration,
     /// The part of `get_wait` before the first item: the start-up.
     #[cfg_attr(feature = "serde", serde(rename = "first_wait_s", with = "crate::seconds"))]
     pub first_wait: Duration,
-    /// Waiting time of one put into the full queue.
+    /// Waiting time of one put; 0 for a put that did not wait.
     #[cfg_attr(feature = "serde", serde(rename = "wait_per_put_s"))]
     pub wait_per_put: Quantiles,
-    /// Waiting time of one get from the empty queue.
+    /// Waiting time of one get; 0 for a get that did not wait.
     #[cfg_attr(feature = "serde", serde(rename = "wait_per_get_s"))]
     pub wait_per_get: Quantiles,
     /// The share of the time in which the queue was not empty, in 0..=1, including start-up.
@@ -260,7 +261,7 @@ pub struct ConsumerStatistics {
     /// Total time in which the consumer waited.
     #[cfg_attr(feature = "serde", serde(rename = "waited_s", with = "crate::seconds"))]
     pub waited: Duration,
-    /// Waiting time of the consumer for one item.
+    /// Waiting time of the consumer for one item; 0 for an item that was delivered without a wait.
     #[cfg_attr(feature = "serde", serde(rename = "wait_s"))]
     pub wait: Quantiles,
 }

@@ -10,7 +10,8 @@ use crate::source::range_run::RangeRun;
 use crate::source::ranges::Ranges;
 use crate::source::shard::{Division, Remainder, Shard};
 
-/// The maximum number of positions compared if the states have different divisions.
+/// The maximum number of positions, and of ranges done before the divisions, that are compared if
+/// the states have different divisions.
 const MOST_COMPARED: u64 = 1 << 22;
 
 impl State {
@@ -150,7 +151,9 @@ impl OrderAudit {
         done.left(done.left_below(from)..done.left_below(end))
     }
 
-    /// The positions that no state has done, as ranges in ascending order.
+    /// The positions that no state has done, as ranges in ascending order, without the
+    /// [`remainder`](OrderAudit::remainder). If the length of the epoch is unknown, only positions
+    /// before the last done position are included.
     ///
     /// The iterator computes each range when it is requested. There may be very many ranges if the
     /// ranks are at different steps.
@@ -174,12 +177,13 @@ impl OrderAudit {
     }
 
     /// The last positions of the epoch, which no rank reads because there are fewer of them than
-    /// ranks ([`Remainder::Drop`]). These positions do not count as missing.
+    /// ranks ([`Remainder::Drop`]). These positions do not count as missing. If the states have
+    /// different divisions, there are none, and such positions count as missing.
     pub fn remainder(&self) -> impl Iterator<Item = std::ops::Range<u64>> + '_ {
         self.left(self.assigned.unwrap_or(self.end), self.end)
     }
 
-    /// Whether every position that is assigned to a rank was done exactly once.
+    /// Whether no position is [missing](OrderAudit::missing) or [repeated](OrderAudit::repeated).
     pub fn is_complete(&self) -> bool {
         self.missing_count() == 0 && self.repeated_count() == 0
     }

@@ -51,7 +51,8 @@ impl Delivery {
         }
     }
 
-    /// The number of items delivered, including earlier runs.
+    /// The number of items that reached the consumer, including items of skipped steps and of
+    /// earlier runs.
     pub(crate) fn steps(&self) -> u64 {
         self.steps
     }
@@ -83,7 +84,8 @@ impl Delivery {
         self.steps_in_epoch = 0;
     }
 
-    /// Ends an epoch of which every item was delivered, and audits it.
+    /// Ends an epoch of which every item was delivered or left out, and audits the epoch if `audit`
+    /// is set.
     pub(crate) fn end_epoch(&mut self, epoch: u64) -> Result<()> {
         self.deliveries.record_all(epoch, &self.ledger);
         let counts = self.ledger.close(epoch, self.audit)?;

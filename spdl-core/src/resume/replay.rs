@@ -44,7 +44,8 @@ struct IndexRun {
 /// record of a run with the record of the run that resumed from it.
 ///
 /// A sequence of samples with consecutive indices takes 24 bytes. A sequence of steps with equal
-/// numbers of samples takes 16 bytes. Equal orders have equal records.
+/// numbers of samples takes 16 bytes. Two records are equal if their samples, order and steps are
+/// equal, and the numbers of their first steps too.
 ///
 /// ```
 /// use spdl_core::SampleId;
@@ -647,8 +648,8 @@ pub struct OrderDifference {
     /// The number of equal samples at the start.
     pub common: u64,
     /// The first step that differs, numbered as in the first run; `None` if the steps of the first
-    /// run were not recorded. Steps also differ if one run skipped a step, or grouped the same
-    /// samples into other steps.
+    /// run were not recorded. If no step differs, one past the last step of the first run. Steps
+    /// also differ if one run skipped a step, or grouped the same samples into other steps.
     pub step: Option<u64>,
     /// Samples of the first run that the other run lacks.
     pub missing: Vec<SampleId>,
@@ -664,7 +665,8 @@ pub struct OrderDifference {
 }
 
 impl OrderDifference {
-    /// Whether both runs delivered the same samples in the same order and steps.
+    /// Whether both runs delivered the same samples in the same order and steps, with the same
+    /// number of the first step.
     pub fn is_none(&self) -> bool {
         self.same
     }

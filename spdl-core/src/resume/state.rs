@@ -23,8 +23,9 @@ pub(crate) const MOST_RANKS: u64 = 1 << 20;
 /// The state records which samples of the current epoch are done: delivered, dropped by the failure
 /// policy, filtered out or left out. The state contains no data and no keys.
 ///
-/// A resumed pipeline yields exactly the remaining samples, with the same identities and therefore
-/// the same random numbers. With a [deterministic](crate::PipelineBuilder::deterministic) order,
+/// A resumed pipeline yields the remaining samples, and no others unless a list or an item was
+/// delivered in part (see below). The samples have the same identities and, with the same seed, the
+/// same random numbers. With a [deterministic](crate::PipelineBuilder::deterministic) order,
 /// its items are bit-identical to those that the first run would have delivered next.
 ///
 /// # Partly delivered lists
@@ -98,8 +99,8 @@ pub struct State {
     /// Parts of the fingerprint that are allowed to differ.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeSet::is_empty"))]
     pub(crate) allowed: BTreeSet<String>,
-    /// Strings that the caller stores with the state, for example the optimiser step; empty by
-    /// default.
+    /// Strings that the caller stores with the state, for example the optimiser step. Empty by
+    /// default. The states of a resumed run start with the notes of the state it resumed from.
     #[cfg_attr(feature = "serde", serde(default))]
     pub notes: BTreeMap<String, String>,
 }
@@ -246,18 +247,20 @@ impl State {
         self.shard
     }
 
-    /// How many items (usually batches) were delivered in all epochs.
+    /// How many items (usually batches) were delivered in all epochs, including skipped steps and
+    /// earlier runs. For a combined state, the maximum over the ranks.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// How many items (usually batches) of the current epoch were delivered.
+    /// How many items (usually batches) of the current epoch were delivered, including skipped
+    /// steps and earlier runs. For a combined state, the maximum over the ranks.
     pub fn steps_in_epoch(&self) -> u64 {
         self.steps_in_epoch
     }
 
-    /// The sample counts of all epochs: of this rank, and of all ranks before the world size last
-    /// changed. The counts may lag behind deliveries: see
+    /// The sample counts of all epochs: of this rank, and of all ranks before their states were
+    /// last [combined](State::combine). The counts may lag behind deliveries: see
     /// [`samples_in_epoch`](State::samples_in_epoch).
     pub fn samples(&self) -> SampleCounts {
         self.in_all
@@ -281,7 +284,8 @@ impl State {
 
     /// Allows one part of the [fingerprint](State::fingerprint) to differ in the resumed run.
     ///
-    /// A part includes all parts below it: `stage batch` includes `stage batch: size`. If a state
+    /// A part includes all parts below it: `stage batch` includes `stage batch: size`. The part
+    /// `seed` allows another seed. If a state
     /// is rejected, [`Error::changes`] lists the parts that differ. The caller must make sure that
     /// the remaining samples of the epoch are still valid.
     #[must_use]
@@ -292,7 +296,7 @@ impl State {
 
     /// Makes the resumed run deliver partly delivered lists and split items again as a whole.
     ///
-    /// Discards the record of the delivered parts, so the resumed run delivers these parts twice.
+    /// Discards the record of the delivered parts, so the resumed run delivers these parts again.
     /// Call `repeat_parts` if a resumed run cannot group the same lists again, because the world
     /// size has changed or stages are unordered.
     #[must_use]
@@ -359,8 +363,9 @@ impl State {
     ///
     /// # Errors
     /// `InvalidArgument` if a sample belongs to another epoch or another rank, or is beyond the end
-    /// of the epoch. `InvalidArgument` also if a list or a split item was delivered in part,
-    /// because leaving out samples would change it: see [`repeat_parts`](State::repeat_parts).
+    /// of an epoch of known length. `InvalidArgument` also if a list or a split item was delivered
+    /// in part, because leaving out samples would change it: see
+    /// [`repeat_parts`](State::repeat_parts).
     pub fn skip(mut self, ids: impl IntoIterator<Item = SampleId>) -> Result<Self> {
         if self.has_parts() {
             let message = "a list or an item was delivered in part, and skipping samples would \
@@ -491,7 +496,7 @@ impl State {
     /// remaining samples of the epoch. If a rank has just ended an epoch that other ranks have not
     /// ended, all positions of that rank in the epoch count as done. Sample counts are summed over
     /// the ranks. The number of steps is the maximum over the ranks. The notes are the notes of
-    /// rank 0.
+    /// rank 0. A single state that is already combined is returned unchanged.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder, Result, Shard, State};
@@ -683,8 +688,8 @@ impl State {
         State::combine(states)
     }
 
-    /// One past the last position of the current epoch that the run has used, counted over all
-    /// ranks.
+    /// One past the last position of the current epoch that the run has used, in the order of all
+    /// ranks; 0 if no position is used.
     ///
     /// A position is used if it is done, or if a partly delivered list or split item depends on it.
     /// The order may change from the frontier on: see
@@ -706,7 +711,9 @@ impl State {
 
     /// The number of remaining positions of the current epoch for this rank.
     ///
-    /// For a combined state, the number for all ranks. `None` if the length of the epoch is unknown.
+    /// For a combined state, the number for all ranks. With `Remainder::Pad`, repeated samples
+    /// count.
+    /// `None` if the length of the epoch is unknown.
     pub fn remaining(&self) -> Option<u64> {
         let Shard { world, remainder, .. } = self.shard.unwrap_or_default();
         let divided = self.len?.saturating_sub(self.base.count());

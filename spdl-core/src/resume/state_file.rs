@@ -96,7 +96,8 @@ impl StateFile {
             .is_ok_and(|path| holds_something(&path) || holds_something(&beside(&path, "previous")))
     }
 
-    /// Replaces the file with `state` and keeps the previous content as `NAME.previous`.
+    /// Replaces the file with `state`, and keeps the previous content as `NAME.previous` if it is
+    /// valid.
     ///
     /// # Errors
     /// * `InvalidArgument` if the path is not a regular file, or the existing file is neither empty
@@ -104,7 +105,8 @@ impl StateFile {
     /// * `LimitExceeded` if the state takes more than 64 MiB.
     /// * The kind of the system's error if the file cannot be written.
     ///
-    /// After an error the file is unchanged.
+    /// After an error the file is unchanged, unless only the synchronisation of the folder failed.
+    /// Then the file contains `state`, but a crash of the machine may undo the replacement.
     pub fn save(&self, state: &State) -> Result<()> {
         let path = self.place()?;
         let previous = beside(&path, "previous");
@@ -210,14 +212,16 @@ impl StateFile {
         }
     }
 
-    /// Reads the state; falls back to `NAME.previous` if the file is missing or corrupt.
+    /// Reads the state; falls back to `NAME.previous` if the file is missing, unreadable, too large
+    /// or corrupt.
     ///
     /// [`recover`](Self::recover) also reports which of the two was read.
     ///
     /// # Errors
-    /// If neither file is valid, the error of the newer file. `InvalidArgument` if the path is not
-    /// a regular file. `LimitExceeded` if the file has more than 64 MiB. `Unsupported` for a format
-    /// version that this version of the library cannot read.
+    /// Without a fallback: `InvalidArgument` if the path is not a regular file, and `Unsupported`
+    /// for a format version that this version of the library cannot read. Otherwise, if neither
+    /// file is valid, the error of the newer file, for example `LimitExceeded` for more than 64
+    /// MiB.
     pub fn load(&self) -> Result<State> {
         self.recover().map(|(state, _)| state)
     }
@@ -469,8 +473,8 @@ fn remove_stale(path: &Path) {
     }
 }
 
-/// Creates the hard link `previous` to the file at `path`, so that at any time at least one of the
-/// two paths exists.
+/// Makes `previous` a hard link to the file at `path`, or a copy if hard links are not supported.
+/// At any time, at least one of the two paths exists.
 fn keep(path: &Path, previous: &Path) -> std::io::Result<()> {
     let mut link = OsString::from(previous);
     link.push(".partial");
@@ -544,10 +548,11 @@ struct FormatProbe {
 
 /// Saves checkpoint states in a background thread, every few steps.
 ///
-/// Training steps never wait for the disk. The thread spends at most a twentieth of its time on
-/// writing. If states arrive faster, it skips the states in between and writes the newest one.
-/// After a save of 1 ms, the next one starts at least 19 ms later. [`finish`](StateSaver::finish)
-/// and dropping the saver write immediately.
+/// [`after_step`](StateSaver::after_step) and [`save`](StateSaver::save) never wait for the disk.
+/// The thread spends at most a twentieth of its time on writing. If states arrive faster, the
+/// thread skips the states in between and writes the newest one. After a save of 1 ms, the next one
+/// starts at least 19 ms later. [`finish`](StateSaver::finish) and dropping the saver write
+/// immediately.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -615,7 +620,8 @@ impl StateSaver {
     /// known only after the pipeline has ended.
     ///
     /// # Errors
-    /// The error of `state`, or of an earlier save. `Io` if the thread cannot be started.
+    /// The error of `state`. If a save is due, also the error of the last save that the thread has
+    /// ended, and `Io` if the thread cannot be started.
     pub fn after_step(&mut self, state: impl FnOnce() -> Result<State>) -> Result<()> {
         self.steps += 1;
         let state = state()?;

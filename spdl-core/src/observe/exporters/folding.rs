@@ -28,8 +28,8 @@ pub(crate) enum Fold {
 
 /// Decides which failures are logged, in constant memory.
 ///
-/// Failures with the same stage, kind and message form a group. Messages that differ only in
-/// numbers count as the same message.
+/// Failures with the same stage, kind and message form a group. Messages count as the same message
+/// if their first [`MESSAGE_CHARS`] characters differ only in numbers.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatFolder {
     groups: HashMap<FailureGroup, u64>,
@@ -60,7 +60,7 @@ impl RepeatFolder {
     }
 
     /// Removes the groups of an ended stage; returns the number of failures hidden since the last
-    /// logged one of each group.
+    /// logged one of each group. Failures beyond [`MAX_GROUPS`] groups are not included.
     pub(crate) fn remove_stage(&mut self, stage: &str) -> u64 {
         let mut hidden = 0;
         self.groups.retain(|group, count| {

@@ -43,7 +43,7 @@ use crate::observe::statistics::{
 /// | `spdl_consumer_items_total` | counter | items delivered |
 /// | `spdl_consumer_waited_nanoseconds_total` | counter | time in which the consumer waited |
 /// | `spdl_consumer_wait_seconds` | gauge, quantiles | wait of the consumer for one item |
-/// | `spdl_data_readiness_ratio` | gauge | share of the time in which a batch was ready, 0 to 1 |
+/// | `spdl_data_readiness_ratio` | gauge | share of the time after start-up in which a batch was ready, 0 to 1 |
 /// | `spdl_memory_budget_bytes` | gauge | the memory budget; 0 without a budget |
 /// | `spdl_memory_live_bytes` | gauge | bytes of the budget in use |
 /// | `spdl_memory_peak_bytes` | gauge | maximum of bytes in use since the start |

@@ -22,15 +22,16 @@ use crate::sync::Mutex;
 /// |---|---|---|
 /// | `INFO` | span `stage`, from start to end of a stage | `pipeline`, `index`, `stage`, `kind`, `concurrency` |
 /// | `DEBUG` | span `item` in `stage`, for each item of a stage that computes | `stage`, `epoch`, `index`, `key` |
-/// | `TRACE` | event `item done`, for each item of any stage | the fields of `item`, `elapsed_us`, `ok` |
+/// | `TRACE` | event `item done`, for each item of a stage that computes or is async | the fields of `item`, `elapsed_us`, `ok` |
 /// | `WARN` | event `item failed` | the fields of `item`, `kind`, `error`, `count`, `hidden` |
 /// | `INFO` | event `stage ended` | `stage`, `hidden` |
 ///
-/// Repeated failures are rate-limited. Failures form a group if they have the same stage, kind and
-/// message, apart from numbers in the message. The first five failures of a group are logged, then
-/// every hundredth. `count` is the number of failures in the group. `hidden` is the number of
-/// failures since the last logged one. Items interrupted by the end of the pipeline are not
-/// failures.
+/// Repeated failures are rate-limited. Failures form a group if they have the same stage and kind,
+/// and the first 120 characters of their messages are equal, apart from numbers. All failures
+/// beyond 256 groups form one additional group. The first five failures of a group are logged, then
+/// every hundredth. `count` is the number of failures in the group. In `item failed`, `hidden` is
+/// the number of failures of the group since the last logged one. In `stage ended`, `hidden` is the
+/// sum over the groups of the stage. Items interrupted by the end of the pipeline are not failures.
 ///
 /// Items of async stages have events but no span, because many items share a thread. If `DEBUG` is
 /// disabled, successful items create no span and take no lock.
