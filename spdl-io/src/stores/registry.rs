@@ -134,9 +134,9 @@ impl StoreRegistry {
     ///
     /// A store is unreachable if its host name is unknown, no connection can be established, or it
     /// does not respond in time. The registry calls `listener` once per store, with its address and
-    /// the error, before the next retry (see [`Resilient`]). The thread that polls the read makes
-    /// the call, in a pipeline with [`runtime`](StoreRegistry::runtime) the network thread:
-    /// `listener` must not block.
+    /// the error, before the next retry (see [`Resilient`]). The thread that polls the read calls
+    /// `listener`, which must not block. In a pipeline with the [`runtime`](StoreRegistry::runtime)
+    /// of the registry, this is the network thread.
     #[must_use]
     pub fn on_unreachable(
         mut self,

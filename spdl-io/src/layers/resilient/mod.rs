@@ -140,7 +140,8 @@ pub struct ResilientStatistics {
     pub changed: u64,
     /// Calls that returned an error to the caller.
     pub failed: u64,
-    /// Bytes received, including dropped ones, but without those of the slower of hedged requests.
+    /// Bytes received, including dropped ones, except those of hedged and other requests whose
+    /// response was not used.
     pub bytes: u64,
     /// Bytes received and dropped: of attempts that could not be resumed, and of gaps between
     /// coalesced ranges.
