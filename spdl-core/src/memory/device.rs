@@ -59,7 +59,8 @@ pub struct Upload {
     pub ready: Box<dyn Fence>,
 }
 
-/// A device that receives batches. Methods are called once per batch, not per sample.
+/// A device that receives batches. The upload stage calls `upload` once per array of a batch, not
+/// per sample.
 ///
 /// [`HostDevice`] needs no accelerator. `spdl-cuda` implements a CUDA device.
 pub trait Device: Debug + Send + Sync + 'static {

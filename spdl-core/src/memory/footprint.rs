@@ -11,8 +11,8 @@ use crate::memory::buffer::HostBuffer;
 
 /// Memory footprint of a value: its own size plus the heap memory that it owns, in bytes.
 ///
-/// A pipeline with a memory budget calls [`footprint`](Footprint::footprint) once for each item
-/// after each stage that created or changed it, so the call should be cheap. For a `Vec` of
+/// A pipeline calls [`footprint`](Footprint::footprint) for each output of each
+/// [measured](crate::PipelineBuilder::measured) stage, so the call should be cheap. For a `Vec` of
 /// numbers, the elements are not visited, because [`FIXED`](Footprint::FIXED) is the footprint of
 /// each element. Elements are visited only if their sizes can differ, as in `Vec<String>`.
 ///

@@ -23,8 +23,8 @@ impl State {
     /// having done all its positions. Positions that were done before the epoch was last divided
     /// are counted once.
     ///
-    /// If all states have the same division, the running time depends on the number of ranges in
-    /// the states, not on the number of positions.
+    /// If all states have the same division, the running time depends on the numbers of ranks and
+    /// of ranges in the states, not on the number of positions.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder, Result, Shard, State};

@@ -12,7 +12,8 @@ use crate::source::shard::{Division, Remainder, ResumePoint, Shard};
 
 /// The version of the serialised form, and the only version that is read.
 const FORMAT: u32 = 2;
-/// The maximum world size that `combine` and `audit` accept.
+/// The maximum world size that `of_equal_ranks` accepts, and that `audit` accepts for states of one
+/// division of which a position is done.
 pub(crate) const MOST_RANKS: u64 = 1 << 20;
 
 /// The checkpoint state of a run, from [`Pipeline::state`](crate::Pipeline::state).
@@ -285,9 +286,9 @@ impl State {
     /// Allows one part of the [fingerprint](State::fingerprint) to differ in the resumed run.
     ///
     /// A part includes all parts below it: `stage batch` includes `stage batch: size`. The part
-    /// `seed` allows another seed. If a state
-    /// is rejected, [`Error::changes`] lists the parts that differ. The caller must make sure that
-    /// the remaining samples of the epoch are still valid.
+    /// `seed` allows another seed. If a state is rejected because parts differ, [`Error::changes`]
+    /// lists these parts. The caller must make sure that the remaining samples of the epoch are
+    /// still valid.
     #[must_use]
     pub fn allow_change(mut self, part: impl Into<String>) -> Self {
         self.allowed.insert(part.into());
@@ -712,8 +713,7 @@ impl State {
     /// The number of remaining positions of the current epoch for this rank.
     ///
     /// For a combined state, the number for all ranks. With `Remainder::Pad`, repeated samples
-    /// count.
-    /// `None` if the length of the epoch is unknown.
+    /// count. `None` if the length of the epoch is unknown.
     pub fn remaining(&self) -> Option<u64> {
         let Shard { world, remainder, .. } = self.shard.unwrap_or_default();
         let divided = self.len?.saturating_sub(self.base.count());

@@ -14,8 +14,8 @@ use crate::source::{Cursor, Fingerprint, Source};
 
 /// A collection with random access, such as a list of files or an index of records.
 ///
-/// [`item`](Dataset::item) should return the name of the data, not the data: the call must be cheap
-/// and must not block. [`DatasetSource`] makes a data set a [`Source`] in any order.
+/// [`item`](Dataset::item) should return the name of the data, not the data, because the call must
+/// be cheap and must not block. [`DatasetSource`] makes a data set a [`Source`] in any order.
 pub trait Dataset: Debug + Send + Sync + 'static {
     /// The type of the items.
     type Item: Send + 'static;
