@@ -171,7 +171,8 @@ class Statistics(TypedDict):
     buffers: BufferStatistics
     """Statistics of the memory of batches."""
     data_readiness: float
-    """The share of time in which a batch was ready, 0 to 1. Near 1, your loop never waits."""
+    """The share of time since the first batch in which a batch was ready, 0 to 1; 0 before the first batch.
+    Near 1, your loop rarely waits."""
     dropped: list[Dropped]
     """Dropped items or images, in the order of the epoch; at most 100,000 are listed."""
     dropped_total: int

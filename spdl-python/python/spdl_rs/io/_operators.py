@@ -46,7 +46,8 @@ class Fetch:
     a signature.
 
     Args:
-        max_bytes: Larger files are rejected before they are read. Default: 1 GiB.
+        max_bytes: The largest accepted file, in bytes. Larger files are rejected, before they are read if the
+            size is known by then. Default: 1 GiB.
 
     Raises:
         TypeError: `max_bytes` is not an integer.

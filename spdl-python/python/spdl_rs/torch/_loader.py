@@ -66,7 +66,8 @@ class DataLoader(Resumable, Generic[T]):
             a `batch_size` other than 1.
         num_workers: The number of worker threads. 0: the consumer's thread makes the batches.
         collate_fn: Combines a list of samples into a batch, in a worker. Default: PyTorch's
-            `default_collate`, or `default_convert` if samples are not batched.
+            `default_collate`, or `default_convert` if samples are not batched. Without PyTorch, samples
+            that are not batched stay unchanged, and batches require a `collate_fn`.
         pin_memory: If true, workers copy tensors to pinned memory. Default: false.
         drop_last: If true, an incomplete last batch is left out. Default: false.
         timeout: The maximum wait for a batch, in seconds. 0: no limit. Other values require workers.

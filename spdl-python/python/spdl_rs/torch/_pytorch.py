@@ -48,7 +48,13 @@ def is_iterable_style(dataset: Any) -> bool:
 
 
 def default_collate_fn(batched: bool) -> Callable[[Any], Any]:
-    """Returns the default `collate_fn`, as PyTorch chooses it."""
+    """Returns the default `collate_fn`, as PyTorch chooses it.
+
+    Without PyTorch, samples that are not batched stay unchanged.
+
+    Raises:
+        ModuleNotFoundError: `batched` is true, and PyTorch is not installed.
+    """
     if not batched and pytorch() is None:
         return _unchanged
     data = needed_for("batching without collate_fn").utils.data

@@ -1,6 +1,6 @@
 """Pickling with out-of-band buffers: `bytes`, arrays and tensors anywhere within an item.
 
-The pickle of an item contains only the numbers of its large buffers.
+In place of its large buffers, the pickle of an item contains their numbers.
 """
 
 from __future__ import annotations
