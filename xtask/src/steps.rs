@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
@@ -343,6 +345,64 @@ pub(crate) fn cargo_test(
     finish_tests(output, Counts::of_cargo_test(&text), at_least, status.success())
 }
 
+/// Builds all test programs of the selected packages, and runs two of them at a time, because many
+/// tests only wait.
+pub(crate) fn test_programs(
+    workspace: &Workspace,
+    output: &mut Output,
+    limit: Duration,
+    selection: &[&str],
+) -> Result<Counts> {
+    let mut build = cargo();
+    build.args(["test", "--tests", "--no-run"]).args(selection);
+    build.args(["--message-format", "json-render-diagnostics"]).current_dir(&workspace.root);
+    let (status, text) = output.run_and_read(&mut build)?;
+    ensure!(status.success(), "cannot build the tests: {status}");
+    let programs: Vec<(PathBuf, PathBuf)> = text.lines().filter_map(test_program).collect();
+    let programs = Mutex::new(programs.into_iter());
+    in_two_threads(workspace, output, limit, |_, output| {
+        let (mut counts, mut succeeded) = (Counts::default(), true);
+        loop {
+            let next = programs.lock().map_err(|_| anyhow!("the other thread panicked"))?.next();
+            let Some((program, folder)) = next else { break };
+            let mut tests = command(program);
+            tests.arg("--show-output").current_dir(&folder).env("CARGO_MANIFEST_DIR", folder);
+            let (status, text) = output.run_and_read(&mut tests)?;
+            succeeded &= status.success();
+            counts.add(Counts::of_cargo_test(&text));
+        }
+        finish_tests(output, counts, 1, succeeded)
+    })
+}
+
+/// The path of a test program and the folder of its package, from a message of cargo about it.
+fn test_program(message: &str) -> Option<(PathBuf, PathBuf)> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    let program = message["executable"].as_str()?.into();
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    message["profile"]["test"].as_bool()?.then(|| Some((program, manifest.parent()?.to_owned())))?
+}
+
+/// Runs `run` in two threads, with the arguments 0 and 1; appends the log of the second thread to
+/// `output`.
+pub(crate) fn in_two_threads(
+    workspace: &Workspace,
+    output: &mut Output,
+    limit: Duration,
+    run: impl Fn(usize, &mut Output) -> Result<Counts> + Sync,
+) -> Result<Counts> {
+    let mut log = Output::log(workspace.target.join("second-thread.log"), limit)?;
+    let (counts, of_other) = thread::scope(|scope| {
+        let other = scope.spawn(|| run(1, &mut log));
+        (run(0, output), other.join())
+    });
+    let Ok(of_other) = of_other else { bail!("the second thread panicked") };
+    output.say(&log.text()?);
+    let mut counts = counts?;
+    counts.add(of_other?);
+    Ok(counts)
+}
+
 /// Result of a test run, from its counts and its exit status.
 pub(crate) fn finish_tests(
     output: &mut Output,
@@ -516,6 +576,22 @@ FAILED spdl-python/tests/test_loader.py::test_it - assert 1 == 2
         assert!(finish_tests(&mut output, passed(0), 0, true).is_err());
         assert!(finish_tests(&mut output, passed(24), 25, true).is_err());
         assert_eq!(finish_tests(&mut output, passed(25), 25, true).unwrap(), passed(25));
+    }
+
+    #[test]
+    fn test_programs_are_read_from_the_messages_of_cargo() {
+        let message = |is_test: bool| {
+            format!(
+                r#"{{"executable":"/t/a-1","manifest_path":"/w/a/Cargo.toml","profile":{{"test":{is_test}}}}}"#
+            )
+        };
+        let found = test_program(&message(true)).unwrap();
+        assert_eq!(found, (PathBuf::from("/t/a-1"), PathBuf::from("/w/a")));
+        // An example, a library, and a line that is not a message.
+        assert_eq!(test_program(&message(false)), None);
+        let library = r#"{"executable":null,"manifest_path":"/w/a/Cargo.toml"}"#;
+        assert_eq!(test_program(library), None);
+        assert_eq!(test_program("Compiling a"), None);
     }
 
     #[test]

@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::feature_checks::{self, Selection};
-use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_tests};
+use crate::steps::{
+    self, Counts, Step, Tally, cargo_test, finish_tests, in_two_threads, model_tests, test_programs,
+};
 use crate::tools::{Output, Workspace, cargo, cargo_tool, command, require_programs};
 use crate::venv::Venv;
 use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
@@ -151,10 +153,8 @@ fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     examples.args(["build", "--quiet"]).args(selection);
     examples.args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
     output.run(examples.current_dir(&workspace.root))?;
-    let mut counts = Counts::default();
-    for targets in ["--tests", "--doc"] {
-        counts.add(cargo_test(workspace, output, 1, |cargo| cargo.args(selection).arg(targets))?);
-    }
+    let mut counts = test_programs(workspace, output, STEP_LIMIT, &selection)?;
+    counts.add(cargo_test(workspace, output, 1, |cargo| cargo.args(selection).arg("--doc"))?);
     Ok(counts)
 }
 
@@ -218,21 +218,11 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let venv = wheel::install_for_tests(workspace, output)?;
     let files = test_files(workspace)?;
     let half = |odd: usize| files.iter().skip(odd).step_by(2);
-    let run = |odd: usize, output: &mut Output| {
+    in_two_threads(workspace, output, STEP_LIMIT, |odd, output| {
         pytest_files(workspace, output, &venv, 1, |pytest| {
             without_frameworks(pytest).args(half(odd));
         })
-    };
-    let mut log = Output::log(workspace.target.join("python-half.log"), STEP_LIMIT)?;
-    let (counts, of_other_half) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| run(1, &mut log));
-        (run(0, output), other.join())
-    });
-    let Ok(of_other_half) = of_other_half else { bail!("the other thread panicked") };
-    output.say(&log.text()?);
-    let mut counts = counts?;
-    counts.add(of_other_half?);
-    Ok(counts)
+    })
 }
 
 /// Runs the tests on the newest other version of Python, if one is installed.
