@@ -77,7 +77,7 @@ def test_programs_that_import_spdl_get_the_advice():
     compat.install()
     with pytest.raises(ImportError, match=r"'load_video' .*; SPDL has this name: video cannot"):
         exec("import numpy\nfrom spdl.io import load_npy, load_video, load_wav")
-    with pytest.raises(AttributeError, match=r"'load_image', .*DecodeImage\(size\)"):
+    with pytest.raises(AttributeError, match=r"'load_image'; .*DecodeImage\(size\)"):
         exec("import spdl.io\ndef load(path): return spdl.io.load_image(path)\nload('1.jpg')", {})
     names = {}
     exec("from spdl.io import *\nfrom spdl.io.utils import *", names)

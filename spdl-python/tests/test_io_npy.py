@@ -258,7 +258,7 @@ def test_r03_max_uncompressed_bytes_limits_the_total():
         load_npz(file, max_uncompressed_bytes=2 * 1128 - 1)
     # Stored members need no memory.
     assert len(load_npz(savez(ARRAYS), max_uncompressed_bytes=0)) == 3
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="at least 0, not -1"):
         load_npz(file, max_uncompressed_bytes=-1)
 
 

@@ -59,7 +59,7 @@ def test_r06_max_uncompressed_bytes_is_enforced():
         iter_zipfile(data, max_uncompressed_bytes=99_999)
     ((_, contents),) = iter_zipfile(data, max_uncompressed_bytes=100_000)
     assert bytes(contents) == bytes(100_000)
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="at least 0, not -1"):
         iter_zipfile(data, max_uncompressed_bytes=-1)
 
 

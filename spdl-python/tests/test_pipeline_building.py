@@ -327,7 +327,7 @@ def test_b10_num_threads_is_required_and_positive():
 def test_b10_factories_must_return_queues_and_hooks():
     with pytest.raises(TypeError, match="must create an AsyncQueue"):
         build(source(), queue_class=lambda info, buffer_size: object())
-    with pytest.raises(TypeError, match="not a TaskHook"):
+    with pytest.raises(TypeError, match="instead of a TaskHook"):
         build(source().pipe(identity), task_hook_factory=lambda info: [object()])
 
 
