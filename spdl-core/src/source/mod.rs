@@ -87,7 +87,7 @@ pub trait Source: Debug + Send + Sync + 'static {
     ///
     /// The default implementation [opens](Source::open) the source at the first of the positions
     /// and discards items between positions. If the rank repeats a sample
-    /// ([`Remainder::Pad`](crate::source::Remainder::Pad)), the implementation opens the source a
+    /// ([`Remainder::Pad`]), the implementation opens the source a
     /// second time. Override the method for a source with random access.
     ///
     /// # Errors
