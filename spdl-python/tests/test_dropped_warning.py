@@ -34,6 +34,13 @@ def pipeline_of(source=range(10), stages=(odd_fails, large_fails), **options):
     return builder.add_sink().build(num_threads=2, **options)
 
 
+@pytest.fixture(autouse=True)
+def no_counts_of_earlier_tests():
+    """Another test may leave a pipeline that has not ended."""
+    dropped._by_pipeline.clear()
+    dropped._whole_of.clear()
+
+
 @pytest.fixture
 def warned(caplog):
     caplog.set_level(logging.WARNING, "spdl_rs.pipeline")
