@@ -380,7 +380,8 @@ fn test_program(message: &str) -> Option<(PathBuf, PathBuf)> {
     let message: Value = serde_json::from_str(message).ok()?;
     let program = message["executable"].as_str()?.into();
     let manifest = Path::new(message["manifest_path"].as_str()?);
-    message["profile"]["test"].as_bool()?.then(|| Some((program, manifest.parent()?.to_owned())))?
+    let is_test = message["profile"]["test"].as_bool()?;
+    is_test.then_some((program, manifest.parent()?.to_owned()))
 }
 
 /// Runs `run` in two threads, with the arguments 0 and 1; appends the log of the second thread to

@@ -10,9 +10,6 @@ use super::modules::{rust_files, test_files};
 use super::source::{split, without_tests};
 use crate::tools::Workspace;
 
-/// Type names that may occur several times in one crate, with the reason.
-const EXCEPTIONS: [(&str, &str); 0] = [];
-
 /// The maximum number of names that the root of `spdl-core` exports, not counting modules.
 const ROOT_NAMES: usize = 45;
 
@@ -38,8 +35,7 @@ pub(crate) fn duplicates(workspace: &Workspace) -> Result<Vec<String>> {
             }
         }
         for (type_name, files) in types {
-            let excepted = EXCEPTIONS.iter().any(|(exception, _)| *exception == type_name);
-            if files.len() > 1 && !excepted {
+            if files.len() > 1 {
                 findings.push(format!(
                     "{name}: the type name {type_name:?} is in {}",
                     files.join(", ")
