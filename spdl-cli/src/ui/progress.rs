@@ -41,6 +41,8 @@ impl Progress {
             .with_key("rate", rate)
             .progress_chars("━╸─");
         let bar = ProgressBar::new(all).with_style(style);
+        // Short work also shows the bar.
+        bar.tick();
         bar.enable_steady_tick(Duration::from_millis(200));
         Progress(bar)
     }
