@@ -167,8 +167,8 @@ pub struct PipelineSettings {
     pub order: Setting<Order>,
     /// Failure policy of the stages without a separate policy.
     pub on_error: Setting<OnError>,
-    /// Maximum number of finished items that wait for the consumer. If no value was set, 2: the
-    /// minimum of the [automatic value](crate::PipelineBuilder::prefetch).
+    /// Maximum number of finished items that wait for the consumer. If no value was set, this
+    /// field is 2, the minimum of the [automatic value](crate::PipelineBuilder::prefetch).
     pub prefetch: Setting<usize>,
     /// Number of worker threads of the CPU pool.
     pub threads: Setting<usize>,

@@ -192,7 +192,7 @@ pub struct Packer<T> {
 #[derive(Debug)]
 struct OpenSequence<T> {
     packed: Packed<T>,
-    /// Numbers of the items, in the order of acceptance.
+    /// Indices of the items among all accepted items, counted from 0.
     numbers: Vec<u64>,
 }
 

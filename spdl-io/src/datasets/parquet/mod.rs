@@ -93,9 +93,9 @@ impl Default for ParquetOptions {
 }
 
 impl ParquetOptions {
-    /// Sets how many bytes of decoded columns are buffered. Default: 1 GiB.
+    /// Sets the maximum size of the cache of decoded columns, in bytes. Default: 1 GiB.
     ///
-    /// The column that was read last is buffered even if it exceeds the limit. For a shuffled
+    /// The cache keeps the column that was read last, even if it exceeds the limit. For a shuffled
     /// epoch, all open row groups should fit; otherwise columns are read repeatedly.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
