@@ -260,7 +260,7 @@ fn scan(text: &str, is_python: bool) -> Result<Vec<(Kind, String, String)>> {
             is_test |= code.starts_with("#[test]") || code.starts_with("#[tokio::test");
         }
     }
-    ensure!(above.is_empty(), "no test follows the comment on {above:?}");
+    ensure!(above.is_empty(), "no test follows the comment with the IDs {above:?}");
     Ok(found)
 }
 

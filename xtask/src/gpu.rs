@@ -130,7 +130,8 @@ fn pack(workspace: &Workspace, output: &mut Output, folder: &Path, dev: bool) ->
 fn check_size(bytes: u64) -> Result<()> {
     ensure!(
         bytes < MOST_BYTES,
-        "the pack has {bytes} bytes, but the limit is {MOST_BYTES}; remove files or raise the limit"
+        "the packed folder has {bytes} bytes, but the limit is {MOST_BYTES}; remove files or raise \
+         the limit"
     );
     Ok(())
 }
@@ -252,9 +253,9 @@ fn install_packages(
     };
     install(wheel.as_os_str(), output)?;
     if install(NVJPEG.as_ref(), output).is_err() {
-        output.say("cannot pack nvJPEG: it is measured only if the other machine has it");
+        output.say("cannot pack nvJPEG; it is measured only if the GPU machine has it");
     }
-    ensure!(site.join("spdl_rs").is_dir(), "pip installed no spdl_rs into {}", site.display());
+    ensure!(site.join("spdl_rs").is_dir(), "pip did not install spdl_rs into {}", site.display());
     Ok(())
 }
 

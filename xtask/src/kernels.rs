@@ -130,7 +130,7 @@ fn kernels(log: &str) -> Result<Vec<Kernel>> {
         }
     }
     if let Some(kernel) = kernels.iter().find(|kernel| kernel.registers == 0) {
-        bail!("the compiler log lacks the registers of {}:\n{log}", kernel.name);
+        bail!("the compiler log lacks the register count of {}:\n{log}", kernel.name);
     }
     kernels.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(kernels)

@@ -84,7 +84,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &SoakArguments) -> Result<Ex
     let mut tally = Tally::default();
     for round in 1_u64.. {
         if arguments.minutes > 0 {
-            println!("round {round}, {:.0} min", start.elapsed().as_secs_f64() / 60.0);
+            println!(
+                "round {round}, {:.0} min after the start",
+                start.elapsed().as_secs_f64() / 60.0
+            );
         }
         for step in &chosen {
             tally.run(workspace, step, &format!("soak-{}", step.name), STEP_LIMIT)?;

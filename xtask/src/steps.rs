@@ -445,7 +445,7 @@ pub(crate) fn model_tests(
         .args(["json-render-diagnostics", "--", "--cfg", &format!("spdl_{model}")])
         .current_dir(&workspace.root);
     let (status, text) = output.run_and_read(&mut build)?;
-    ensure!(status.success(), "cannot build the models for {model}: {status}");
+    ensure!(status.success(), "cannot build the tests for {model}: {status}");
     let program = text.lines().rev().find_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         Some(message["executable"].as_str()?.to_owned())

@@ -164,7 +164,7 @@ pub(crate) fn test_default(workspace: &Workspace, output: &mut Output) -> Result
     let packages = packages.into_iter().filter(|name| *name != PYTHON_CRATE);
     let packages: Vec<&str> = packages.flat_map(|name| ["-p", name]).collect();
     if packages.is_empty() {
-        output.say("no crate has features beyond the default ones");
+        output.say("no tested crate has features beyond the default ones");
         return Ok(Counts::one_passed());
     }
     // Tests of whole pipelines do not depend on features, so they are not repeated.
@@ -229,7 +229,7 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 pub(crate) fn other_python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     match wheel::install_for_tests_on_other_python(workspace, output)? {
         Some(venv) => pytest(workspace, output, &venv, 1, without_frameworks),
-        None => Ok(Counts::one_skipped("only one version of Python is installed")),
+        None => Ok(Counts::one_skipped("only one usable version of Python is installed")),
     }
 }
 
@@ -370,7 +370,9 @@ fn types(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     counts.add(match (status.success(), text.contains(" errors, ") || text.contains(" error, ")) {
         (true, true) => Counts::one_passed(),
         (false, true) => bail!("pyright failed: {status}"),
-        (_, false) => Counts::one_skipped("pyright cannot run: Node.js could not be set up"),
+        (_, false) => {
+            Counts::one_skipped("pyright printed no summary; Node.js is probably unavailable")
+        }
     });
     Ok(counts)
 }
@@ -398,7 +400,7 @@ fn advisories(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         return Ok(Counts::one_passed());
     }
     if text.contains("failed to fetch advisory database") {
-        return Ok(Counts::one_skipped("advisory database not reachable"));
+        return Ok(Counts::one_skipped("the advisory database is not reachable"));
     }
     bail!("cargo-deny failed: {status}");
 }

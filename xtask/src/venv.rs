@@ -172,7 +172,9 @@ fn find_python(output: &mut Output) -> Result<PathBuf> {
     install_packages(output, &why, &["python3-venv"])?;
     match usable() {
         Some(program) => Ok(program.into()),
-        None => bail!("python3-venv is installed, but no interpreter can create an environment"),
+        None => {
+            bail!("python3-venv is installed, but no interpreter can create a virtual environment")
+        }
     }
 }
 

@@ -127,7 +127,7 @@ impl Unreadable {
             (Some(failure), 0 | 1) => Err(failure),
             (Some(failure), all) => {
                 let more = counted(all - 1, one, many);
-                Err(failure.and(&format!("another {more} cannot be listed")))
+                Err(failure.and(&format!("in addition, {more} cannot be listed")))
             }
         }
     }

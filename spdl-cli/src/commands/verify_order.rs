@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
     let absent = divisions.absent();
     let summary = match audit.epoch() {
         epoch @ 1.. if over => {
-            format!("epoch {} is complete, the last epoch of the run", epoch - 1)
+            format!("epoch {}, the last epoch of the run, is complete", epoch - 1)
         }
         _ => audit.to_string(),
     };

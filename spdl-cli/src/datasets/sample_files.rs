@@ -112,7 +112,7 @@ impl SampleReader {
         let (image, label) = self.labeled.fields_of(&record);
         if self.has_label_field && label.is_none() {
             let there = record.names().collect::<Vec<_>>().join(", ");
-            let message = format!("the label field is missing; the sample has {there}");
+            let message = format!("the label field is missing; fields of the sample: {there}");
             return Err(Error::new(ErrorKind::NotFound, message));
         }
         let mut fetch = FetchRecord::new(Arc::clone(&self.fetcher));
@@ -179,7 +179,10 @@ impl SampleReader {
     fn files(&self, field: &str, value: FieldValue) -> Result<Vec<(String, Bytes)>> {
         if self.keeps_names() {
             let FieldValue::Bytes(bytes) = value else {
-                return Err(Error::new(ErrorKind::Internal, "a member of an archive is bytes"));
+                return Err(Error::new(
+                    ErrorKind::Internal,
+                    "the data of an archive member is not bytes",
+                ));
             };
             return Ok(vec![(field.to_owned(), bytes)]);
         }

@@ -23,7 +23,7 @@ pub(crate) fn warn(warnings: &[Error]) {
         note(&format!("spdl: warning: {}", printable(&text)));
     }
     if let Some(more) = warnings.len().checked_sub(WARNINGS_SHOWN).filter(|&more| more > 0) {
-        note(&format!("spdl: warning: and {} more", count(more as u64)));
+        note(&format!("spdl: warning: further warnings not shown: {}", count(more as u64)));
     }
 }
 

@@ -220,7 +220,7 @@ fn other_options_or_images_require_overwrite() {
     let before = files(&set);
     let run = pack(&source, &set, &["--shuffle", "1"]);
     assert_eq!(run.code, 1);
-    let words = [&*set.to_string_lossy(), "without --shuffle, now 1", "--overwrite"];
+    let words = [&*set.to_string_lossy(), "without --shuffle, now with 1", "--overwrite"];
     assert!(words.iter().all(|words| run.line().contains(words)), "{}", run.line());
     source.add("class-0/more.png", &png(77));
     assert!(pack(&source, &set, &[]).line().contains("from 8 images, now there are 9"));
@@ -241,11 +241,11 @@ fn the_mismatch_error_names_the_options() {
     let options = ["--max-side", "32", "--quality", "70"];
     assert_eq!(pack(&source, &small, &options).code, 0);
     for (set, arguments, differs) in [
-        (&plain, &["--max-side", "512"][..], "without --max-side, now 512"),
-        (&plain, &["--format", "png"], "without --format, now png"),
+        (&plain, &["--max-side", "512"][..], "without --max-side, now with 512"),
+        (&plain, &["--format", "png"], "without --format, now with png"),
         (&plain, &["--name", "train"], "with --name shard, now train"),
         (&plain, &["--shard-size", "1MB"], "with --shard-size 256000000, now 1000000"),
-        (&plain, &["--shard-samples", "2"], "without --shard-samples, now 2"),
+        (&plain, &["--shard-samples", "2"], "without --shard-samples, now with 2"),
         (&small, &["--max-side", "32"], "with --quality 70, now without it"),
         (&small, &["--max-side", "40", "--quality", "70"], "with --max-side 32, now 40"),
         (&small, &[], "with --max-side 32, now without it; with --quality 70, now without it"),

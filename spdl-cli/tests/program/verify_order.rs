@@ -148,7 +148,7 @@ fn the_last_epoch_of_a_run_has_no_successor() {
         (json["ended"].clone(), json["over"].clone())
     };
     let run = verify(&[&path], &["--complete"]);
-    assert_eq!((run.code, &*run.stdout), (0, "epoch 1 is complete, the last epoch of the run\n"));
+    assert_eq!((run.code, &*run.stdout), (0, "epoch 1, the last epoch of the run, is complete\n"));
     assert_eq!(over(), (json!(true), json!(true)));
     // The same checkpoint in a run of three epochs.
     let file = StateFile::new(&path);

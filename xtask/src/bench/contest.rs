@@ -94,7 +94,8 @@ pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Re
         for contestant in contestants.iter_mut() {
             let (run, report) = contestant.measure()?;
             eprintln!(
-                "run {repeat} of {repeats}: {}: {:.0} samples/s (others took {:.0} % of the CPUs)",
+                "run {repeat} of {repeats}: {}: {:.0} samples/s (other processes used {:.0} % of \
+                 the CPU time)",
                 contestant.name,
                 run.samples_per_s(),
                 100.0 * run.foreign_cpu
@@ -160,7 +161,8 @@ impl Contestant {
 fn run_and_watch(command: &mut Command) -> Result<(String, u64)> {
     let described = describe(command);
     let mut child = command.spawn().with_context(|| format!("cannot run `{described}`"))?;
-    let mut pipe = child.stdout.take().context("the output is not captured")?;
+    let mut pipe =
+        child.stdout.take().context("the standard output of the program is not piped")?;
     let reader = thread::spawn(move || {
         let mut text = String::new();
         pipe.read_to_string(&mut text).map(|_| text)

@@ -121,7 +121,7 @@ pub(crate) fn prepare(
             Err(error) => println!("SKIPPED: {}: {error:#}", peer.name()),
         }
     }
-    ensure!(!contestants.is_empty(), "there is nothing to compare with");
+    ensure!(!contestants.is_empty(), "none of the other loaders could be installed");
     Ok(contestants)
 }
 

@@ -204,7 +204,7 @@ fn verdicts(
                 ),
             )
         }
-        _ => said(false, format!("not measured: {ours} beside {other}")),
+        _ => said(false, format!("not measured: {ours} compared with {other}")),
     };
     let most = |what: &str, found: Option<f64>, limit: f64| match found {
         Some(found) => {

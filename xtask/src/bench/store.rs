@@ -93,7 +93,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
     let checksums: Vec<&Value> = checksums.collect();
     ensure!(
         checksums.iter().all(|checksum| checksum.is_string() && *checksum == checksums[0]),
-        "the batches differ: {checksums:?}"
+        "the checksums of the batches differ: {checksums:?}"
     );
     let reads = (u64::from(arguments.repeats) + 1) * u64::from(arguments.epochs);
     let reads = reads * u64::from(settings.images);
@@ -181,12 +181,12 @@ impl Server {
         };
         server.arg(data).args([BUCKET, &latency.to_string(), &lost.to_string()]);
         server.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = server.spawn().context("cannot start the server (with `taskset`)")?;
+        let mut process = server.spawn().context("cannot start the server or `taskset`")?;
         let input = process.stdin.take();
-        let output = process.stdout.take().context("the server's output is not captured")?;
+        let output = process.stdout.take().context("the server's standard output is not piped")?;
         let mut server =
             Server { process, input, output: BufReader::new(output), url: String::new() };
-        server.url = server.line().context("the server prints no address")?;
+        server.url = server.line().context("the server printed no address")?;
         Ok(server)
     }
 
@@ -212,7 +212,9 @@ impl Server {
     fn stop(mut self) -> Result<Served> {
         drop(self.input.take());
         let reported: Value = serde_json::from_str(&self.line()?)?;
-        let requests = reported["requests"].as_u64().context("the server reports no requests")?;
+        let requests = reported["requests"]
+            .as_u64()
+            .context("the server did not report the number of requests")?;
         Ok(Served { requests })
     }
 }

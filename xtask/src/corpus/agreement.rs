@@ -97,7 +97,7 @@ fn compare_tables(
     }
     let known: BTreeSet<&str> =
         files.iter().filter(|file| file.1.is_some()).map(|file| file.0).collect();
-    ensure!(!known.is_empty(), "the tables list none of these files");
+    ensure!(!known.is_empty(), "MANIFEST.tsv and ORACLE_pillow.tsv list none of these files");
     let mut agreement = Agreement::default();
     for (format, verdict, (accepted, words), file) in files {
         if !known.contains(format) {
@@ -114,7 +114,7 @@ fn compare_tables(
         let class = class.map(|(class, _)| (*class).to_owned());
         count.listed += u64::from(class.is_some());
         let ours = match verdict {
-            None => "no decoder recognizes it".to_owned(),
+            None => "no decoder recognizes the file".to_owned(),
             Some(_) if outcome == Outcome::Ok => "ok".to_owned(),
             Some(verdict) => format!("{}: {}", outcome.name(), verdict.message),
         };
@@ -233,7 +233,7 @@ mod tests {
             text.contains("y.png\n  ours:   ok\n  Pillow: OSError: broken\n  not listed"),
             "{text}"
         );
-        assert!(text.contains("w.png\n  ours:   no decoder recognizes it"), "{text}");
+        assert!(text.contains("w.png\n  ours:   no decoder recognizes the file"), "{text}");
         let agreeing = BTreeMap::from([("a/files/x.png", &ok), ("a/files/y.png", &corrupt)]);
         let agreement = compare(&agreeing).unwrap();
         let count = Count { all: 3, alike: 2, listed: 0 };

@@ -306,7 +306,7 @@ fn run_jobs(
         for thread in threads {
             match thread.join() {
                 Ok(result) => result?,
-                Err(_) => bail!("a thread that watches a child panicked"),
+                Err(_) => bail!("a thread that monitors a child process panicked"),
             }
         }
         Ok(())

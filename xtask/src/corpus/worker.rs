@@ -171,7 +171,7 @@ impl Worker {
             None => self.cause_of_death(running)?,
         };
         if verdicts.current.is_none() {
-            sent.context("the child takes no input")?;
+            sent.context("cannot write to the child process")?;
         }
         verdicts.end(outcome, &message);
         Ok(verdicts.finish())
@@ -219,8 +219,8 @@ impl Running {
             .stderr(errors)
             .spawn()
             .with_context(|| format!("cannot run {}", command.get_program().display()))?;
-        let input = child.stdin.take().context("the child has no input")?;
-        let output = child.stdout.take().context("the child has no output")?;
+        let input = child.stdin.take().context("the child process has no standard input")?;
+        let output = child.stdout.take().context("the child process has no standard output")?;
         let (sender, lines) = channel();
         thread::spawn(move || pass_on(BufReader::new(output), &sender));
         Ok(Running { child, input, lines })
@@ -271,9 +271,10 @@ impl Verdicts {
                 };
                 self.end(outcome, message);
             }
-            _ => {
-                self.end(Outcome::Inconsistent, &format!("unexpected output of the child: {line}"))
-            }
+            _ => self.end(
+                Outcome::Inconsistent,
+                &format!("unexpected output of the child process: {line}"),
+            ),
         }
     }
 

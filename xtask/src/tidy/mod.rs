@@ -159,7 +159,7 @@ fn core_dependencies(workspace: &Workspace) -> Result<Vec<String>> {
 
 fn core_tree(dependencies: &[String]) -> Vec<String> {
     if dependencies.is_empty() {
-        return vec!["cargo tree lists nothing for spdl-core".to_owned()];
+        return vec!["cargo tree lists no packages for spdl-core".to_owned()];
     }
     let found = NOT_IN_CORE.iter().filter(|name| dependencies.iter().any(|found| found == *name));
     found.map(|name| format!("spdl-core's default dependency tree contains {name}")).collect()

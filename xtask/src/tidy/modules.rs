@@ -170,7 +170,10 @@ fn check(name: &str, order: &[&str], imports: &[Import]) -> Vec<String> {
 pub(crate) fn rust_imports(workspace: &Workspace, src: &Path) -> Result<Vec<Import>> {
     let tests = test_files(src)?;
     let root = ["lib.rs", "main.rs"].map(|name| src.join(name));
-    let root = root.iter().find(|path| path.is_file()).context("the crate has no root file")?;
+    let root = root
+        .iter()
+        .find(|path| path.is_file())
+        .context("the crate has neither lib.rs nor main.rs")?;
     let reexports = reexports(&split(&fs::read_to_string(root)?).code);
     let mut imports = Vec::new();
     for path in rust_files(src)? {

@@ -180,7 +180,13 @@ fn service_times(statistics: &Statistics) -> String {
         svg.vertical(&area, x);
         svg.text(x, area.bottom() + 14.0, "middle", "tick", &label);
     }
-    svg.text(svg.middle(), area.bottom() + 29.0, "middle", "axis", "time per item, logarithmic");
+    svg.text(
+        svg.middle(),
+        area.bottom() + 29.0,
+        "middle",
+        "axis",
+        "time per item, logarithmic scale",
+    );
     let mut words = Vec::new();
     for (row, stage) in stages.iter().enumerate() {
         let times = [stage.service.p50, stage.service.p90, stage.service.p99];

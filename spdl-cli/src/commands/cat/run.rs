@@ -69,7 +69,10 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
     let reason = match &fields[..] {
         [] => format!("not found in {searched}"),
         fields => {
-            format!("this is a sample with the fields {}; add --field", fields.join(", "))
+            format!(
+                "this is a sample with the fields {}; select one with --field",
+                fields.join(", ")
+            )
         }
     };
     Err(Failure::new(WHAT, name, reason))
@@ -136,7 +139,10 @@ fn of_sample(
         [file] => write(&format!("{key}.{field}"), &mut &file.data[..], None),
         [] => Err(Failure::new(WHAT, format!("{key}.{field}"), "the field is null")),
         files => {
-            let reason = format!("the field is a list of {} byte strings", files.len());
+            let reason = format!(
+                "JSON cannot represent this list; `spdl pack` would store it as {} files",
+                files.len()
+            );
             Err(Failure::new(WHAT, format!("{key}.{field}"), reason))
         }
     }

@@ -76,7 +76,7 @@ pub(super) fn describe(changes: &[Change], arguments: &PackArguments) -> Option<
 }
 
 impl RecipeOption {
-    /// Describes one change, such as `without --max-side, now 512`; `None` if the option is
+    /// Describes one change, such as `without --max-side, now with 512`; `None` if the option is
     /// unchanged.
     fn describe(&self, changes: &[Change]) -> Option<String> {
         let change = changes.iter().find(|change| change.part == self.part)?;
@@ -84,7 +84,7 @@ impl RecipeOption {
             [&change.was, &change.is].map(|value| value.as_deref().and_then(self.value));
         let name = self.name;
         match (was, is) {
-            (None, Some(is)) => Some(format!("without {name}, now {is}")),
+            (None, Some(is)) => Some(format!("without {name}, now with {is}")),
             (Some(was), None) => Some(format!("with {name} {was}, now without it")),
             (Some(was), Some(is)) if was != is => Some(format!("with {name} {was}, now {is}")),
             _ => None,

@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
                             "to continue, repair the image or add --on-error skip, and run the \
                              command again"
                         }
-                        false => "run the same command again to continue from here",
+                        false => "run the same command again to continue after the finished shards",
                     }))
                 })?;
             writer.finish(counts.items).map_err(|error| failed("cannot pack", &error))?

@@ -25,7 +25,7 @@ impl ReportFile {
         let failure = |reason: &str| Failure::new(WHAT, path.display(), reason);
         let name = path.file_name().ok_or_else(|| failure("the path has no file name"))?;
         if path.is_dir() {
-            return Err(failure("is a folder, not a file"));
+            return Err(failure("the path is a folder, not a file"));
         }
         // Write to the target of a symbolic link, so that the link is kept.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());

@@ -201,7 +201,8 @@ fn a_store_failure_ends_a_run_with_skip() {
     }));
     let line = result.line();
     assert!(
-        result.code == 1 && line.ends_with("; run the same command again to continue from here"),
+        result.code == 1
+            && line.ends_with("; run the same command again to continue after the finished shards"),
         "{line}"
     );
     assert!(line.contains("0016.png") && set.join("manifest.journal").exists(), "{line}");
