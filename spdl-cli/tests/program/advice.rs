@@ -95,7 +95,7 @@ fn the_error_for_a_missing_image_field_names_the_option() {
     writer.finish(1).unwrap();
     fs::copy(place.join("a-000000.tar"), &data).unwrap();
     let result = run("pack", &[&data, &set], &[]);
-    let words = "no field is known to be an image (fields: picture); set --image-field";
+    let words = "cannot determine which field is the image (fields: picture); set --image-field";
     assert_eq!((result.code, result.line()), (2, &*format!("spdl: {words}")));
     assert!(!set.exists(), "nothing is begun");
     let result = run("pack", &[&data, &set], &["--image-field", "picture"]);

@@ -169,7 +169,7 @@ fn checksum_before(
             Ok(Some(Checksum::default()))
         }
         (false, Some(Resumed { checksum: EarlierChecksum::Unknown, .. })) => Err(Failure::usage(
-            "the resumed run had --no-checksum, so its checksum is unknown; add --no-checksum",
+            "the earlier run had --no-checksum, so its checksum is unknown; add --no-checksum",
         )),
     }
 }

@@ -65,7 +65,7 @@ impl Members {
 pub(super) fn no_image<'a>(fields: impl Iterator<Item = &'a str>) -> String {
     let fields = fields.collect::<Vec<_>>();
     let fields = if fields.is_empty() { "none".to_owned() } else { fields.join(", ") };
-    format!("no field is known to be an image (fields: {fields}); set --image-field")
+    format!("cannot determine which field is the image (fields: {fields}); set --image-field")
 }
 
 /// Returns the files in the same order with unique names: a repeated name gets a number as a
