@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     let (first, listed) = (median(first), median(listed));
     println!("{files} files, median of {repetitions}");
     println!("first sample, in shuffled order   {:>8.3} s", first.as_secs_f64());
-    println!("names by one thread, unsorted     {:>8.3} s", listed.as_secs_f64());
+    println!("unsorted listing by one thread    {:>8.3} s", listed.as_secs_f64());
     println!(
         "ratio                             {:>8.3}",
         first.as_secs_f64() / listed.as_secs_f64()

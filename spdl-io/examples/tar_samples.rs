@@ -2,10 +2,10 @@
 //! stream, or from memory. `cargo xtask bench tar` compares it with other loaders.
 //!
 //! ```sh
-//! cargo run --release -p spdl-io --example tar_samples -- WAY EPOCHS SHARD...
+//! cargo run --release -p spdl-io --example tar_samples -- MODE EPOCHS SHARD...
 //! ```
 //!
-//! WAY is `pipeline`, `stream:THREADS` or `slice:THREADS`, for example `stream:2`. Prints a JSON
+//! MODE is `pipeline`, `stream:THREADS` or `slice:THREADS`, for example `stream:2`. Prints a JSON
 //! object: `samples`, `bytes` of their fields, `seconds` from opening the shards to the last
 //! sample, `cpu_s_per_1000` (CPU seconds per 1000 samples), and `first_batch_ms` (time to the first
 //! sample).
@@ -34,7 +34,7 @@ struct Totals {
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [mode, epochs, shards @ ..] = &arguments[..] else {
-        return Err(invalid("expected arguments: WAY EPOCHS SHARD...".into()));
+        return Err(invalid("expected arguments: MODE EPOCHS SHARD...".into()));
     };
     let epochs = number(epochs)?;
     let (cpu_before, start) = (cpu_time(), Instant::now());
@@ -52,7 +52,7 @@ fn main() -> Result<()> {
             };
             in_threads(shards, epochs, number(threads)?, shard)?
         }
-        _ => return Err(invalid(format!("unknown WAY {mode:?}"))),
+        _ => return Err(invalid(format!("unknown MODE {mode:?}"))),
     };
     let seconds = start.elapsed().as_secs_f64();
     let cpu = cpu_time().saturating_sub(cpu_before).as_secs_f64();

@@ -50,7 +50,7 @@ fn main() -> Result<()> {
         println!("{what:<44} {:>12.3} {:>10.0}", each * 1e6, 1.0 / each);
         Ok(())
     };
-    show("bytes in memory, data not copied", &|| {
+    show("archive in memory, data not copied", &|| {
         count(
             TarSlice::new(archive.clone()).files().map(|file| file.map(|file| file.data.len())),
             size,
@@ -70,14 +70,14 @@ fn main() -> Result<()> {
     })?;
     show("index built from a file", &|| Ok(TarIndex::build(&shard, TarOptions::default())?.len()))?;
     show("index loaded", &|| Ok(TarIndex::open(&shard)?.len()))?;
-    show("by index: each member by name", &|| {
+    show("index lookup of each member name", &|| {
         let mut seen = 0;
         for number in 0..members {
             seen += usize::from(index.find(name(number).as_bytes()) == Some(number));
         }
         Ok(seen)
     })?;
-    show("by index: data read from a file", &|| {
+    show("read of each member at its indexed offset", &|| {
         let mut file = File::open(&shard)?;
         let mut data = vec![0; size];
         let mut seen = 0;

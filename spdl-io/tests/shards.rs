@@ -297,7 +297,8 @@ fn damaged_data_sets_open_if_accepted() {
     assert_eq!(left.missing_samples, gone.samples + truncated.samples - 1);
     assert_eq!(left.samples.len(), manifest.samples - left.missing_samples);
     let warnings: Vec<_> = left.warnings.iter().map(ToString::to_string).collect();
-    for words in [format!("{}: a shard of this set is missing", gone.name), truncated.name.clone()]
+    for words in
+        [format!("{}: a shard of this data set is missing", gone.name), truncated.name.clone()]
     {
         assert!(warnings.iter().any(|warnings| warnings.contains(&words)), "{words}: {warnings:?}");
     }

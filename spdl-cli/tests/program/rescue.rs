@@ -140,7 +140,7 @@ fn lost_samples_are_counted() {
     assert_eq!(result.code, 1, "a missing shard is an error without skip");
     let result = run("pack", &[&set, &new], &["--on-error", "skip"]);
     assert!(
-        result.stderr.contains("shard-000001.tar: a shard of this set is missing"),
+        result.stderr.contains("shard-000001.tar: a shard of this data set is missing"),
         "{}",
         result.stderr
     );

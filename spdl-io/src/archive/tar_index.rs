@@ -293,7 +293,7 @@ impl TarIndex {
         for entry in entries {
             let entry = entry?;
             if entry.header_offset < end || entry.data_range().end > index.stamp.size {
-                let message = "entries overlap, are not in archive order, or exceed the archive";
+                let message = "entries overlap, are out of order, or extend beyond the archive";
                 return Err(Error::new(ErrorKind::InvalidArgument, message)
                     .with_key(entry.key.display_name())
                     .with_offset(entry.header_offset));
@@ -420,8 +420,10 @@ impl TarIndex {
     /// - `NotFound` for a hard link whose target is not an earlier member.
     pub fn file(&self, number: usize) -> Result<TarEntry> {
         let Some(mut entry) = self.entry(number) else {
-            let message =
-                format!("member {number} is out of range: the archive has {}", self.len());
+            let message = format!(
+                "member index {number} is out of range: the archive has {} members",
+                self.len()
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         if entry.kind == TarKind::HardLink {
@@ -639,7 +641,7 @@ impl TarIndex {
         };
         if saved != *stamp {
             return Err(stale(format!(
-                "the tar index is stale: it describes {saved:?}, but the archive is {stamp:?}"
+                "the tar index is stale: it was built for {saved:?}; the archive is now {stamp:?}"
             )));
         }
         if saved_options != options.bits() {
@@ -701,7 +703,7 @@ impl TarIndex {
         }
         match name_end as usize == names {
             true => Ok(()),
-            false => Err(damaged("names without a member in the tar index", HEADER)),
+            false => Err(damaged("the tar index contains names that belong to no member", HEADER)),
         }
     }
 

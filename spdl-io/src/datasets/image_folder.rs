@@ -297,7 +297,7 @@ impl ImageFolder {
             }
         }
         if self.classes.is_empty() {
-            let message = "cannot assign classes: these images have none";
+            let message = "cannot set the list of classes: these images have no classes";
             return Err(self.invalid(message.into()));
         }
         let is_unknown = |class: &&String| !labels.contains_key(class.as_str());

@@ -295,7 +295,7 @@ pub(crate) fn range_len(key: &Key, range: &Range<u64>) -> Result<u64> {
 
 pub(crate) fn past_the_end(key: &Key, range: Range<u64>, len: u64) -> Error {
     let Range { start, end } = range;
-    let message = format!("range {start}..{end} exceeds the end of the object at byte {len}");
+    let message = format!("range {start}..{end} exceeds the object size of {len} bytes");
     Error::new(ErrorKind::Truncated, message).with_key(key.display_name()).with_offset(len)
 }
 

@@ -201,7 +201,7 @@ impl<'a> Walker<'a> {
     /// Determines the type of an entry. Only symbolic links need an additional system call.
     fn classify(&self, parent: &FolderPath, entry: &DirEntry, name: &OsStr) -> Result<EntryType> {
         let failed = |error| {
-            os_error("cannot read the type of directory entry", &entry.path().into(), error)
+            os_error("cannot read the type of a directory entry", &entry.path().into(), error)
         };
         let kind = entry.file_type().map_err(failed)?;
         if kind.is_file() {

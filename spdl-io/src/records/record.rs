@@ -132,7 +132,7 @@ pub(crate) fn no_such_field<'a>(
         true => format!("no field {name:?}: the sample has no fields"),
         false => {
             let more = if has_more { ", ..." } else { "" };
-            format!("no field {name:?}: the sample has {}{more}", listed.join(", "))
+            format!("no field {name:?}: the sample has the fields {}{more}", listed.join(", "))
         }
     };
     Error::new(ErrorKind::NotFound, message).with_key(key.display_name())

@@ -154,7 +154,7 @@ impl ShardPlan {
             }
         });
         let differ = differ.collect::<Vec<_>>().join("; ");
-        let message = format!("the folder holds a data set with other settings: {differ}");
+        let message = format!("the folder holds a data set with different settings: {differ}");
         Err(Error::new(ErrorKind::InvalidArgument, message).with_changes(changes))
     }
 }

@@ -125,7 +125,7 @@ impl ShardFile {
             Some(file) => file
                 .write_all(bytes)
                 .map_err(|error| files::failed("cannot write shard", &self.path, error)),
-            None => unreachable!("the file is taken only by `finish`, which consumes the shard"),
+            None => unreachable!("only `finish` takes the file, and it consumes the shard"),
         }
     }
 
@@ -133,7 +133,7 @@ impl ShardFile {
     /// of its samples.
     pub(super) fn finish(mut self, folder: &Path, first: u64, end: u64) -> Result<ShardRecord> {
         self.write(&[0; END])?;
-        let Some(file) = self.file.take() else { unreachable!("the file is taken only here") };
+        let Some(file) = self.file.take() else { unreachable!("only this call takes the file") };
         let failed = |error| files::failed("cannot write shard", &self.path, error);
         let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
         files::write_atomically(&Sums::path_of(&self.path), &self.sums)?;

@@ -246,9 +246,9 @@ impl ShardWriter {
         let message = if self.failed {
             "an earlier write failed; open a new writer to resume".to_owned()
         } else if position == u64::MAX {
-            "the position exceeds the maximum number of samples".to_owned()
+            "the position exceeds the maximum of 2^64 - 2".to_owned()
         } else if position < self.position {
-            format!("position {position} is before the next position {}", self.position)
+            format!("position {position} is out of order: expected at least {}", self.position)
         } else {
             return Ok(());
         };
@@ -359,12 +359,12 @@ fn check_sample(key: &[u8], fields: &[(&str, &[u8])]) -> Result<()> {
     while let Some(part) = parts.next() {
         if part.is_empty() || part == b"." || part == b".." || part.contains(&0) {
             return invalid(
-                "invalid key: its segments must not be empty, '.' or '..', or contain a NUL byte",
+                "invalid key: a segment is empty, is '.' or '..', or contains a NUL byte",
             );
         }
         if parts.peek().is_none() && part.contains(&b'.') {
             return invalid(
-                "invalid key: the last segment contains a dot, where readers would end the key",
+                "invalid key: readers would truncate the key at the dot in its last segment",
             );
         }
     }

@@ -210,7 +210,8 @@ fn file_address(rest: &str) -> Result<Address> {
         Some(rest) => {
             let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
             if !host.is_empty() && host != "localhost" {
-                let fault = "the host is another machine; write local paths as `file:///path`";
+                let fault =
+                    "the host must be empty or `localhost`; write local paths as `file:///path`";
                 return Err(invalid_address("file", fault));
             }
             path

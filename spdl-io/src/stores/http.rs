@@ -295,7 +295,8 @@ impl Server {
         let size = size.ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,
-                "the server sends no Content-Length, so the size of the object is unknown",
+                "the size of the object is unknown: no valid Content-Length or Content-Range \
+                 header",
             )
         })?;
         let mut reported = ObjectMeta::new(key.clone(), size);

@@ -132,7 +132,7 @@ fn ranges_are_exact_or_unsupported(fetcher: &dyn Fetcher, objects: &[(Key, Bytes
             assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
         }
         #[expect(clippy::reversed_empty_ranges, reason = "tests that it is rejected")]
-        let error = expect_error(read(key, 2..1), "a range that ends before it starts");
+        let error = expect_error(read(key, 2..1), "reading a range that ends before it starts");
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{}", error.report());
     }
 }
@@ -142,7 +142,7 @@ fn several_ranges_are_in_order_or_unsupported(fetcher: &dyn Fetcher, objects: &[
         let len = bytes.len() as u64;
         let ranges = [len / 2..len, 0..len / 3, 0..0, len / 4..len / 2, len / 2..len, len..len];
         let read = |ranges: &[Range<u64>]| block_on(fetcher.read_ranges(key, ranges));
-        assert_eq!(expect(read(&[]), "no ranges can be read").len(), 0);
+        assert_eq!(expect(read(&[]), "an empty list of ranges can be read").len(), 0);
         if !fetcher.capability().ranges {
             let error = expect_error(read(&ranges), "reading ranges without the capability");
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
@@ -244,14 +244,14 @@ fn other_versions_are_rejected(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) 
         }
         let version = expect(block_on(fetcher.stat(key)), "`stat` succeeds").version;
         let version = version.unwrap_or_default();
-        let body = expect(open(&version), "an object of the right version can be opened");
+        let body = expect(open(&version), "the current version can be opened");
         assert_eq!(body.version.as_ref(), Some(&version), "a body reports its version");
         assert!(expect(block_on(body.bytes()), "a body can be read") == bytes);
         let body = expect(block_on(fetcher.open(key, &ReadRequest::whole())), "a body opens");
         assert_eq!(
             body.version,
             Some(version),
-            "a body reports its version without a request for it"
+            "a body reports its version also if none is requested"
         );
         let error = expect_error(open("\"no such version\""), "reading another version");
         assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report());
@@ -287,8 +287,8 @@ fn listings_are_complete_or_unsupported(
     assert_eq!(expect(list(folder), "a folder can be listed"), expected, "a whole folder");
     let below: Vec<_> =
         expected.iter().filter(|object| object.key == join(folder, "a/b")).cloned().collect();
-    let found = expect(list(&join(folder, "a")), "a folder in a folder can be listed");
-    assert_eq!(found, below, "a nested folder, without siblings that share its prefix");
+    let found = expect(list(&join(folder, "a")), "a nested folder can be listed");
+    assert_eq!(found, below, "siblings that share its prefix are not listed");
     match list(&join(folder, "missing")) {
         Ok(found) => assert_eq!(found, [], "a missing folder is empty"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report()),

@@ -276,8 +276,9 @@ fn a_header_without_a_path_column_is_refused() {
         assert!(parse(text, ListFormat::Csv).is_ok(), "{text}");
     }
     let error = parse("{\"photo\": \"a\", \"y\": 1}\n", ListFormat::JsonLines).unwrap_err();
-    let words = "its members are photo, y, expected one of path, file, ";
+    let words = "no path in this row: expected one of the members path, file, ";
     assert!(error.message().contains(words), "{error}");
+    assert!(error.message().contains("; found photo, y"), "{error}");
 }
 
 #[test]

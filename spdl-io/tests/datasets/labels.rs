@@ -152,7 +152,8 @@ fn an_explicit_label_field_has_no_fallback() {
         let [Ok(first), Err(error), Ok(last)] = &labels[..] else { panic!("{labels:?}") };
         assert_eq!([*first, *last], expected);
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(error.message().contains("no field \"target\": the sample has file"), "{error}");
+        let words = "no field \"target\": the sample has the fields file";
+        assert!(error.message().contains(words), "{error}");
         assert!(error.key().unwrap().ends_with("2.jpg"), "{error}");
     }
 }

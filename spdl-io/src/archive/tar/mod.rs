@@ -90,7 +90,7 @@ impl TarEntry {
                 (ErrorKind::Unsupported, format!("cannot read {}", self.kind))
             }
             (_, Some(target)) => {
-                let message = format!("cannot read {} to {target}: it has no data", self.kind);
+                let message = format!("cannot read {} to {target}: links have no data", self.kind);
                 (ErrorKind::Unsupported, message)
             }
             _ => (ErrorKind::InvalidArgument, format!("cannot read {}: it has no data", self.kind)),

@@ -164,7 +164,7 @@ impl TarParser {
             }
             ParserState::Header if !is_zero(rest) => truncated("the archive ends inside a header"),
             ParserState::Header if self.pending.start.is_some() => {
-                truncated("the archive ends between an extended header and its member")
+                truncated("the archive ends after an extended header, before its member")
             }
             ParserState::Header if self.options.accepts_missing_end() => Ok(()),
             ParserState::Header => truncated(
@@ -178,7 +178,7 @@ impl TarParser {
         let offset = self.offset;
         if is_zero(block) {
             if let Some(start) = self.pending.start {
-                let message = "the archive ends between this extended header and its member";
+                let message = "the archive ends after this extended header, before its member";
                 return Err(corrupt(message, start));
             }
             self.offset = self.advance(offset, BLOCK as u64)?;
@@ -418,7 +418,8 @@ fn agree(
 fn put_name(slot: &mut Option<Vec<u8>>, data: &[u8], what: &str, offset: u64) -> Result<()> {
     let name = until_zero(data);
     if name.is_empty() {
-        return Err(corrupt(format!("empty GNU long {what}"), offset));
+        let message = format!("empty {what} in a GNU long-name or long-link header");
+        return Err(corrupt(message, offset));
     }
     agree(slot.as_ref(), Some(&name.to_vec()), what, offset)?;
     *slot = Some(name.to_vec());

@@ -129,7 +129,7 @@ impl ZipDirectory {
             let lens = [28, 30, 32].map(|at| usize::from(u16_at(&record, at)));
             let len = CENTRAL + lens.iter().sum::<usize>();
             if record.len() < len {
-                return Err(corrupt("record exceeds the zip central directory", offset));
+                return Err(corrupt("a record extends beyond the zip central directory", offset));
             }
             entries.push(central_record(&record.slice(..len), lens, shift, offset)?);
             at += len;
@@ -138,7 +138,8 @@ impl ZipDirectory {
         let count = entries.len() as u64;
         if count != end.count && (count < 0x1_0000 || count & 0xFFFF != end.count) {
             let message = format!(
-                "the zip central directory lists {count} members, but its end record states {}",
+                "the zip central directory lists {count} members, but the \
+                 end-of-central-directory record states {}",
                 end.count
             );
             return Err(corrupt(message, range.start));
@@ -187,7 +188,7 @@ fn central_record(
     let key = name_of(&raw_name, &extra, flags & 1 << 11 != 0, offset)?;
     let mut sizes = [number(record, 24, 4), number(record, 20, 4), number(record, 42, 4)];
     let mut disk = u64::from(u16_at(record, 34));
-    let too_short = || corrupt("missing sizes in the Zip64 extra field", offset);
+    let too_short = || corrupt("the Zip64 extra field is missing or too short", offset);
     if sizes.contains(&0xFFFF_FFFF) || disk == 0xFFFF {
         // The Zip64 extra field holds only the values that do not fit, in this order.
         let mut long = field_of(&extra, 1).ok_or_else(too_short)?;

@@ -134,7 +134,7 @@ impl EndRecord {
             || !agrees(self.directory_size, end.directory_size, 0xFFFF_FFFF)
             || !agrees(self.directory_offset, end.directory_offset, 0xFFFF_FFFF)
         {
-            let message = "the Zip64 and the plain end-of-central-directory record disagree";
+            let message = "the Zip64 and non-Zip64 end-of-central-directory records disagree";
             return Err(corrupt(message, offset));
         }
         Ok(end)

@@ -165,7 +165,7 @@ impl ZipEntry {
     /// Checks the local header against the central directory. Returns the offset of the data.
     pub(super) fn check_local(&self, span: &[u8]) -> Result<usize> {
         if span.len() < LOCAL || u32_at(span, 0) != LOCAL_SIGNATURE {
-            return Err(self.corrupt("local header not found at its offset"));
+            return Err(self.corrupt("no local header at the offset in the central directory"));
         }
         let (name_len, extra_len) = (usize::from(u16_at(span, 26)), usize::from(u16_at(span, 28)));
         let flags = u16_at(span, 6);
@@ -218,7 +218,9 @@ impl ZipEntry {
             {
                 Ok(data.into())
             }
-            Ok(_) => Err(self.corrupt(format!("the data do not decompress to {len} bytes"))),
+            Ok(_) => Err(self.corrupt(format!(
+                "the compressed data are not exactly one DEFLATE stream of {len} bytes"
+            ))),
             Err(error) => Err(self.corrupt("cannot decompress the data").with_source(error)),
         }
     }

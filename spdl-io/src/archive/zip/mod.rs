@@ -83,7 +83,7 @@ impl ZipSlice {
     /// - `Unsupported` for encrypted members, and for compression methods other than DEFLATE.
     /// - `LimitExceeded` for a file above [`ZipOptions::max_file_bytes`].
     pub fn data(&self, entry: &ZipEntry) -> Result<Bytes> {
-        let out_of_range = |_| entry.corrupt("the member exceeds the archive");
+        let out_of_range = |_| entry.corrupt("the member extends beyond the archive");
         self.directory.data(entry, |range| part(&self.archive, range).map_err(out_of_range))
     }
 }
@@ -94,7 +94,7 @@ fn part(archive: &Bytes, range: Range<u64>) -> Result<Bytes> {
         (Ok(start), Ok(end)) if start <= end && end <= archive.len() => {
             Ok(archive.slice(start..end))
         }
-        _ => Err(corrupt("byte range exceeds the zip archive", archive.len() as u64)),
+        _ => Err(corrupt("byte range extends beyond the zip archive", archive.len() as u64)),
     }
 }
 

@@ -197,7 +197,7 @@ impl ListColumns {
                 let listed: Vec<_> = members.keys().map(String::as_str).take(MAX_LISTED).collect();
                 let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
                 let message = format!(
-                    "this row has no path: its members are {listed}, expected one of {wanted}"
+                    "no path in this row: expected one of the members {wanted}; found {listed}"
                 );
                 return Err(corrupt(message, start));
             }
@@ -215,7 +215,8 @@ impl ListColumns {
         let mut others = Vec::with_capacity(members.len());
         for (name, value) in members {
             if name == FILE_FIELD {
-                return Err(corrupt("duplicate field name \"file\" in this row", start));
+                let message = "the member name \"file\" is reserved for the content of the file";
+                return Err(corrupt(message, start));
             }
             others.push((name.into(), field_of(value)));
         }

@@ -215,7 +215,7 @@ impl FileList {
             })
             .map_err(|error| with_line(error, &bytes))?;
         match list.starts.is_empty() {
-            true => Err(Error::new(ErrorKind::NotFound, "the list names no files")),
+            true => Err(Error::new(ErrorKind::NotFound, "the list contains no paths")),
             false => Ok(list),
         }
     }

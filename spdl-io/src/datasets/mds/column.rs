@@ -58,7 +58,8 @@ impl MdsColumns {
         if names.is_empty() || names.len() != encodings.len() || names.len() != sizes.len() {
             let (names, encodings, sizes) = (names.len(), encodings.len(), sizes.len());
             let message = format!(
-                "numbers of column names ({names}), encodings ({encodings}) and sizes ({sizes}) differ"
+                "numbers of column names ({names}), encodings ({encodings}) and sizes ({sizes}) must \
+                 be equal and at least 1"
             );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
@@ -74,8 +75,8 @@ impl MdsColumns {
         let columns = encodings.iter().zip(sizes).map(|(encoding, size)| {
             // 0 and `null` mean a variable size.
             let size = size.filter(|size| *size > 0).map(u32::try_from).transpose();
-            let size =
-                size.map_err(|_| Error::new(ErrorKind::Corrupt, "column size exceeds 4 GiB"))?;
+            let too_large = |_| Error::new(ErrorKind::Corrupt, "column size must be below 4 GiB");
+            let size = size.map_err(too_large)?;
             Ok(MdsColumn { encoding: ColumnEncoding::parse(encoding), size })
         });
         let columns = columns.collect::<Result<_>>()?;
@@ -284,12 +285,12 @@ fn array(
 /// shape (height, width), or (height, width, channels).
 fn pixels(bytes: Bytes) -> Result<FieldValue> {
     let word = |at: usize| {
-        let word = u32_at(&bytes, at).ok_or_else(|| corrupt("image ends inside its header"));
+        let word = u32_at(&bytes, at).ok_or_else(|| corrupt("Pillow image ends inside its header"));
         word.map(|word| word as usize)
     };
     let (width, height, len) = (word(0)?, word(4)?, word(8)?);
     let start = 12_usize.checked_add(len).filter(|start| *start <= bytes.len());
-    let start = start.ok_or_else(|| corrupt("image ends inside its mode"))?;
+    let start = start.ok_or_else(|| corrupt("Pillow image ends inside the name of its mode"))?;
     let (element, channels) = match &bytes[12..start] {
         b"L" | b"P" => (NpyType::UInt(1), 1),
         b"LA" | b"PA" => (NpyType::UInt(1), 2),

@@ -254,7 +254,7 @@ impl MdsShard {
         let Some((file, _)) = &self.info.zip else { return Err(self.too_small()) };
         if (compressed.len() as u64) < file.bytes {
             let message = format!(
-                "compressed shard has {} bytes, but {} in the index",
+                "compressed shard has {} bytes, but the index lists {}",
                 compressed.len(),
                 file.bytes
             );
@@ -271,7 +271,7 @@ impl MdsShard {
         )?;
         if data.len() as u64 != self.info.raw.bytes {
             let message = format!(
-                "decompressed shard has {} bytes, but {} in the index",
+                "decompressed shard has {} bytes, but the index lists {}",
                 data.len(),
                 self.info.raw.bytes
             );
@@ -294,7 +294,7 @@ impl MdsShard {
         let samples = self.info.samples;
         if u32_at(shard, 0) != Some(samples) {
             let found = u32_at(shard, 0).unwrap_or_default();
-            let message = format!("shard has {found} samples, but {samples} in the index");
+            let message = format!("shard has {found} samples, but the index lists {samples}");
             return Err(corrupt(message, 0));
         }
         let offsets: Vec<u32> =
@@ -303,7 +303,7 @@ impl MdsShard {
         for (sample, &offset) in offsets.iter().enumerate() {
             if u64::from(offset) < before || u64::from(offset) > self.info.raw.bytes {
                 let message = format!(
-                    "offset {offset} of sample {sample} is not in {before}..={}",
+                    "offset {offset} of sample {sample} is out of range: expected {before} to {}",
                     self.info.raw.bytes
                 );
                 return Err(corrupt(message, 4 * (sample + 1)));

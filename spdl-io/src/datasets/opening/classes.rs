@@ -250,7 +250,7 @@ async fn count_empty(
 
 fn check_count(label: &str, names: &BTreeSet<String>) -> Result<()> {
     if names.len() > MAX_CLASSES {
-        let message = format!("field {label:?} has more than {MAX_CLASSES} distinct texts");
+        let message = format!("field {label:?} has more than {MAX_CLASSES} distinct text values");
         return Err(Error::new(ErrorKind::LimitExceeded, message));
     }
     Ok(())

@@ -79,7 +79,7 @@ impl Opener<'_> {
         let mut damage: Vec<Error> = missing
             .iter()
             .map(|shard| {
-                let error = Error::new(ErrorKind::NotFound, "a shard of this set is missing");
+                let error = Error::new(ErrorKind::NotFound, "a shard of this data set is missing");
                 error.with_key(key(shard).display_name())
             })
             .collect();
@@ -93,7 +93,8 @@ impl Opener<'_> {
                 let folder = inside(&"".into()).to_string();
                 let folder = quoted(&super::address_in(self.store, &folder));
                 let message = format!(
-                    "shard has {found} bytes, but {} in {MANIFEST}; run `spdl verify {folder}` for details",
+                    "shard has {found} bytes, but should have {} (from {MANIFEST}); run \
+                     `spdl verify {folder}` for details",
                     shard.bytes
                 );
                 let error = Error::new(ErrorKind::Corrupt, message);

@@ -90,7 +90,7 @@ impl Opener<'_> {
                 }
             }
             _ if locations.len() > 1 => {
-                let message = "cannot open several folders or file lists together; give one";
+                let message = "cannot open several folders or file lists together; specify one";
                 Err(Error::new(ErrorKind::InvalidArgument, message)
                     .with_key(locations[1].key.display_name()))
             }

@@ -125,7 +125,7 @@ impl ColumnPart {
             if !texts.contains(text) {
                 texts.insert(text.to_owned());
                 if texts.len() > max_texts {
-                    let message = format!("more than {max_texts} distinct texts");
+                    let message = format!("more than {max_texts} distinct text values");
                     return Err(Error::new(ErrorKind::LimitExceeded, message));
                 }
             }

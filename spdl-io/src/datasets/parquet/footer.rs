@@ -105,7 +105,7 @@ fn check_depth(footer: &[u8]) -> Result<()> {
 fn check_schema(thrift: &mut Thrift<'_>) -> Result<()> {
     let (len, kind) = thrift.list()?;
     if kind != thrift::STRUCT {
-        let message = "the Parquet schema is not a list of columns";
+        let message = "the Parquet schema is not a list of schema elements";
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     // The number of remaining members of each open group.
@@ -117,7 +117,7 @@ fn check_schema(thrift: &mut Thrift<'_>) -> Result<()> {
                 // Any integer type: the `parquet` crate does not check the type.
                 (5, 4..=6) => members = thrift.size()?,
                 (5, _) => {
-                    let message = "the number of members of a Parquet group is not an integer";
+                    let message = "`num_children` of a Parquet schema element is not an integer";
                     return Err(Error::new(ErrorKind::Corrupt, message));
                 }
                 _ => thrift.skip(kind, 0)?,
@@ -154,10 +154,11 @@ fn parse_inner(footer: &[u8], data_end: u64) -> Result<Footer> {
 fn row_group(group: &RowGroupMetaData, columns: usize, data_end: u64) -> Result<RowGroup> {
     let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
     let rows = u64::try_from(group.num_rows())
-        .map_err(|_| corrupt(format!("negative number of rows {}", group.num_rows())))?;
+        .map_err(|_| corrupt(format!("negative number of rows: {}", group.num_rows())))?;
     if group.columns().len() != columns {
         let found = group.columns().len();
-        return Err(corrupt(format!("expected {columns} columns, found {found}")));
+        let message = format!("expected {columns} columns in the row group, found {found}");
+        return Err(corrupt(message));
     }
     let chunks = group.columns().iter().map(|column| {
         let name = column.column_path().string();
@@ -175,7 +176,7 @@ fn row_group(group: &RowGroupMetaData, columns: usize, data_end: u64) -> Result<
         let range = place.and_then(|(start, len)| Some((start, start.checked_add(len)?)));
         let (start, end) = range
             .filter(|(_, end)| *end <= data_end)
-            .ok_or_else(|| corrupt(format!("column {name} exceeds the data of the file")))?;
+            .ok_or_else(|| corrupt(format!("column chunk {name} extends beyond the file data")))?;
         Ok(Chunk {
             start,
             end,

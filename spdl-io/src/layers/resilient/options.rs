@@ -200,7 +200,7 @@ impl ResilientOptions {
             let (timeout, bytes) = (self.stall_timeout, self.min_bytes);
             format!("stall_timeout is {timeout:?} and min_bytes is {bytes}; both must be above 0")
         } else if !(0.0..=1.0).contains(&self.hedge_share) {
-            format!("hedge_share is {}; it must be within 0..=1", self.hedge_share)
+            format!("hedge_share is {}; it must be from 0 to 1", self.hedge_share)
         } else if self.concurrent_ranges == 0 {
             "concurrent_ranges is 0; the minimum is 1".to_owned()
         } else {

@@ -272,7 +272,8 @@ impl Reading {
             && known != metadata
         {
             let message = format!(
-                "the store reported {known} bytes, then {metadata} bytes for the same object"
+                "the store reported a size of {known} bytes, then {metadata} bytes for the same \
+                 object"
             );
             return Err(AttemptFailure::Restart(Error::new(ErrorKind::Corrupt, message)));
         }
@@ -449,7 +450,7 @@ impl Reading {
     fn stalled(&self, bytes_since_check: u64) -> Error {
         self.state.counts.stalls.add(1);
         let message = format!(
-            "response body stalled: {bytes_since_check} bytes within {:.1} s",
+            "response body stalled: received {bytes_since_check} bytes within {:.1} s",
             self.state.options.stall_timeout.as_secs_f64()
         );
         Error::new(ErrorKind::Timeout, message).with_offset(self.next)

@@ -420,7 +420,7 @@ fn the_final_error_lists_each_reason_once() {
     let report = setup.read().unwrap_err().report();
     assert!(report.contains(": after 0.000 s: on purpose (3 times); after "), "{report}");
     assert!(
-        report.ends_with(" s: response body stalled: 0 bytes within 2.0 s (at byte 0)"),
+        report.ends_with(" s: response body stalled: received 0 bytes within 2.0 s (at byte 0)"),
         "{report}"
     );
     // Once in the final message and once in the list.

@@ -146,7 +146,7 @@ impl Fetcher for LocalFetcher {
         let mut parts = self.read_ranges(key, &[range]).await?;
         parts
             .pop()
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "no result for a range of a file"))
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "reading one range returned no result"))
     }
 
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
@@ -419,7 +419,8 @@ fn check_file(key: &Key, metadata: &fs::Metadata) -> Result<()> {
     if metadata.is_file() {
         return Ok(());
     }
-    let message = if metadata.is_dir() { "is a folder, not a file" } else { "not a regular file" };
+    let message =
+        if metadata.is_dir() { "expected a file, found a folder" } else { "not a regular file" };
     Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key.display_name()))
 }
 

@@ -500,8 +500,8 @@ mod tests {
         let reads = PageCacheReader::default();
         let long = coalesce(&[0..MAX_BYTES, MAX_BYTES + 1..2 * MAX_BYTES], 0, u64::MAX);
         assert!(reads.parts(&key, &long, &buffers).is_none());
-        assert!(reads.whole(&key, 100, &buffers).is_none(), "at or above the limit");
-        assert_eq!(reads.rest.load(Ordering::Relaxed), 0, "a size above the limit is not a miss");
+        assert!(reads.whole(&key, 100, &buffers).is_none(), "the file is too large");
+        assert_eq!(reads.rest.load(Ordering::Relaxed), 0, "a file above the limit is no miss");
     }
 
     #[test]
@@ -519,9 +519,9 @@ mod tests {
         assert_eq!(part().unwrap(), "ir", "open already");
         fs::write(&other, "other").unwrap();
         fs::rename(&other, &path).unwrap();
-        assert_eq!(part().unwrap(), "th", "another file of that name");
+        assert_eq!(part().unwrap(), "th", "a new file replaced the old one");
         fs::write(&path, "longer than before").unwrap();
-        assert_eq!(part().unwrap(), "on", "the same file, changed");
+        assert_eq!(part().unwrap(), "on", "the file was modified");
         fs::remove_file(&path).unwrap();
         assert!(part().is_none(), "the file is gone");
     }
@@ -560,12 +560,12 @@ mod tests {
         };
         let (read, missed) = (|| ReadOutcome::Read(()), || ReadOutcome::Missed);
         assert_eq!(tried(100, || ReadOutcome::TooLarge), 100);
-        assert_eq!(tried(3, missed), 2, "the first and the third; one is skipped");
+        assert_eq!(tried(3, missed), 2, "only the second read is skipped");
         let many = tried(100_000, missed);
         assert!((90..=120).contains(&many), "{many}");
         assert!(
             tried(MAX_SKIPPED_READS as usize + 1, read) > 0,
-            "one is tried after the longest backoff"
+            "a read is attempted after the longest backoff"
         );
         assert_eq!(tried(50, read), 50);
     }
@@ -578,7 +578,7 @@ mod tests {
             ReadOutcome::Read(7)
         });
         assert_eq!(late, Some(7));
-        assert_eq!(reads.attempt(|| ReadOutcome::Read(8)), None, "the next one is skipped");
+        assert_eq!(reads.attempt(|| ReadOutcome::Read(8)), None, "the next read is skipped");
         assert_eq!(reads.attempt(|| ReadOutcome::Read(9)), Some(9));
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn open(
         "gs" => setup.gcs(),
         #[cfg(feature = "azure")]
         "az" => setup.azure(),
-        other => Err(invalid(format!("scheme {other:?} is not an object store"))),
+        other => Err(invalid(format!("scheme {other:?} does not denote an object store"))),
     };
     // The builders of `object_store` may panic on invalid environment variables.
     let store = catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|it| Err(panicked(&*it)));
