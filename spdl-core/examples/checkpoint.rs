@@ -57,5 +57,5 @@ fn main() -> Result<()> {
 }
 
 fn unreadable(error: serde_json::Error) -> Error {
-    Error::new(ErrorKind::Corrupt, "cannot read or write the checkpoint").with_source(error)
+    Error::new(ErrorKind::Corrupt, "cannot parse or serialize the checkpoint").with_source(error)
 }

@@ -54,7 +54,7 @@ def test_promise_g10_status_without_a_driver_names_the_remedy(no_driver):
     status = spdl_rs.cuda.status()
     assert [part.name for part in status] == PARTS and len(status) == 5
     assert status["nvjpeg"] is status[2]
-    with pytest.raises(KeyError, match="no part 'gpu'; parts are .'driver', 'device'"):
+    with pytest.raises(KeyError, match="no part is named 'gpu'; the parts are .'driver', 'device'"):
         status["gpu"]
     driver, device = status[:2]
     assert not status.available and not driver.available and not device.available

@@ -515,7 +515,7 @@ def test_d02_unsupported_or_incompatible_arguments_are_errors(arguments):
 
 
 def test_d02_zero_workers_become_one_with_a_warning():
-    with pytest.warns(UserWarning, match="num_workers=0 is treated as 1"):
+    with pytest.warns(UserWarning, match="num_workers=0 is treated as num_workers=1"):
         loader = get(range(3), 1, threading_name, num_workers=0)
     assert all("spdl" in name for name in loader)
 

@@ -144,7 +144,7 @@ def test_a_source_without_images_is_an_error(tmp_path):
         ({"layout": "nchw"}, 'one of "nhwc-u8", .*"nchw-f32", not .nchw'),
         ({"on_error": "ignore"}, '"raise" or "skip", not .ignore'),
         ({"on_truncated": "skip"}, '"error" or "partial", not .skip'),
-        ({"labels": [1]}, "labels requires a list of paths"),
+        ({"labels": [1]}, "labels can be set only for a list of paths"),
         ({"rank": 2, "world_size": 2}, "rank must be 0 to 1, not 2"),
         ({"world_size": 0}, "world_size must be 1 to"),
         ({"remainder": "keep"}, '"drop", "pad" or "uneven", not .keep'),

@@ -250,7 +250,7 @@ def test_classes_are_an_error_if_the_data_set_defines_them(everything, names):
         spdl_rs.ImageLoader(source, batch_size=1, classes=["cat", "dog"])
     for wrong in [[], ["cat", "cat"]]:
         with pytest.raises(
-            ValueError, match="classes must contain at least one name, and no name twice"
+            ValueError, match="classes must contain at least one name and no duplicates"
         ):
             spdl_rs.ImageLoader(source, batch_size=1, classes=wrong)
 

@@ -279,7 +279,7 @@ def test_an_invalid_state_is_a_value_error(many, state):
 
 def test_a_state_of_another_loader_is_an_error(many):
     loader = spdl_rs.ImageLoader(many, batch_size=1)
-    with pytest.raises(ValueError, match="its loader is 'spdl_rs.Pipeline'"):
+    with pytest.raises(ValueError, match="its key 'loader' is 'spdl_rs.Pipeline'"):
         loader.load_state_dict({**loader.state_dict(), "loader": "spdl_rs.Pipeline"})
 
 

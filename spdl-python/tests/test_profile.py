@@ -215,7 +215,7 @@ def test_t01_an_empty_source_or_stage_raises():
     with pytest.raises(RuntimeError, match="the source has no items"):
         profile_pipeline(described(source([]).pipe(abs)))
     reported = RecordingHook()
-    with pytest.raises(RuntimeError, match="cannot profile 'abs': 'drop' has no output"):
+    with pytest.raises(RuntimeError, match="cannot profile 'abs': 'drop' produced no output"):
         profile_pipeline(
             described(source([1]).pipe(lambda _: None, name="drop").pipe(abs)), hook=reported
         )

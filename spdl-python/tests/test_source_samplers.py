@@ -57,7 +57,7 @@ def test_q01_q02_ranks_divide_the_items(kind, n):
 
 
 def test_q01_a_warning_reports_items_that_are_never_visited():
-    with pytest.warns(UserWarning, match="the last 3 are never visited") as caught:
+    with pytest.warns(UserWarning, match="the indices of the last 3 are never yielded") as caught:
         Deterministic(11, rank=0, world_size=4)
     assert caught[0].filename == __file__
     with warnings.catch_warnings():

@@ -190,7 +190,7 @@ def test_f13_an_exception_keeps_its_type_and_shows_where_it_was_raised(error):
             got.append(item)
     assert got == [1, 2] and caught.value.args == error.args
     assert "two_then_raise" in str(caught.value.__cause__)
-    with pytest.raises(WorkerError, match="failed before") as again:
+    with pytest.raises(WorkerError, match="has already failed") as again:
         list(items)
     assert again.value.__cause__ is caught.value
 

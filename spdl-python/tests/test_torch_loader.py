@@ -282,7 +282,7 @@ def test_a_data_set_that_calls_exit_does_not_end_the_program(workers):
 
     batches = iter(loader(Exits(), 1, num_workers=workers))
     assert next(batches) == [0]
-    with pytest.raises(RuntimeError, match="SystemExit was raised for sample 1, with 3"):
+    with pytest.raises(RuntimeError, match="SystemExit was raised for sample 1, with code 3"):
         next(batches)
     assert next(batches) == [2]
 

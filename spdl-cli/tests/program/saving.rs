@@ -236,7 +236,7 @@ fn two_runs_cannot_save_to_one_file() {
         let run = training.run(&["--save-state", &file, way]);
         assert_eq!(run.code, 1);
         let line = run.line();
-        assert!(line.contains("another process saves its states to this file"), "{line}");
+        assert!(line.contains("another process or thread saves states to this file"), "{line}");
     }
     first.kill().unwrap();
     first.wait().unwrap();

@@ -526,8 +526,14 @@ impl Reservation {
     /// # Errors
     /// `LimitExceeded` if the sum exceeds the headroom; both reservations are then unchanged.
     pub(crate) fn join(&mut self, other: &mut Reservation) -> Result<()> {
-        debug_assert!(Arc::ptr_eq(&self.budget, &other.budget), "reservations of two budgets");
-        debug_assert!(other.level <= self.level, "a reservation moves only downstream");
+        debug_assert!(
+            Arc::ptr_eq(&self.budget, &other.budget),
+            "the reservations belong to different budgets"
+        );
+        debug_assert!(
+            other.level <= self.level,
+            "the other reservation belongs to a downstream level"
+        );
         self.budget.check(self.bytes.saturating_add(other.bytes))?;
         let bytes = std::mem::take(&mut other.bytes);
         let overdrawn = std::mem::take(&mut other.overdrawn);
@@ -634,7 +640,7 @@ mod tests {
     fn an_item_larger_than_the_headroom_is_an_error() {
         let budget = Budget::new(8 << 20, None, 2).unwrap();
         assert_eq!(budget.headroom(), 2 << 20);
-        assert!(budget.would_grant(0, 3 << 20), "the error is returned without waiting");
+        assert!(budget.would_grant(0, 3 << 20), "an oversized request fails without waiting");
         let error = budget.try_reserve(0, 3 << 20).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded);
         assert_eq!(
@@ -667,15 +673,15 @@ mod tests {
         let calls = counted_releases(&budget);
         let mut held = budget.try_reserve(0, 50).unwrap().unwrap();
         held.resize(45);
-        assert_eq!(calls.count(), 0, "no request was refused");
+        assert_eq!(calls.count(), 0, "no worker is woken if no request was refused");
         assert!(budget.try_reserve(0, 20).unwrap().is_none());
         assert!(!budget.would_grant(0, 10));
         held.resize(41);
         assert_eq!(calls.count(), 0, "9 bytes are too few");
         held.resize(40);
-        assert_eq!(calls.count(), 1, "the smallest refused request was 10 bytes");
+        assert_eq!(calls.count(), 1, "10 bytes are enough for the smallest refused request");
         held.resize(20);
-        assert_eq!(calls.count(), 1, "a worker that was woken must be refused again first");
+        assert_eq!(calls.count(), 1, "a worker is woken again only after another refusal");
         assert!(!budget.would_grant(0, 40));
         assert!(!budget.would_grant(0, 40));
         drop(held);
@@ -695,7 +701,7 @@ mod tests {
         assert!(poll(&large, 90).is_pending());
         assert!(poll(&small, 20).is_pending());
         assert!(poll(&small, 20).is_pending());
-        assert_eq!(budget.state.lock().waiters.len(), 2, "each task is recorded once");
+        assert_eq!(budget.state.lock().waiters.len(), 2, "a task that polls twice waits once");
         let [first, second] = held;
         drop(second);
         assert_eq!((large.count(), small.count()), (0, 1));
@@ -748,7 +754,7 @@ mod tests {
         assert!(budget.try_reserve(0, 1).unwrap().is_none());
         assert!(budget.try_reserve(1, 1).unwrap().is_none());
         let last = budget.try_reserve(2, 30).unwrap();
-        assert!(last.is_some(), "only downstream levels can free overdrawn memory");
+        assert!(last.is_some(), "a level below the overdrawn memory is granted memory");
         assert!(budget.try_reserve(2, 1).unwrap().is_none());
         // Shrinking reduces the overdrawn part first.
         grown.resize(70);

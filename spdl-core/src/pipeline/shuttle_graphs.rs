@@ -98,7 +98,7 @@ fn try_graphs(first_seed: u64, focus: Focus, strategy: Strategy) {
                 try_graph(seed, limits, PctScheduler::new_from_seed(seed, DEPTH, count))
             }
         };
-        assert_eq!(tried, count, "number of schedules tried");
+        assert_eq!(tried, count, "not all schedules were tried");
         left -= count;
         seed += 1;
     }

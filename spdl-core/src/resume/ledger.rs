@@ -382,7 +382,7 @@ impl EpochLedger {
         let fault = |message: String| Err(Error::new(ErrorKind::Internal, message));
         let Some(yielded) = self.yielded else {
             return fault(format!(
-                "epoch {epoch} has ended, but its source has not reported its end"
+                "epoch {epoch} has ended, but the source has not reported the end of the epoch"
             ));
         };
         let ended = self.done.count() - self.before;

@@ -300,7 +300,7 @@ impl OrderRecord {
         let invalid = |message: String| Error::new(ErrorKind::InvalidArgument, message);
         let (Some(steps), Steps::Known(more)) = (self.steps(), &later.steps) else {
             return Err(invalid(
-                "cannot append: the steps of one of the two order records were not recorded".into(),
+                "cannot append: at least one of the two order records has no recorded steps".into(),
             ));
         };
         let kept = later.first_step.checked_sub(self.first_step).filter(|kept| *kept <= steps);

@@ -539,16 +539,17 @@ impl State {
             if states.len() == 1 {
                 return Ok(states.remove(0));
             }
-            return Err(invalid("one of the states is already combined from all ranks"));
+            return Err(invalid("one of the states already combines all ranks"));
         };
         let mut ranks = BTreeSet::new();
         for state in &states {
             let Some(shard) = state.shard else {
-                return Err(invalid("one of the states is already combined from all ranks"));
+                return Err(invalid("one of the states already combines all ranks"));
             };
             if (shard.world, shard.remainder) != (world, remainder) {
                 let message = format!(
-                    "the states have different divisions: {world} ranks ({remainder}), and {} ({})",
+                    "the states have different divisions: among {world} ranks ({remainder}) and \
+                     among {} ranks ({})",
                     shard.world, shard.remainder
                 );
                 return Err(invalid(message));
@@ -595,7 +596,7 @@ impl State {
             state.epoch == epoch && (&state.base, state.padded) != (&known.base, known.padded)
         }) {
             let message = format!(
-                "rank {} resumed from a different division of the epoch than rank {}",
+                "rank {} and rank {} resumed from different combined states",
                 other.shard.unwrap_or_default().rank,
                 known.shard.unwrap_or_default().rank
             );

@@ -199,7 +199,7 @@ impl StateFile {
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    let message = "another process saves its states to this file";
+                    let message = "another process or thread saves states to this file";
                     return Err(self.named(Error::new(ErrorKind::Unavailable, message)));
                 }
                 // The file system does not support locks, or has no room for more.
@@ -280,7 +280,8 @@ impl StateFile {
         let file = File::open(path).map_err(fault)?;
         file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(fault)?;
         if bytes.len() as u64 > MOST_BYTES {
-            let message = format!("the state file has more than {MOST_BYTES} bytes, the maximum");
+            let message =
+                format!("the state file has more than {MOST_BYTES} bytes, which is the maximum");
             return Err(named(Error::new(ErrorKind::LimitExceeded, message)));
         }
         let text = String::from_utf8(bytes).map_err(|error| {

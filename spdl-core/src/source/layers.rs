@@ -48,7 +48,8 @@ impl Rounds {
             let message = match world {
                 0 => "invalid state: it contains no ranks".to_owned(),
                 _ => format!(
-                    "invalid state: {world} ranks with up to {last} positions each exceed 2^64 positions"
+                    "invalid state: {world} ranks with up to {last} positions each exceed 2^64 - 1 \
+                     positions in total"
                 ),
             };
             return Err(Error::new(ErrorKind::Corrupt, message));

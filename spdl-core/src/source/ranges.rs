@@ -177,7 +177,8 @@ impl TryFrom<Vec<[u64; 2]>> for Ranges {
     fn try_from(pairs: Vec<[u64; 2]>) -> Result<Self> {
         let ascending = pairs.windows(2).all(|pair| pair[0][1] < pair[1][0]);
         if !ascending || pairs.iter().any(|pair| pair[0] >= pair[1]) {
-            let message = "invalid set of samples: its ranges are not in ascending order";
+            let message = "invalid set of samples: its ranges must be non-empty, ascending and not \
+                           adjacent";
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         Ok(Ranges(pairs.into_iter().map(|[start, end]| start..end).collect()))

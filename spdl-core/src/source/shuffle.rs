@@ -205,7 +205,7 @@ pub(crate) mod tests {
                         }
                         (0..bins).map(|bin| share(bin, of)).collect()
                     };
-                    let what = format!("item at {position} of {len}");
+                    let what = format!("item at position {position} of {len}");
                     let freedom = bins as usize - 1;
                     let expected = shares(&|item| item % bins);
                     assert_chi_squared(&remainders, &expected, freedom, &what);
@@ -228,7 +228,8 @@ pub(crate) mod tests {
                         let second = if second > first { second - 1 } else { second };
                         counts[(first * (len - 1) + second) as usize] += 1;
                     }
-                    assert_uniform(&counts, &format!("pairs at {position} of {len}"));
+                    let what = format!("pair of items from position {position} of {len}");
+                    assert_uniform(&counts, &what);
                 }
             }
         }
@@ -241,7 +242,8 @@ pub(crate) mod tests {
                         let (first, second) = (order.at(position), order.at(position + 1));
                         steps[((second + len - first) % len - 1) as usize] += 1;
                     }
-                    assert_uniform(&steps, &format!("steps at {position} of {len}"));
+                    let what = format!("difference of two items from position {position} of {len}");
+                    assert_uniform(&steps, &what);
                 }
             }
         }
@@ -259,8 +261,10 @@ pub(crate) mod tests {
                     items[(last * 20 / len * 20 + item * 20 / len) as usize] += 1;
                     last = item;
                 }
-                assert_uniform(&steps, &format!("steps in an order of {len}"));
-                assert_uniform(&items, &format!("neighbours in an order of {len}"));
+                let what = format!("differences of neighbours in an order of {len} items");
+                assert_uniform(&steps, &what);
+                let what = format!("pairs of neighbours in an order of {len} items");
+                assert_uniform(&items, &what);
             }
         }
     }
@@ -279,7 +283,8 @@ pub(crate) mod tests {
                 let mut expected = [1.0, 1.0, 0.5, 1.0 / 6.0, 0.0].map(|p| p / std::f64::consts::E);
                 expected[4] = 1.0 - expected.iter().sum::<f64>();
                 let expected = expected.map(|p| p * count as f64);
-                assert_chi_squared(&counts, &expected, 4, &format!("fixed points of {len}"));
+                let what = format!("fixed points in orders of {len} items");
+                assert_chi_squared(&counts, &expected, 4, &what);
             }
         }
         // The mean is one fixed point per permutation. Ten permutations have more than 24 fixed
@@ -308,7 +313,7 @@ pub(crate) mod tests {
                     counts[(part * 16 + order.at(position) * 16 / len) as usize] += 1;
                 }
             }
-            assert_uniform(&counts, &format!("positions and items of {len}"));
+            assert_uniform(&counts, &format!("items by position in orders of {len} items"));
         }
     }
 }

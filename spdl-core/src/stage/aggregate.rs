@@ -230,7 +230,7 @@ impl<T: Send + 'static> Aggregator<T> for Batcher<T> {
         if self.items.capacity() == 0 {
             let reserved = self.size.min(MAX_RESERVED);
             self.items.try_reserve_exact(reserved).map_err(|error| {
-                let message = format!("cannot allocate memory for a batch of {reserved} items");
+                let message = format!("cannot allocate memory for {reserved} items of a batch");
                 Error::new(ErrorKind::LimitExceeded, message).with_source(error)
             })?;
         }

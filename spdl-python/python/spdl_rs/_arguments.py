@@ -67,7 +67,7 @@ def names(name: str, value: Iterable[str] | None) -> list[str] | None:
         if not isinstance(each, str):
             raise TypeError(f"{name} must be a list of str, but it contains {shown(each)}")
     if not texts or len(set(texts)) < len(texts):
-        raise ValueError(f"{name} must contain at least one name, and no name twice")
+        raise ValueError(f"{name} must contain at least one name and no duplicates")
     return texts
 
 

@@ -250,8 +250,8 @@ class ImageLoader:
         places, is_list = check.addresses(source)
         if labels is not None and not is_list:
             raise ValueError(
-                "labels requires a list of paths; the labels of a data set come from its folders or "
-                "from its samples"
+                "labels can be set only for a list of paths; the labels of a data set come from its "
+                "folders or from its samples"
             )
         self._images = _spdl_rs.Images.open(
             places,
@@ -282,7 +282,7 @@ class ImageLoader:
             warnings.warn(warning, DatasetWarning, stacklevel=3)
         if len(found) > _MAX_WARNINGS:
             more = len(found) - _MAX_WARNINGS
-            warnings.warn(f"and {more} more warnings", DatasetWarning, stacklevel=3)
+            warnings.warn(f"number of warnings not shown: {more}", DatasetWarning, stacklevel=3)
         if len(self) == 0:
             warnings.warn(self._no_batch(), DatasetWarning, stacklevel=3)
 

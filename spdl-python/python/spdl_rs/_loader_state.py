@@ -31,7 +31,7 @@ def to_text(state: Mapping[str, Any]) -> str:
         )
     loader = state.get("loader")
     if loader != _LOADER:
-        raise ValueError(f"not a state of an ImageLoader: its loader is {loader!r}")
+        raise ValueError(f"not a state of an ImageLoader: the value of its key 'loader' is {loader!r}")
     try:
         return json.dumps({name: value for name, value in state.items() if name != "loader"})
     except (TypeError, ValueError, RecursionError) as error:

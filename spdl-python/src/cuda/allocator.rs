@@ -72,7 +72,7 @@ impl PythonAllocator {
         let kind = if is_full { ErrorKind::LimitExceeded } else { ErrorKind::User };
         let words = exception_in_words(py, &exception);
         let message = format!(
-            "cannot allocate {bytes} bytes on CUDA device {} from its allocator",
+            "the allocator failed to allocate {bytes} bytes on CUDA device {}",
             self.device
         );
         let error = Error::new(kind, message).with_source(AllocatorRaised { exception, words });

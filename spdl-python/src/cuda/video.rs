@@ -209,7 +209,8 @@ impl Video {
 fn video_bytes(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     bytes_with_message(
         data,
-        "a video must be bytes, or packets, each bytes or a pair of bytes and timestamp",
+        "a video must be bytes or an iterable of packets; a packet must be bytes or a pair of \
+         bytes and timestamp",
     )
 }
 

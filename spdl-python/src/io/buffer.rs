@@ -85,7 +85,7 @@ impl Buffer {
         match (usize::try_from(range.start), usize::try_from(range.end)) {
             (Ok(start), Ok(end)) if start <= end && end <= self.len => Ok(start..end),
             _ => {
-                let message = format!("range {range:?} exceeds the buffer of {} bytes", self.len);
+                let message = format!("invalid range {range:?} for a buffer of {} bytes", self.len);
                 Err(Error::new(ErrorKind::InvalidArgument, message))
             }
         }

@@ -94,7 +94,7 @@ impl WavHeader {
         let buffer = Buffer::of(data)?;
         let size = frames.checked_mul(u64::from(self.0.block_align()));
         let end = size.and_then(|size| start.checked_add(size));
-        let end = end.ok_or_else(|| PyValueError::new_err("frame range exceeds the file"))?;
+        let end = end.ok_or_else(|| PyValueError::new_err("the frame range exceeds the file"))?;
         let widen = || {
             let packed = Python::attach(|py| buffer.read(py, start..end))?;
             // Four output bytes for three input bytes. The last frame may be incomplete if `data` is not the

@@ -49,7 +49,7 @@ thread_local! {
 pub(super) fn begin(process_name: &str, capacity: usize) -> Result<u64, &'static str> {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     let mut session = lock_with_timeout()
-        .ok_or("cannot start a trace: this process was forked while a trace was recorded")?;
+        .ok_or("cannot start a trace: this process was forked while recording a trace")?;
     let process = process::id();
     // A session of the parent process does not count.
     if session.as_ref().is_some_and(|session| session.process == process) {

@@ -65,7 +65,7 @@ use settings::Settings;
 /// let words = PipelineBuilder::new(DatasetSource::new(vec!["a", "b"]));
 /// let pipeline = words.stage("halve", || Ok(Halve));
 /// ```
-#[must_use = "a builder does nothing until `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct PipelineBuilder<T> {
     settings: Settings,
     /// Whether this builder has settings of the whole pipeline.

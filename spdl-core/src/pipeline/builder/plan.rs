@@ -247,7 +247,7 @@ impl Plan {
         if let Some(point) = &resumed {
             if point.epoch < epochs.start {
                 let message = format!(
-                    "cannot resume: the state is in epoch {}, before the first epoch to run, {}",
+                    "cannot resume: the state is in epoch {}, but the first epoch to run is {}",
                     point.epoch, epochs.start
                 );
                 self.add_error(Error::new(ErrorKind::InvalidArgument, message));

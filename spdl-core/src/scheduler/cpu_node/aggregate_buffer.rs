@@ -306,6 +306,6 @@ mod tests {
         lineages.sort_unstable();
         lineages.dedup();
         assert_eq!(lineages.len(), 22);
-        assert_eq!(piece(8), second, "independent of earlier pieces");
+        assert_eq!(piece(8), second, "the lineage does not depend on earlier pieces");
     }
 }

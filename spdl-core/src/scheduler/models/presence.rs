@@ -138,11 +138,12 @@ impl ModelNode {
     }
 
     fn end(&self) -> bool {
-        assert_eq!(self.ending.fetch_add(1, Ordering::Relaxed), 0, "two workers end an epoch");
+        let others = self.ending.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(others, 0, "two workers end epochs concurrently");
         let mut outcome = self.outcome.lock().unwrap();
         for instance in &mut *self.idle.lock().unwrap() {
             for epoch in instance.holds.drain(..) {
-                assert_eq!(epoch, outcome.ended.len(), "an instance holds items of two epochs");
+                assert_eq!(epoch, outcome.ended.len(), "an item belongs to another epoch");
                 outcome.finished[epoch] += 1;
             }
         }

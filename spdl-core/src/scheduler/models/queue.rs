@@ -459,7 +459,7 @@ fn loom_a_run_ends_at_the_end_of_its_epoch() {
                 }
                 Some(Next::EpochEnd(epoch)) => seen.push(100 + epoch as u32),
                 Some(Next::Closed) => break,
-                Some(Next::Item(_)) => panic!("received an item that is not in the run"),
+                Some(Next::Item(_)) => panic!("`poll_run` returned a single item"),
             }
         }
         assert_eq!(seen, [1, 2, 100, 3]);

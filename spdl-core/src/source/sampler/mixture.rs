@@ -374,7 +374,7 @@ impl Mixture {
             )));
         }
         if consumed.iter().any(|count| *count > 1 << 61) {
-            return Err(invalid("the count of a part exceeds 2^61 items"));
+            return Err(invalid("the number of consumed items of a part exceeds 2^61"));
         }
         let mut consumed = consumed.to_vec();
         consumed.resize(parts, 0);
@@ -442,7 +442,7 @@ impl Mixture {
             && position > samples
         {
             return Err(invalid(format!(
-                "cannot take over at position {position}: epochs have {samples} positions"
+                "cannot take over at position {position}: an epoch has only {samples} positions"
             )));
         }
         let consumed = before.consumed(epoch, position)?;

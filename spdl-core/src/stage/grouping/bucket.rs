@@ -347,8 +347,8 @@ impl<T> Bucketer<T> {
         let ratio = matches!(self.bucketing.bounds, BucketBounds::Nearest(_));
         if !key.is_finite() || key < 0.0 || (ratio && key == 0.0) {
             return Err(invalid(match ratio {
-                true => format!("invalid item ratio {key}; it must be finite and positive"),
-                false => format!("invalid item length {key}; it must be finite and at least 0"),
+                true => format!("invalid ratio {key} of an item; it must be finite and positive"),
+                false => format!("invalid length {key} of an item; it must be finite and >= 0"),
             }));
         }
         // The cast saturates.

@@ -76,7 +76,7 @@ impl Packing {
                 Err(invalid("the capacity of a sequence is 0; it must be at least 1"))
             }
             Packing { open: 0, .. } => {
-                Err(invalid("the number of open sequences is 0; it must be at least 1"))
+                Err(invalid("the maximum number of open sequences is 0; it must be at least 1"))
             }
             Packing { most_items: 0, .. } => {
                 Err(invalid("the maximum number of items per sequence is 0; it must be at least 1"))

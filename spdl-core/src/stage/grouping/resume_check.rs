@@ -86,7 +86,8 @@ fn run<T: Clone, A: Aggregator<T>>(
             epoch.add_checkpoint(passed, &held, carry);
             result = aggregator.more().unwrap();
         }
-        assert_eq!(exact(&mut aggregator).carry(), carry, "only an aggregate changes the carry");
+        let after = exact(&mut aggregator).carry();
+        assert_eq!(after, carry, "the carry changed, but no aggregate was emitted");
         epoch.max_held = epoch.max_held.max(held.len());
         epoch.add_checkpoint(passed, &held, carry);
     }
@@ -98,7 +99,7 @@ fn run<T: Clone, A: Aggregator<T>>(
         result = aggregator.flush_more().unwrap();
     }
     epoch.left_out = aggregator.left_out();
-    assert_eq!(held.len() as u64, epoch.left_out, "every item is emitted once or left out");
+    assert_eq!(held.len() as u64, epoch.left_out, "every item must be emitted or left out");
     epoch
 }
 
@@ -123,7 +124,8 @@ where
         let indices: Vec<usize> = held.iter().copied().chain(*passed..items.len()).collect();
         let resumed = run(make(), *carry, items, &indices);
         let expected = &whole.emitted[*emitted..];
-        assert_eq!(resumed.emitted, expected, "after {passed} items, {emitted} aggregates");
+        let place = format!("resumed after {passed} items and {emitted} aggregates");
+        assert_eq!(resumed.emitted, expected, "{place}");
         assert_eq!(resumed.left_out, whole.left_out);
     }
     whole

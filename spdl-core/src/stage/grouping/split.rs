@@ -116,7 +116,8 @@ pub fn pieces<T: Sequence>(item: T, longest: u64) -> impl Iterator<Item = Result
     let mut item = Some(item);
     std::iter::from_fn(move || {
         if longest == 0 && item.take().is_some() {
-            return Some(Err(invalid("the length of a piece is 0; it must be at least 1")));
+            let message = "the maximum length of a piece is 0; it must be at least 1";
+            return Some(Err(invalid(message)));
         }
         let unsplit = item.as_ref()?;
         let start = offset;

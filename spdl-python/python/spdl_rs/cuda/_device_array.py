@@ -244,11 +244,11 @@ def stream_number(stream: int | Any | None) -> int | None:
         if isinstance(number, int):
             return number or _LEGACY_DEFAULT
     if isinstance(stream, bool):
-        raise TypeError(f"stream must be a number or a stream, not {stream!r}")
+        raise TypeError(f"stream must be an integer handle or a stream object, not {stream!r}")
     try:
         number = operator.index(stream)
     except TypeError:
-        raise TypeError(f"stream must be a number or a stream, not {stream!r}") from None
+        raise TypeError(f"stream must be an integer handle or a stream object, not {stream!r}") from None
     if not -1 <= number < 2**63 or number == 0:
         raise ValueError(
             f"invalid stream {number}: expected 1 (legacy default stream), 2 (per-thread default stream), "
@@ -267,11 +267,11 @@ def event_number(event: int | Any | None) -> int | None:
         if isinstance(number, int):
             return number or None
     if isinstance(event, bool):
-        raise TypeError(f"producer_event must be a number or an event, not {event!r}")
+        raise TypeError(f"producer_event must be an integer handle or an event object, not {event!r}")
     try:
         number = operator.index(event)
     except TypeError:
-        raise TypeError(f"producer_event must be a number or an event, not {event!r}") from None
+        raise TypeError(f"producer_event must be an integer handle or an event object, not {event!r}") from None
     if not 0 < number < 2**63:
         raise ValueError(f"{number} is not a CUDA event")
     return number

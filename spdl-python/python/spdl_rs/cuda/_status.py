@@ -58,7 +58,7 @@ class Status(Sequence[PartStatus]):
         for part in self._parts:
             if part.name == index:
                 return part
-        raise KeyError(f"no part {index!r}; parts are {[part.name for part in self._parts]}")
+        raise KeyError(f"no part is named {index!r}; the parts are {[part.name for part in self._parts]}")
 
     def __iter__(self) -> Iterator[PartStatus]:
         return iter(self._parts)

@@ -65,5 +65,5 @@ class CacheDataLoader(Generic[T]):
     def __getattr__(self, name: str) -> Any:
         # Copying and unpickling look up special methods before `dl` exists.
         if name == "dl" or name.startswith("__"):
-            raise AttributeError(f"CacheDataLoader has no {name}")
+            raise AttributeError(f"CacheDataLoader has no attribute {name!r}")
         return getattr(self.dl, name)

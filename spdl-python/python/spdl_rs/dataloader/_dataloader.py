@@ -133,7 +133,7 @@ class DataLoader(Generic[U]):
         if not isinstance(self._src, Sized):
             raise TypeError(f"the source, of type {type(self._src).__name__}, has no length")
         if any("iterate" in kind_of(op) for op in self._functions()):
-            raise TypeError("the length is unknown: a generator yields any number of items")
+            raise TypeError("the length is unknown: a generator may yield any number of items")
         items = len(self._src)
         if self._batch_size is None:
             return items

@@ -178,7 +178,7 @@ def get_pytorch_dataloader(
     in_order = flag("in_order", in_order, or_number=True)
     check_context(multiprocessing_context, max(1, num_workers))
     if num_workers == 0:
-        warnings.warn("num_workers=0 is treated as 1", UserWarning, stacklevel=2)
+        warnings.warn("num_workers=0 is treated as num_workers=1", UserWarning, stacklevel=2)
         num_workers = 1
     options: dict[str, Any] = {
         "batch_size": 1 if batch_sampler is not None else batch_size,

@@ -92,7 +92,7 @@ class GaussianBlur(Augmentation):
         sides = self.kernel_size
         sides = sides if isinstance(sides, (tuple, list)) else (sides, sides)
         if len(sides) != 2:
-            raise TypeError(f"kernel_size must be a whole number, or two, not {sides!r}")
+            raise TypeError(f"kernel_size must be one whole number or two, not {sides!r}")
         across, down = (check.whole("kernel_size", side, 1, 2**31 - 1) for side in sides)
         return type(self).__name__, {"kernel_size": (across, down), "sigma": _same(self.sigma)}
 

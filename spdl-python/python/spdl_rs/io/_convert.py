@@ -85,7 +85,7 @@ def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:  # py
         return buffer.to_torch()
     if isinstance(buffer, CUDAArrayInterface):
         if 0 in buffer.__cuda_array_interface__["shape"]:
-            raise ValueError("an empty array on a GPU cannot be passed to PyTorch")
+            raise ValueError("PyTorch cannot import an empty array through __cuda_array_interface__")
         return torch.as_tensor(buffer, device="cuda")
     array = to_numpy(buffer)
     if _is_bfloat16(buffer):

@@ -68,7 +68,7 @@ def decode_image_nvjpeg(
     is_list = isinstance(src, (list, tuple))
     sources: list[Any] = list(src) if isinstance(src, (list, tuple)) else [src]
     if not sources:
-        raise ValueError("src must be an image, or a list of at least one, not an empty list")
+        raise ValueError("src must be an image or a list of at least one image, not an empty list")
     decoders, stream = decoders_of(device_config)
     names = [_name(at, source, is_list) for at, source in enumerate(sources)]
     encoded = [_encoded(source) for source in sources]

@@ -46,7 +46,7 @@ def color(name: str, value: Any) -> tuple[int, int, int]:
     """Returns red, green and blue, from three levels or one level for all."""
     levels = value if isinstance(value, (tuple, list)) else (value,) * 3
     if len(levels) != 3:
-        raise TypeError(f"{name} must be one level or three, not {value!r}")
+        raise TypeError(f"{name} must be one colour level or a tuple of three, not {value!r}")
     red, green, blue = (check.whole(name, level, 0, 255) for level in levels)
     return red, green, blue
 

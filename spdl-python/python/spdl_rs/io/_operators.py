@@ -344,7 +344,7 @@ class BatchImages:
             )
         parts = [_parts(item) for item in items]
         if not parts:
-            raise ValueError("cannot make a batch of no images")
+            raise ValueError("a batch needs at least one image, but the list is empty")
         mismatches = mismatched(parts)
         if mismatches:
             raise ValueError(mismatch_message(parts, mismatches))

@@ -172,7 +172,7 @@ def transfer_tensor(batch: Any, /, *, num_caches: int = 4, device: str | None = 
     Raises:
         CudaUnavailable: There is no CUDA device.
         CudaError: The device memory is full, or a call of the driver failed.
-        RuntimeError: `LOCAL_RANK` is not the number of a device.
+        RuntimeError: `LOCAL_RANK` is not the index of a device.
         TypeError: The element type of an array is not numeric.
     """
     check.whole("num_caches", num_caches, 0, 2**63 - 1)
@@ -284,7 +284,7 @@ def _named(device: str, allocator: Allocator | None = None) -> _spdl_rs.CudaDevi
 def _device_of_rank() -> _spdl_rs.CudaDevice:
     rank = os.environ.get("LOCAL_RANK", "0")
     if not rank.isdecimal():
-        raise RuntimeError(f"LOCAL_RANK is {rank!r}, which is not the number of a device")
+        raise RuntimeError(f"LOCAL_RANK is {rank!r}, which is not a device index")
     from ..cuda import _devices
 
     opened = _devices.opened_before(int(rank))
@@ -293,7 +293,7 @@ def _device_of_rank() -> _spdl_rs.CudaDevice:
         return opened
     count = _spdl_rs.CudaDevice.count()
     if 0 < count <= int(rank):
-        raise RuntimeError(f"LOCAL_RANK is {rank}, but there are {count} CUDA devices")
+        raise RuntimeError(f"LOCAL_RANK is {rank}, but there are {count} CUDA devices, numbered from 0")
     return _named(f"cuda:{int(rank)}")
 
 

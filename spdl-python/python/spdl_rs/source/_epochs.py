@@ -230,7 +230,7 @@ class _Stateful(Protocol):
 def _stateful(src: object) -> _Stateful:
     if not isinstance(src, _Stateful):
         raise TypeError(
-            f"{type(src).__name__} cannot resume: it has no state_dict and load_state_dict"
+            f"{type(src).__name__} cannot resume: it must define state_dict and load_state_dict"
         )
     return src
 

@@ -31,7 +31,7 @@ class _Distributed(Resumable[int]):
         if self._drop and self._total < self._world_size:
             raise ValueError(
                 f"{self._total} items are fewer than {self._world_size} ranks; set "
-                "ddp_drop_last_distributed_round=False to give one item to the first ranks"
+                "ddp_drop_last_distributed_round=False to give one item to each of the first ranks"
             )
         self._order = self._make_order()
 
@@ -137,8 +137,8 @@ class DistributedDeterministicSampler(_Distributed):
         rest = self._n % self._world_size
         if self._drop and rest:
             warnings.warn(
-                f"{self._n} items are not a multiple of {self._world_size} ranks: "
-                f"the last {rest} are never visited",
+                f"{self._n} items cannot be divided evenly among {self._world_size} ranks: "
+                f"the indices of the last {rest} are never yielded",
                 stacklevel=2,
             )
 
@@ -238,7 +238,7 @@ class DistributedRandomSampler(_Distributed):
         draws = items if num_draws is None else whole("num_draws", num_draws, 1, _MAX_ITEMS)
         if weights is None and draws > items:
             raise ValueError(
-                f"num_draws must be 1 to {items}, the number of items, not {draws}; pass weights "
+                f"num_draws must be 1 to {items} (the number of items), not {draws}; pass weights "
                 "to draw items more than once"
             )
         self._base = whole("seed", seed, 0, 2**64 - 1)

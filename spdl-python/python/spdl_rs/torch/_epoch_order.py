@@ -54,8 +54,8 @@ def check_same_order(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
         )
     if there.get("digest") != here["digest"]:
         raise ValueError(
-            "the state is from an epoch in another order: the sampler's indices or weights are "
-            "not those of the state"
+            "the state is from an epoch with another order of samples: the sampler's indices or weights "
+            "differ from those in the state"
         )
 
 

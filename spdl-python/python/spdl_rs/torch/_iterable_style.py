@@ -53,7 +53,7 @@ class IterableFetch:
             sample_or_samples = self._next(self._samples)
         except SystemExit as error:
             what = f"a sample after the first {self._fetched} batches"
-            raise RuntimeError(f"SystemExit was raised for {what}, with {error.code!r}") from error
+            raise RuntimeError(f"SystemExit was raised for {what}, with code {error.code!r}") from error
         except Exception as error:
             _add_notes(error, f"Raised for: a sample after the first {self._fetched} batches")
             raise

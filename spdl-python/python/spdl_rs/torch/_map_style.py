@@ -67,7 +67,7 @@ def call_with_note(function: Callable[[Any], Any], argument: Any, what: str) -> 
         raise raised from error
     except SystemExit as error:
         # A `SystemExit` in the consumer's thread would end the program without a message.
-        raised = RuntimeError(f"SystemExit was raised for {what}, with {error.code!r}")
+        raised = RuntimeError(f"SystemExit was raised for {what}, with code {error.code!r}")
         raise raised from error
     except Exception as error:
         _add_notes(error, f"Raised for: {what}")

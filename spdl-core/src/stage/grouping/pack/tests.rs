@@ -107,7 +107,7 @@ fn packing_is_close_to_the_lower_bound_of_sequences() {
     assert!(over(packing.clone()) < 0.01, "best fit: {}", over(packing.clone()));
     assert!(over(packing.clone().first_fit()) < 0.01);
     let one = over(packing.clone().open(1));
-    assert!((0.1..0.4).contains(&one), "with one open sequence: {one}");
+    assert!((0.1..0.4).contains(&one), "excess of sequences with `open(1)`: {one}");
     // Long items, then items that exactly fill the remainders. Best fit finds the perfect packing.
     let pairs: Vec<u64> = (0..1000_u64)
         .flat_map(|group| {

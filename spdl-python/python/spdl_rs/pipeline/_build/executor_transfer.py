@@ -92,7 +92,7 @@ def _transferable_executor(
     elif type(executor) is concurrent.futures.ProcessPoolExecutor:
         if not processes:
             raise ValueError(
-                "a ProcessPoolExecutor cannot be used with daemon=True, which forbids processes"
+                "a ProcessPoolExecutor cannot be used with daemon=True, which forbids child processes"
             )
         make, specific = _make_processes, "_mp_context"
         used = bool(known.get("_processes") or known.get("_queue_count"))

@@ -160,7 +160,7 @@ class SubprocessIterable(Generic[T]):
         with self._lock:
             if self._failure is not None:
                 raise WorkerError(
-                    f"{self._worker.name} has ended: it failed before ({self._failure!r})"
+                    f"{self._worker.name} has already failed: {self._failure!r}"
                 ) from self._failure
             self._iteration += 1
             mine = self._iteration

@@ -160,7 +160,7 @@ class _Profiler:
         for stages in _profiled_stages(config.pipes):
             name = " + ".join(stage.name for stage in stages)
             if not items:
-                raise RuntimeError(f"cannot profile {name!r}: {before} has no output")
+                raise RuntimeError(f"cannot profile {name!r}: {before} produced no output")
             items = self._stage(name, stages, items, taken)
             before = repr(name)
         return items, taken

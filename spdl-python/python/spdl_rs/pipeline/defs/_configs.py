@@ -290,7 +290,7 @@ class PipelineConfig(Generic[U]):
             raise TypeError(f"src must be a SourceConfig or a MergeConfig, not {self.src!r}")
         for config in self.pipes:
             if not isinstance(config, (*STAGES, PlacementConfig)):
-                raise TypeError(f"pipes must contain stages only, not {config!r}")
+                raise TypeError(f"pipes must contain only stages and PlacementConfigs, not {config!r}")
         if not isinstance(self.sink, SinkConfig):
             raise TypeError(f"sink must be a SinkConfig, not {self.sink!r}")
 
