@@ -645,7 +645,7 @@ impl TarIndex {
             )));
         }
         if saved_options != options.bits() {
-            return Err(stale("the tar index was built with other options".to_owned()));
+            return Err(stale("the tar index was built with different options".to_owned()));
         }
         let mut index = TarIndex::empty(saved, options);
         index.read_members(fields.array(members, MEMBER)?, names)?;

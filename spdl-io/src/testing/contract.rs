@@ -107,7 +107,7 @@ fn concurrent_reads_are_independent(fetcher: &dyn Fetcher, objects: &[(Key, Byte
     drop(dropped);
     let reads = block_on(join_all(many.iter().map(|(key, _)| fetcher.read(key, None))));
     for (read, (key, bytes)) in reads.into_iter().zip(many) {
-        let read = expect(read, "concurrent reads succeed after others were dropped");
+        let read = expect(read, "concurrent reads succeed after earlier reads were dropped");
         assert!(read == bytes, "concurrent reads: {key} has the bytes of another object");
     }
 }
@@ -290,7 +290,7 @@ fn listings_are_complete_or_unsupported(
     let found = expect(list(&join(folder, "a")), "a nested folder can be listed");
     assert_eq!(found, below, "siblings that share its prefix are not listed");
     match list(&join(folder, "missing")) {
-        Ok(found) => assert_eq!(found, [], "a missing folder is empty"),
+        Ok(found) => assert_eq!(found, [], "a missing folder is listed as empty"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report()),
     }
     // A listing may be dropped after its first entry.

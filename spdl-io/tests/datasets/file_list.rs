@@ -251,7 +251,7 @@ fn a_header_without_a_path_column_is_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let message = error.message();
         let start =
-            format!("line 1: no path column: the columns are {columns}, expected one of path,");
+            format!("line 1: no path column: the columns are {columns}; expected one of path,");
         assert!(message.starts_with(&start), "{message}");
         assert!(
             message.contains("path, file, file_name,") && message.contains("rename the column")

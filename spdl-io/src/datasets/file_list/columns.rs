@@ -108,7 +108,7 @@ impl ListColumns {
             let is_header = names.iter().any(is_label) || looks_like_header(text, &first);
             if has_options || names.len() > 2 || is_header {
                 let mut message = format!(
-                    "no path column: the columns are {listed}, expected one of {}; rename the column \
+                    "no path column: the columns are {listed}; expected one of {}; rename the column \
                      that names the files to `path`",
                     columns.path_names.join(", "),
                 );
