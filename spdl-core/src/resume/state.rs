@@ -539,12 +539,14 @@ impl State {
             if states.len() == 1 {
                 return Ok(states.remove(0));
             }
-            return Err(invalid("one of the states already combines all ranks"));
+            return Err(invalid("one of the states is already combined; pass one state per rank"));
         };
         let mut ranks = BTreeSet::new();
         for state in &states {
             let Some(shard) = state.shard else {
-                return Err(invalid("one of the states already combines all ranks"));
+                return Err(invalid(
+                    "one of the states is already combined; pass one state per rank",
+                ));
             };
             if (shard.world, shard.remainder) != (world, remainder) {
                 let message = format!(
