@@ -22,8 +22,8 @@ use crate::tools::{Workspace, text_files};
 /// Write docs/acceptance.md: each feature and promise with its state and its tests.
 ///
 /// The state is `works` if a test is attached; `part` if the table also names what is missing; and
-/// `missing` without a test. With --results, the page also lists tests that failed in the last run,
-/// and the command fails if a test failed.
+/// `missing` without a test. With --results, the command also prints each attached test that failed
+/// in the last run, and fails if there is one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask features
@@ -31,10 +31,11 @@ use crate::tools::{Workspace, text_files};
   cargo xtask features --group B,L    only features of pipelines
   cargo xtask features --results target/xtask-logs    also list the failures of the last test run")]
 pub(crate) struct FeaturesArguments {
-    /// Print only features and promises whose IDs have these prefixes; do not update the page
+    /// List the features and promises whose IDs begin with one of these prefixes, and do not update
+    /// the page
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     group: Vec<String>,
-    /// Print only features and promises that are missing or work in part; do not update the page
+    /// List the features and promises that are missing or work in part, and do not update the page
     #[arg(long)]
     missing: bool,
     /// Folder with the logs of `cargo xtask test`

@@ -21,16 +21,16 @@ pub(crate) struct DemoArguments {
     /// Number of images in the data set
     #[arg(long, default_value_t = 2000)]
     images: u32,
-    /// Number of classes, one folder each
+    /// Number of classes; each class is a folder
     #[arg(long, default_value_t = 50)]
     classes: u32,
     /// Number of epochs
     #[arg(long, default_value_t = 3)]
     epochs: u32,
-    /// Seed of the data set and of the order of the images
+    /// Seed of the data set, and of the order, crops and flips of the images
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// train: random crop and flip; eval: resize and centre crop
+    /// train: random resized crop and horizontal flip; eval: resize and centre crop
     #[arg(long, value_enum, default_value_t = Mode::Train)]
     mode: Mode,
 }

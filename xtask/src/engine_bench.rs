@@ -18,16 +18,16 @@ use crate::tools::{Output, Workspace, cargo};
   cargo xtask bench overhead
   cargo xtask bench overhead --json     print [{stages, concurrency, order, ns_per_item_stage}]")]
 pub(crate) struct Overhead {
-    /// Items per run [default: 1000000]
+    /// Number of items in each run; a tenth for queues of fewer than 64 items [default: 1000000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     items: Option<u64>,
-    /// Runs of each case [default: 5]
+    /// Number of runs of each case [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
-    /// Print the cases with default queues as a JSON list
+    /// Measure only pipelines with default queues, and print the results as a JSON array
     #[arg(long)]
     json: bool,
-    /// Print all results as a JSON object
+    /// Print all results as a JSON object instead of tables
     #[arg(long, conflicts_with = "json")]
     json_all: bool,
 }
@@ -42,11 +42,10 @@ pub(crate) struct Overhead {
   cargo xtask bench scaling
   cargo xtask bench scaling --sleep-ms 20")]
 pub(crate) struct Scaling {
-    /// How long a stage sleeps per item in the measurements of the first table, in milliseconds
-    /// [default: 10]
+    /// Time that a stage sleeps for each item in the first table, in milliseconds [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sleep_ms: Option<u64>,
-    /// Print a JSON object
+    /// Print a JSON object instead of tables
     #[arg(long)]
     json: bool,
 }
@@ -60,10 +59,10 @@ pub(crate) struct Scaling {
   cargo xtask bench stragglers
   cargo xtask bench stragglers --batches 1000")]
 pub(crate) struct Stragglers {
-    /// Batches per run [default: 250]
+    /// Number of batches in each run [default: 250]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// Print a JSON list
+    /// Print a JSON array instead of tables
     #[arg(long)]
     json: bool,
 }
@@ -80,13 +79,13 @@ pub(crate) struct Stragglers {
   cargo xtask bench saving
   cargo xtask bench saving --batches 2000")]
 pub(crate) struct Saving {
-    /// Batches per run [default: 100]
+    /// Number of batches in each run [default: 600]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// Pairs of runs per case [default: 25]
+    /// Number of pairs of runs for each case [default: 12]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
-    /// Print a JSON list
+    /// Print a JSON array instead of tables
     #[arg(long)]
     json: bool,
 }

@@ -37,16 +37,16 @@ pub(crate) struct GpuArguments {
     /// Write the programs and files for another machine to this folder; run nothing
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["only", "minutes", "out", "python", "tiny"])]
     pack: Option<PathBuf>,
-    /// Run only these parts, separated by commas: tests (all tests), or measurements g1 to g8
+    /// Run only these, separated by commas: tests (all tests), g1 to g8 (measurements)
     #[arg(long, value_name = "NAMES")]
     only: Option<String>,
     /// Total time in minutes [default: 9]
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// Folder for results [default: target/gpu/results]
+    /// Folder for the results [default: target/gpu/results]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// An interpreter with PyTorch [default: python3]
+    /// Python interpreter with PyTorch, for comparisons [default: python3]
     #[arg(long, value_name = "PROGRAM")]
     python: Option<String>,
     /// Measure with the smallest sizes, to check that the programs work
@@ -86,7 +86,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &GpuArguments) -> Result<Exi
     Ok(if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Arguments of the packed program.
+/// Returns the arguments for the packed program `run`.
 fn words(arguments: &GpuArguments) -> Vec<OsString> {
     let GpuArguments { only, minutes, out, python, tiny, .. } = arguments;
     let options = [

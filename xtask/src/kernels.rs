@@ -22,7 +22,7 @@ use crate::venv::Venv;
   cargo xtask kernels              after a change of spdl-cuda/kernels
   cargo xtask kernels --check      fails if the compiled kernels of the repository are out of date")]
 pub(crate) struct KernelsArguments {
-    /// Compare the result with the committed kernels; write nothing
+    /// Compare the compiled kernels with the committed kernels, and replace none
     #[arg(long)]
     check: bool,
 }

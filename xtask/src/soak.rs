@@ -15,9 +15,10 @@ use crate::{fuzz, test, wheel};
 /// network faults.
 ///
 /// One round runs all steps. Each round uses other random numbers. With --minutes, rounds repeat
-/// until the time is over or a step has failed. The first round, and a running step, are always
-/// finished. The output of each step is kept in target/xtask-logs/soak-STEP.log; if the step fails,
-/// the end of that log is printed. The last line is the total: `N passed, N failed, N skipped`.
+/// until the time is over or a round has a failed step. The first round is always completed; in
+/// later rounds, the running step is completed when the time is over. The output of each step is
+/// kept in target/xtask-logs/soak-STEP.log; if the step fails, the end of that log is printed. The
+/// last line is the total: `N passed, N failed, N skipped`.
 ///
 /// These environment variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS,
 /// SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS. SPDL_FAULT_SEED sets
@@ -30,13 +31,13 @@ use crate::{fuzz, test, wheel};
   cargo xtask soak --list
   SPDL_CYCLES=100000 cargo test -p spdl-core --release --test cycles     by hand")]
 pub(crate) struct SoakArguments {
-    /// Repeat rounds until this many minutes have passed or a step has failed; 0: one round
+    /// Repeat rounds until this many minutes have passed or a round has a failed step; 0: one round
     #[arg(long, value_name = "N", default_value_t = 0)]
     minutes: u64,
-    /// Run only these steps
+    /// Run only these steps; --list prints their names
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
-    /// List the steps
+    /// List the steps, and run none
     #[arg(long)]
     list: bool,
 }

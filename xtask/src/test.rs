@@ -35,10 +35,10 @@ use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
   cargo xtask test --list
   cargo xtask test --only fmt clippy tidy     the quick steps, before a commit")]
 pub(crate) struct TestArguments {
-    /// Run only these steps
+    /// Run only these steps; --list prints their names
     #[arg(long, value_name = "STEP", num_args = 1..)]
     only: Vec<String>,
-    /// List the steps
+    /// List the steps, and run none
     #[arg(long)]
     list: bool,
 }

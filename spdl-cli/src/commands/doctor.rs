@@ -10,8 +10,9 @@ use crate::ui::stdout;
 
 /// Checks the CUDA driver, devices and libraries
 ///
-/// Looks for the driver, its devices, and the libraries that decode JPEG and video. If one of them
-/// is missing, prints how to install it. Loading data into host memory needs none of them.
+/// Looks for the driver, its devices, the JPEG decoder (nvJPEG), the video decoder (NVCUVID) and
+/// the runtime compiler (NVRTC). If one of them is missing, prints how to install it. Loading data
+/// into host memory needs none of them.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +30,7 @@ Exit codes:
   0  success, also without CUDA
   2  invalid command line")]
 pub(crate) struct DoctorArguments {
-    /// Print one JSON object
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -53,7 +53,7 @@ Exit codes:
      reason in one line
   2  invalid command line"))]
 pub(crate) struct LsArguments {
-    /// A folder, files, or URLs
+    /// The data set: a folder, files, or URLs
     #[arg(value_name = "DATA", required = true, value_parser = address::path_or_url())]
     pub(crate) paths: Vec<PathBuf>,
 
@@ -61,11 +61,12 @@ pub(crate) struct LsArguments {
     #[arg(long)]
     pub(crate) samples: bool,
 
-    /// Also list the checksum of each shard, if known, or the members of each listed sample
+    /// Also print the checksum of each listed shard, if known, or the fields of each listed sample;
+    /// with --json, they are always printed
     #[arg(long, short)]
     pub(crate) long: bool,
 
-    /// Print one JSON object per line
+    /// Print one JSON object per shard or sample, each on one line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -165,7 +166,8 @@ struct ShardCounts {
     bytes: Option<u64>,
 }
 
-/// Prints one line for each file or object with samples.
+/// Prints one line for each file or store object that holds samples, and then, without `--json`,
+/// the totals.
 fn objects(arguments: &LsArguments, set: &Samples) -> Result<(), Failure> {
     let print_line = |object: &ShardCounts| {
         let name = set.opened.set.address_of(&object.key.to_string());
@@ -229,7 +231,7 @@ fn extent_of(field: &StoredField) -> Option<(Option<u64>, Option<u64>)> {
     }
 }
 
-/// The lines of a sample.
+/// Returns the output lines for a sample.
 fn sample(arguments: &LsArguments, set: &Samples, record: &StoredRecord) -> String {
     let of_row = record.row.iter().flat_map(|row| row.group.names());
     let own = record.fields.iter().map(|(name, field)| (name, extent_of(field)));
@@ -262,7 +264,7 @@ fn sample(arguments: &LsArguments, set: &Samples, record: &StoredRecord) -> Stri
     text
 }
 
-/// The line of a shard.
+/// Returns the output line for a shard.
 fn shard(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure> {
     let name = &archive.name;
     let (samples, members, size, sum) = match &archive.record {
@@ -289,7 +291,7 @@ fn shard(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure> 
     }
 }
 
-/// The lines of the samples of an archive.
+/// Returns the output lines for all samples of an archive.
 fn samples(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure> {
     let mut text = String::new();
     let shard = &archive.name;

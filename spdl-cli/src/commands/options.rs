@@ -27,13 +27,14 @@ pub(super) use data_help;
 pub(crate) struct FieldOptions {
     /// Field of a sample, or column of a list, that holds the image or its file name
     ///
-    /// By default the program looks for common names, such as jpg, png, image, path.
+    /// By default, the program looks for common names, such as jpg, png and image, or, in a
+    /// list, path.
     #[arg(long, value_name = "NAME")]
     pub(crate) image_field: Option<String>,
 
     /// Field of a sample, or column of a list, that holds the class
     ///
-    /// By default the program looks for common names, such as cls, label.
+    /// By default, the program looks for common names, such as cls, label and class.
     #[arg(long, value_name = "NAME")]
     pub(crate) label_field: Option<String>,
 }

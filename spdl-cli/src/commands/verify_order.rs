@@ -75,12 +75,14 @@ pub(crate) struct VerifyOrderArguments {
     #[arg(value_name = "STATE", required = true)]
     pub(crate) states: Vec<PathBuf>,
 
-    /// Also fail if the checkpoint of a rank is missing, or if positions are missing; between two
-    /// epochs, missing positions are ignored
+    /// Also fail if the checkpoint of a rank is missing, or if positions are missing
+    ///
+    /// If all ranks have completed an epoch and none has begun the next epoch, missing positions of
+    /// the next epoch are not an error.
     #[arg(long)]
     pub(crate) complete: bool,
 
-    /// Print one JSON object
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -35,35 +35,37 @@ use crate::tools::Workspace;
   cargo xtask bench images --peers libjpeg-turbo,spdl,dali
   cargo xtask bench images --data /data/imagenet/val --epochs 1 --out imagenet.md")]
 pub(crate) struct Images {
-    /// Number of images in the demo data set [default: 2000, or 100 photographs]
+    /// Number of images in the demo data set [default: 2000; with --photos: 100]
     #[arg(long, conflicts_with = "data", value_parser = clap::value_parser!(u32).range(1..))]
     images: Option<u32>,
-    /// Use photographs of 2 to 12 megapixels instead of images with the sizes of ImageNet
+    /// Use photographs of 2 to 12 megapixels instead of images of the sizes in ImageNet
     #[arg(long, conflicts_with = "data")]
     photos: bool,
-    /// Use this folder, with one subfolder of JPEG files per class, instead of the demo data set
+    /// Use this folder, with one subfolder of JPEG files per class, instead of the demo data set;
+    /// requires --out or --print-only
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
-    /// Measured runs of each loader
+    /// Number of measured runs of each loader
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Epochs per run
+    /// Number of epochs in each run
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
-    /// eval: resize and centre crop; train: random crop and flip
+    /// eval: resize and centre crop; train: random resized crop and horizontal flip
     #[arg(long, value_enum, default_value_t = Mode::Eval)]
     mode: Mode,
-    /// Threads or processes of each peer [default: number of CPUs + 1, the fastest in our
-    /// measurements]
+    /// Number of threads or processes of each peer [default: number of CPUs + 1, which was fastest
+    /// in our measurements]
     #[arg(long)]
     workers: Option<usize>,
     /// Other loaders to compare with [default: libjpeg-turbo,pillow,simplejpeg]
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_enum)]
     peers: Vec<Peer>,
-    /// Compare with all other loaders
+    /// Compare with all loaders that --peers accepts
     #[arg(long, conflicts_with = "peers")]
     all_peers: bool,
-    /// Use an interpreter with torch, torchvision, numpy and PIL instead of installing them
+    /// Python interpreter with torch, torchvision, numpy and Pillow; if given, torch and
+    /// torchvision are not installed
     #[arg(long, value_name = "PROGRAM")]
     torch_python: Option<PathBuf>,
     /// Fail if a figure misses its promised value or was not measured
@@ -72,8 +74,8 @@ pub(crate) struct Images {
     /// With --check, do not fail for figures that were not measured
     #[arg(long, requires = "check")]
     allow_unmeasured: bool,
-    /// The Markdown file to write; the plot has the same name [default: images-MODE.md or
-    /// photos-MODE.md in docs/benchmarks]
+    /// Markdown file to write; the plot has the same name with the extension svg [default:
+    /// images-MODE.md or, with --photos, photos-MODE.md in docs/benchmarks]
     #[arg(long, value_name = "FILE", conflicts_with = "print_only")]
     out: Option<PathBuf>,
     /// Print the results, but do not update docs/benchmarks

@@ -31,16 +31,17 @@ use crate::wheel;
   cargo xtask bench python --check
   cargo xtask bench python --no-peers --print-only")]
 pub(crate) struct Python {
-    /// Measured runs of each program
+    /// Number of measured runs of each program
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Epochs per run
+    /// Number of epochs in each run of the first measurement (images)
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
-    /// Do not install torch, torchvision and upstream's package; skip their measurements
+    /// Do not install torch, torchvision and upstream's package, and do not measure them
     #[arg(long)]
     no_peers: bool,
-    /// Use an interpreter with torch, torchvision, numpy and PIL instead of installing them
+    /// Python interpreter with torch, torchvision, numpy and Pillow; if given, torch and
+    /// torchvision are not installed
     #[arg(long, value_name = "PROGRAM")]
     torch_python: Option<PathBuf>,
     /// Fail if a figure misses its promised value or was not measured

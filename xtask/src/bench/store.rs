@@ -18,11 +18,11 @@ use crate::tools::{Output, Workspace, cargo, command};
 /// Load images as batches from a store with latency, and compare with local files.
 ///
 /// `spdl bench` reads the same files from three sources: a folder; an S3 server on loopback with
-/// delayed responses; and a server that never responds to some requests. The number of requests in
-/// flight is not set. `spdl bench` decodes on all CPUs but one; the servers, which are separate
-/// processes, and the network use the remaining CPU. Each source is read once to warm up; then the
-/// runs are interleaved (A B C A B C). The first epoch determines the number of requests in flight;
-/// the result is the median of the other epochs.
+/// delayed responses; and a second such server that never responds to 1 % of the requests. The
+/// number of requests in flight is adjusted automatically. `spdl bench` decodes on all CPUs but
+/// one; the servers, which are separate processes, and the network use the remaining CPU. Each
+/// source is read once to warm up; then the runs are interleaved (A B C A B C). The first epoch
+/// determines the number of requests in flight; the result is the median of the other epochs.
 ///
 /// The command writes a table and a plot to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -31,13 +31,13 @@ use crate::tools::{Output, Workspace, cargo, command};
   cargo xtask bench store --check
   cargo xtask bench store --latency 100 --print-only")]
 pub(crate) struct Store {
-    /// Measured runs per source (local files, store, store that never answers some requests)
+    /// Number of measured runs for each of the three sources
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Epochs per run
+    /// Number of epochs in each run
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=64))]
     epochs: u32,
-    /// Delay of each response in milliseconds
+    /// Delay of each response of the servers, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 30)]
     latency: u32,
     /// Fail if a measured figure misses its promised value

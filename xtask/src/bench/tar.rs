@@ -31,10 +31,10 @@ use crate::venv::Venv;
   cargo xtask bench tar --check
   cargo xtask bench tar --torch --print-only     downloads gigabytes: torch")]
 pub(crate) struct Tar {
-    /// Measured runs of each reader
+    /// Number of measured runs of each reader
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Include webdataset in torch's DataLoader with two workers
+    /// Also measure webdataset with PyTorch's DataLoader and two worker processes
     #[arg(long)]
     torch: bool,
     /// Fail if a figure misses its promised value or was not measured

@@ -53,17 +53,20 @@ pub(crate) struct CorpusArguments {
     /// Seed of the random damage
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
-    /// Concurrent child processes [default: number of CPUs]
+    /// Number of concurrent child processes [default: number of CPUs available to the process]
     #[arg(long, value_name = "J")]
     jobs: Option<NonZeroUsize>,
-    /// Use only this decoder, also for files that it does not recognize
+    /// Use only this decoder, even for files that it does not recognize
     #[arg(long, value_name = "NAME")]
     decoder: Option<String>,
-    /// Compare which files can be decoded with Pillow's results in DIR/ORACLE_pillow.tsv;
-    /// DIR/MANIFEST.tsv maps their hashes to paths
+    /// Compare which files our decoders and Pillow can decode
+    ///
+    /// Pillow's results, by file hash, are read from DIR/ORACLE_pillow.tsv. DIR/MANIFEST.tsv maps
+    /// the hashes to paths.
     #[arg(long)]
     pillow: bool,
-    /// Maximum CPU time of one decoding request, in seconds
+    /// Maximum CPU time of one decoding request, in seconds; the maximum wall-clock time is
+    /// six times as long
     #[arg(long, value_name = "N", default_value_t = 10)]
     seconds: u64,
     /// Maximum address space of a child process, in MiB

@@ -16,8 +16,8 @@ use crate::ui::format::byte_size;
 /// Reads, decodes, crops and resizes every image into a batch, and drops the batch. Then prints the
 /// throughput, CPU time, memory use, statistics of each stage, dropped images, and the bottleneck.
 ///
-/// The order and every byte of the batches depend on the data, the options and the seed. The number
-/// of threads has no effect on the batches.
+/// The order and every byte of the batches depend only on the data, the options and the seed, and
+/// not on the number of threads.
 #[derive(Clone, Debug, Args)]
 // If an option is repeated, its last value counts, so that a script can append options.
 #[command(
@@ -148,7 +148,7 @@ pub(crate) struct BenchArguments {
     #[arg(value_name = "DATA", required = true, value_parser = path_or_url())]
     pub(crate) data: Vec<PathBuf>,
 
-    /// How images are cropped and resized, and in which order they are read
+    /// How images are cropped and resized, and whether they are shuffled
     #[arg(long, value_enum, default_value_t = Mode::Eval)]
     pub(crate) mode: Mode,
 
@@ -164,7 +164,7 @@ pub(crate) struct BenchArguments {
     #[arg(long, default_value_t = SampleFormat::NHWC_U8, value_parser = layouts())]
     pub(crate) layout: SampleFormat,
 
-    /// Number of passes over the data set
+    /// Number of epochs (passes over the data set), including those before a resume
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<u32>(1_000_000))]
     pub(crate) epochs: u32,
 
@@ -176,15 +176,16 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub(crate) seed: u64,
 
-    /// Rank of this process in distributed training, from 0; each rank reads every WORLD-th image
+    /// Rank of this process in distributed training, counted from 0; each rank delivers every
+    /// WORLD-th image
     #[arg(long, value_name = "RANK")]
     pub(crate) rank: Option<u32>,
 
-    /// Number of ranks of distributed training [default: 1]
+    /// World size: number of ranks in distributed training [default: 1]
     #[arg(long, value_name = "WORLD", value_parser = count::<u32>(1 << 20))]
     pub(crate) world_size: Option<u32>,
 
-    /// What to do with the last images of an epoch if they do not divide evenly among the ranks
+    /// What to do if the number of images is not divisible by the number of ranks
     #[arg(long, value_enum, default_value_t = Remainder::Drop)]
     pub(crate) remainder: Remainder,
 
@@ -200,33 +201,35 @@ pub(crate) struct BenchArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Do not compute the checksum of the batches, to save its CPU time
+    /// Do not compute a checksum of the batches; this saves CPU time
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
     /// Save checkpoints to this file during the run, and on SIGTERM or Ctrl-C
     ///
     /// The folder of FILE must exist. The previous checkpoint is kept as FILE.previous. The
-    /// checkpoint of an incomplete run is replaced only with --auto-resume, --overwrite-state, or
-    /// --resume FILE.
+    /// checkpoint of an incomplete run is replaced only if --auto-resume, --overwrite-state or
+    /// --resume FILE is given.
     #[arg(long, value_name = "FILE")]
     pub(crate) save_state: Option<PathBuf>,
 
     /// Minimum number of batches between two checkpoints
     ///
-    /// A background thread writes the file; writing takes at most 5 % of that thread's time.
+    /// A background thread writes the checkpoints. During the run, it spends at most 5 % of its
+    /// time on writing, and skips checkpoints that arrive faster. The last checkpoint is always
+    /// written.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "save_state",
           value_parser = count::<u32>(u64::from(u32::MAX)))]
     pub(crate) save_every: u32,
 
     /// Resume from the file of --save-state if FILE or FILE.previous exists
     ///
-    /// If neither exists, the run resumes from the files of --resume; without --resume, a
-    /// new run starts. The same command line can be used for the first start and for every restart.
+    /// If neither exists, the run resumes from the files of --resume. Without --resume, a new run
+    /// starts. The same command line can be used for the first start and for every restart.
     #[arg(long, requires = "save_state", conflicts_with = "overwrite_state")]
     pub(crate) auto_resume: bool,
 
-    /// Start a new run, even if this overwrites the --save-state file of an incomplete run
+    /// Let --save-state replace a checkpoint that is unreadable or belongs to an incomplete run
     #[arg(long, requires = "save_state")]
     pub(crate) overwrite_state: bool,
 
@@ -235,14 +238,15 @@ pub(crate) struct BenchArguments {
     /// Options that determine the batches must be unchanged, except --epochs, --world-size,
     /// --remainder and those of --allow-change. If --world-size or --remainder changes, give the
     /// checkpoints of all old ranks to each new rank: the new ranks share the remaining images of
-    /// the epoch. If a file is corrupt or missing, FILE.previous is used, with a warning.
+    /// the epoch. If FILE is corrupt or missing, the program prints a warning and reads
+    /// FILE.previous.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) resume: Vec<PathBuf>,
 
     /// Resume even if this option, such as `batch`, or this entry of the checkpoint's fingerprint
     /// has changed; may be repeated
     ///
-    /// The error message of a failed resume lists the possible names.
+    /// If changed options prevent a resume, the error message lists the names to give here.
     #[arg(long, value_name = "PART")]
     pub(crate) allow_change: Vec<String>,
 
@@ -254,16 +258,16 @@ pub(crate) struct BenchArguments {
     /// Several runs and all ranks of a host can share the folder. If the data set exceeds
     /// --cache-size, only a fixed pseudo-random subset of the images is cached. Local files that
     /// have changed are read again. Changed images and tar shards in a store are read again if the
-    /// store reports versions of objects. Changes are not detected for lists of URLs, and for
-    /// Parquet, TFRecord and MDS files in stores: after such a change, use a new folder.
+    /// store reports versions of objects. Changes of the files in a list of URLs, and of Parquet,
+    /// TFRecord and MDS files in stores, are not detected. After such a change, use a new folder.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache: Option<PathBuf>,
 
-    /// Maximum size of the --cache folder [default: 10GB]
+    /// Maximum size of the --cache folder in bytes [default: 10GB]
     #[arg(long, value_name = "BYTES", value_parser = byte_size)]
     pub(crate) cache_size: Option<u64>,
 
-    /// Cache images in memory, up to this total size
+    /// Cache images in memory, up to this total size in bytes
     #[arg(long, value_name = "BYTES", value_parser = byte_size)]
     pub(crate) cache_memory: Option<u64>,
 
@@ -305,9 +309,10 @@ fn layouts() -> impl TypedValueParser<Value = SampleFormat> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// Random crop of 8 to 100 % of the area, aspect ratio 3:4 to 4:3; random flip; shuffled
+    /// Random resized crop (8 to 100 % of the area, aspect ratio 3:4 to 4:3) and random horizontal
+    /// flip, in shuffled order
     Train,
-    /// Resize the shorter side to size / 0.875, then centre crop; in the order of the data set
+    /// Resize of the shorter side to size / 0.875, then centre crop, in the order of the data set
     Eval,
 }
 
@@ -315,7 +320,8 @@ pub(crate) enum Mode {
 pub(crate) enum OnTruncated {
     /// Handle the image like a corrupt image (see --on-error)
     Error,
-    /// Deliver the image with its missing part filled with black, and count the image
+    /// Deliver the image with its missing rows filled with black, and count the image; if no row
+    /// can be decoded, or the format does not support this, handle it like a corrupt image
     Partial,
 }
 

@@ -51,7 +51,7 @@ impl Images {
         self.opened.set.classes.len()
     }
 
-    /// Whether the class of each image is guessed from its folder in the tar shard.
+    /// Whether the classes are derived from the folders of the images in tar shards.
     pub(crate) fn classes_are_folders(&self, arguments: &BenchArguments) -> bool {
         arguments.fields_of_sample.label_field.is_none()
             && self.opened.set.classes_in_folders().is_some()
@@ -71,7 +71,8 @@ impl Images {
         self.cache.clone()
     }
 
-    /// The first stages of the pipeline: keys in the order of the run, then the bytes of the images.
+    /// The first stages of the pipeline: keys in the order of the run, then the bytes of the
+    /// images.
     pub(crate) fn pipeline(
         &self,
         arguments: &BenchArguments,
@@ -112,7 +113,7 @@ impl Images {
     }
 }
 
-/// Opens the cache; `None` if no option requires a cache.
+/// Opens the cache; returns `None` without `--cache` and `--cache-memory`.
 fn cache(arguments: &BenchArguments, shown: &Path) -> std::result::Result<Option<Cache>, Failure> {
     let BenchArguments { cache, cache_size, cache_memory, cache_pixels, .. } = arguments;
     if cache_size.is_some() && cache.is_none() {

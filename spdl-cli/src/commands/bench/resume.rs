@@ -59,7 +59,7 @@ impl ResumePoint {
         }
     }
 
-    /// Whether no epoch is left.
+    /// Whether the checkpoint is at the end of the last epoch.
     pub(crate) fn is_at_end(&self, arguments: &BenchArguments) -> bool {
         self.epoch >= u64::from(arguments.epochs)
     }
@@ -77,7 +77,8 @@ impl fmt::Display for ResumePoint {
     }
 }
 
-/// Checks that the checkpoint file is writable, and locks it; `None` without `--save-state`.
+/// Locks the checkpoint file, and checks that the run may write and replace it. Returns `None`
+/// without `--save-state`.
 pub(crate) fn prepare(arguments: &BenchArguments) -> Result<Option<StateLock>, Failure> {
     let Some(path) = &arguments.save_state else { return Ok(None) };
     let file = StateFile::new(path);
@@ -114,7 +115,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || one.canonicalize().is_ok_and(|one| Some(one) == other.canonicalize().ok())
 }
 
-/// Reads the checkpoints that the options name; `None` for a new run.
+/// Reads and combines the checkpoints that the options name; returns `None` for a new run.
 pub(crate) fn resume(arguments: &BenchArguments, shard: Shard) -> Result<Option<Resumed>, Failure> {
     let auto = arguments.save_state.as_ref().filter(|_| arguments.auto_resume);
     let paths = match auto {

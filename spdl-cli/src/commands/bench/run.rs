@@ -30,7 +30,7 @@ use crate::ui::{format, stderr};
 /// batches).
 const BATCH_SIZE: &str = "stage decode: batch size";
 
-/// Runs the command: measures, prints the result, and writes the report.
+/// Runs the benchmark, writes the report if it is requested, and prints the result.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     // Check that the report can be written before a long run.
     let report = arguments.report.as_deref().map(ReportFile::prepare).transpose()?;
@@ -185,8 +185,8 @@ fn stopped(outcome: &Outcome, signal: i32) -> Failure {
     Failure::new(&what, file.display(), reason).by_signal(signal)
 }
 
-/// Fails if the batches need more than the available memory. Without this check, the OOM killer would
-/// end the process.
+/// Fails if the batches need more memory than is available. Without this check, the kernel's OOM
+/// killer might end the process.
 fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
     let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments.threads));
     let images = layout.batch_size() as u64;
@@ -205,13 +205,13 @@ fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Fai
     }
 }
 
-/// The layout of a batch. A batch has at most as many images as the data set.
+/// The layout of a batch. The batch size is `--batch`, or the number of images if it is smaller.
 fn layout(arguments: &BenchArguments, images_found: u64) -> BatchLayout {
     let images = images_found.min(u64::from(arguments.batch)) as usize;
     BatchLayout::new(images, image_fields(&transform(arguments)))
 }
 
-/// The decoding, cropping and format of samples.
+/// The transform that decodes, crops and converts each image.
 fn transform(arguments: &BenchArguments) -> ImageTransform {
     ImageTransform::new(arguments.size)
         .mode(match arguments.mode {
@@ -268,7 +268,8 @@ fn build(
     }
 }
 
-/// Accepts a change of the batch size if it results from the number of images, not from `--batch`.
+/// Accepts a different batch size if the number of images, which limits the batch size, has changed
+/// and `--batch` has not.
 fn accept_batch_of_images(state: State, arguments: &BenchArguments) -> State {
     let was = |part: &str| state.fingerprint().get(part)?.parse::<u64>().ok();
     let batch = was(BATCH_SIZE);

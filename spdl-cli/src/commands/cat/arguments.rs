@@ -10,8 +10,9 @@ use crate::datasets::address::path_or_url;
 
 /// Writes a field of a sample to standard output
 ///
-/// KEY is the name of a member (`cat/1.jpg`), or with --field the key of a sample (`cat/1`), as
-/// `spdl ls --samples` prints it. If several members of a local archive have the same name, the
+/// With --field, KEY is the key of a sample (`cat/1`), as `spdl ls --samples` prints it. Without
+/// --field, KEY is the name of a tar member or of a file (`cat/1.jpg`); in other data sets, the key
+/// of a sample, a dot and a field. If several members of a local archive have the same name, the
 /// last one is written, as tar does when it extracts them. Among several archives, and in other
 /// data sets, the first match is used. If an index file is stored beside the archive, the command
 /// reads the index and the requested member, not the headers of all members.
@@ -29,15 +30,15 @@ Exit codes:
   1  the member does not exist or cannot be read; standard error gives the reason in one line
   2  invalid command line, or the field is binary data and standard output is a terminal"))]
 pub(crate) struct CatArguments {
-    /// A folder, a file, or a URL
+    /// The data set: a folder, a file, or a URL
     #[arg(value_name = "DATA", value_parser = path_or_url())]
     pub(crate) path: PathBuf,
 
-    /// Name of a member, or with --field the key of a sample
+    /// Name of a member or file; if --field is given, the key of a sample
     #[arg(value_name = "KEY")]
     pub(crate) key: OsString,
 
-    /// Field of the sample
+    /// Field of the sample to write, such as jpg or cls
     #[arg(long, value_name = "FIELD")]
     pub(crate) field: Option<String>,
 }

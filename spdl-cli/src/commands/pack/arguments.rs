@@ -97,7 +97,7 @@ Exit codes:
   2  invalid command line"
 )]
 pub(crate) struct PackArguments {
-    /// A folder of images, or files of another data set; paths or URLs
+    /// The data set: a folder of images, or other files of one kind; paths or URLs
     #[arg(value_name = "SRC", required = true, value_parser = path_or_url())]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -105,13 +105,13 @@ pub(crate) struct PackArguments {
     #[arg(value_name = "DST", required = true, value_parser = path_or_url())]
     pub(crate) destination: PathBuf,
 
-    /// Prefix of the names of shards
+    /// Prefix of the shards' file names
     #[arg(long, value_name = "NAME", default_value = "shard")]
     pub(crate) name: String,
 
     /// Reduce images whose longer side exceeds this length in pixels, keeping the aspect ratio
     ///
-    /// Reduced images are stored as JPEG, unless --format selects another format. By default no
+    /// Reduced images are stored as JPEG, unless --format selects another format. By default, no
     /// image is reduced.
     #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(65_535))]
     pub(crate) max_side: Option<u32>,
@@ -129,7 +129,8 @@ pub(crate) struct PackArguments {
     #[command(flatten)]
     pub(crate) fields_of_sample: FieldOptions,
 
-    /// Comma-separated names of fields to copy besides image and label; '' for none [default: all]
+    /// Comma-separated names of the fields to copy, in addition to image and label; '' copies no
+    /// other fields [default: all fields]
     #[arg(long, value_name = "NAMES", value_parser = names)]
     pub(crate) fields: Option<FieldNames>,
 
@@ -143,7 +144,7 @@ pub(crate) struct PackArguments {
     #[arg(long, value_name = "BYTES", default_value = "256MB", value_parser = byte_size)]
     pub(crate) shard_size: u64,
 
-    /// Maximum number of samples in a shard [default: limited by --shard-size only]
+    /// Maximum number of samples in a shard [default: unlimited]
     #[arg(long, value_name = "N", value_parser = count::<u64>(u64::MAX))]
     pub(crate) shard_samples: Option<u64>,
 
@@ -153,11 +154,13 @@ pub(crate) struct PackArguments {
 
     /// What to do if an image cannot be read or decoded
     ///
-    /// Errors that no single image causes, such as a failed connection, always end the run.
+    /// `skip` applies to invalid samples, and to images that are corrupt, truncated, missing, too
+    /// large or of an unsupported format. It also accepts a packed set with missing or truncated
+    /// shards. Other errors, such as a failed connection or a full disk, end the run.
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     pub(crate) on_error: OnError,
 
-    /// Decode every image completely, also images that are copied unchanged
+    /// Decode every image completely, even if it is copied unchanged
     ///
     /// --on-error decides what happens to corrupt images. By default, only the headers of copied
     /// images are checked.

@@ -51,8 +51,8 @@ const OPTIONS: [RecipeOption; 10] = [
     },
 ];
 
-/// Describes what differs from the existing set: options, images or version. `None` if nothing
-/// differs.
+/// Describes which options, images or encoder version differ from those of the existing set.
+/// Returns `None` if none of these differ.
 pub(super) fn describe(changes: &[Change], arguments: &PackArguments) -> Option<String> {
     let mut differ: Vec<String> =
         OPTIONS.iter().filter_map(|option| option.describe(changes)).collect();

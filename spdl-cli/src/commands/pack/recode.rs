@@ -31,7 +31,7 @@ pub(crate) struct Recoded {
 }
 
 impl Recoder {
-    /// Creates the decoders for the given options.
+    /// Creates a `Recoder` for the given options.
     ///
     /// # Errors
     /// Errors of [`Shrink::to_longer_side`].

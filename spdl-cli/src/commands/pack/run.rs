@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
     }
 }
 
-/// Opens the source; with `--on-error skip`, also a packed set with missing or damaged shards.
+/// Opens the source. With `--on-error skip`, a packed set may have missing or damaged shards.
 fn open(arguments: &PackArguments) -> std::result::Result<InputDataset, Failure> {
     let what = "cannot open the data set";
     if arguments.on_error == OnError::Skip {
@@ -124,8 +124,8 @@ fn checksums(
     Ok(checksums)
 }
 
-/// The names of the classes. Empty if `--label-field` selects another field than the default, except
-/// for Parquet and lists, whose class names are read from the selected field.
+/// The names of the classes. The result is empty if `--label-field` selects a field other than the
+/// default. Exceptions are Parquet and lists, whose class names are read from the selected field.
 fn names_of_classes<'a>(arguments: &PackArguments, source: &'a PackSource) -> &'a [String] {
     let Some(label) = &arguments.fields_of_sample.label_field else { return source.classes() };
     let set = &source.opened.set;
@@ -315,7 +315,7 @@ impl Stage<(PackItem, Result<Sample>)> for EncodeStage {
     }
 }
 
-/// The failure if the output folder cannot be used because it holds another set or other files.
+/// The failure to open the output folder, with advice if it holds another set or other files.
 fn refused(error: &Error, arguments: &PackArguments) -> Failure {
     if let Some(line) = mismatch::describe(error.changes(), arguments) {
         return Failure::sentence(line);

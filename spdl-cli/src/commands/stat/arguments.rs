@@ -41,7 +41,7 @@ Exit codes:
      error gives a summary in one line
   2  invalid command line"))]
 pub(crate) struct StatArguments {
-    /// A folder, files, or URLs
+    /// The data set: a folder, files, or URLs
     #[arg(value_name = "DATA", required = true, value_parser = path_or_url())]
     pub(crate) paths: Vec<PathBuf>,
 
@@ -53,7 +53,7 @@ pub(crate) struct StatArguments {
     #[arg(long, value_name = "N", value_parser = count::<u32>(1024))]
     pub(crate) threads: Option<u32>,
 
-    /// Print one JSON object
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -56,7 +56,7 @@ Exit codes:
   1  a defect was found, or data cannot be read; standard error gives a summary in one line
   2  invalid command line"))]
 pub(crate) struct VerifyArguments {
-    /// A folder, files, or URLs
+    /// The data set: a folder, files, or URLs
     #[arg(value_name = "DATA", required = true, value_parser = path_or_url())]
     pub(crate) paths: Vec<PathBuf>,
 
@@ -64,7 +64,7 @@ pub(crate) struct VerifyArguments {
     #[arg(long, value_name = "N", value_parser = count::<u32>(1024))]
     pub(crate) threads: Option<u32>,
 
-    /// Print one JSON object, and no progress bar
+    /// Print one JSON object instead of text, and no progress bar
     #[arg(long)]
     pub(crate) json: bool,
 }
