@@ -176,7 +176,7 @@ def test_batch_images_stacks_a_list():
     stacked, labels = BatchImages(3)([(image, 5) for image in images])
     assert stacked.shape == (3, 2, 3) and labels.dtype == numpy.int64
     for wrong, error_text in [
-        ([], "no images"),
+        ([], "at least one image"),
         ([images[0], images[1][:1]], "same type and shape"),
         ([images[0], images[1].astype("f4")], "same type and shape"),
         ([images[0], (images[1], 5)], "give all images a label, or none"),

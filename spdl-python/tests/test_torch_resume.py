@@ -435,10 +435,10 @@ def test_a_state_of_other_indices_is_refused_within_the_epoch(kind):
 
     _, state = broken_off(lambda: of_names("ab"), 1)
     assert list(resumed(lambda: of_names("ab"), state)) == ["2"]
-    with pytest.raises(ValueError, match="indices or weights are not those"):
+    with pytest.raises(ValueError, match="indices or weights differ from those"):
         iter(resumed(lambda: of_names("ba"), state))
     _, state = broken_off(lambda: make(range(20)), 2)
-    with pytest.raises(ValueError, match="indices or weights are not those"):
+    with pytest.raises(ValueError, match="indices or weights differ from those"):
         iter(resumed(lambda: make(reversed(range(20))), state))
     source = make(range(20))
     list(source)
@@ -454,7 +454,7 @@ def test_a_state_of_another_range_or_of_other_batches_is_refused_within_the_epoc
         _, state = broken_off(lambda given=one: DataLoader(range(9), collate_fn=list, **given), 1)
         again = DataLoader(range(9), collate_fn=list, **other)
         again.load_state_dict(state)
-        with pytest.raises(ValueError, match="indices or weights are not those"):
+        with pytest.raises(ValueError, match="indices or weights differ from those"):
             iter(again)
 
 
@@ -555,7 +555,7 @@ def test_a_state_of_other_weights_or_of_another_subset_is_refused_within_the_epo
         (subset, lambda: subset(1)),
     ]:
         _, state = broken_off(one, 1)
-        with pytest.raises(ValueError, match="indices or weights are not those"):
+        with pytest.raises(ValueError, match="indices or weights differ from those"):
             iter(resumed(other, state))
     _, state = broken_off(weighted, 1)
     with pytest.raises(

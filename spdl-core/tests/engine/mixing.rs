@@ -144,7 +144,7 @@ fn an_incompatible_mixture_is_refused() {
     };
     refused(&[50], 100, 10, "must start with the parts");
     refused(&[40, 60], 100, 10, "must start with the parts");
-    refused(&[50, 50], 60, 70, "position 70: epochs have 60 positions");
+    refused(&[50, 50], 60, 70, "position 70: an epoch has only 60 positions");
     refused(&[50, 50], 200, 101, "has 100 positions");
     let more = mixture(&[50, 50, 9], &[1.0, 1.0, 1.0], Until::Samples(100));
     assert!(more.taking_over(&half, 0, 100).is_ok());
