@@ -237,17 +237,17 @@ impl Report<'_> {
              32 x 224 x 224 x 3. A run loads {images} images, from files in the page cache.\n\n\
              ![Bar chart of the rates]({plot})\n\n\
              {table}\n\
-             The machine has {cpus} CPUs ({cpu}). Each of the other loaders has {workers} workers. Runs of the loaders are \
-             interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \"spread\" \
-             is (largest - smallest) / median. The time of another loader is measured from its \
+             The machine has {cpus} CPUs ({cpu}). Each loader that is not part of this project has \
+             {workers} workers. Runs of the loaders are interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \"spread\" \
+             is (largest - smallest) / median. The time of such a loader is measured from its \
              construction to its last batch, without imports. Memory is the peak of the sum over all \
              processes of a loader, with shared pages counted once (PSS). \"others' CPU\" is the share of \
              all CPUs that other programs used. The last column is the rate of the first row divided by the \
              rate of this row: the median over pairs of consecutive runs. \
              Differences below 10 % are noise. \"first ms\" is the time to the first batch in \
              milliseconds. \"CPU s/1,000\" is the CPU time in seconds per 1,000 images.\n\n\
-             \"{turbo}\" only decodes whole files from memory, with the same number of threads. It is the upper \
-             bound for loaders that decode whole images with this library. \"{aliased}\" omits the antialiasing \
+             \"{turbo}\" only decodes whole files from memory, with the same number of threads. Its rate is the \
+             upper bound for loaders that decode whole images with libjpeg-turbo. \"{aliased}\" omits the antialiasing \
              filter: it does less work, and its images look different.\n\n\
              Versions:\n\n{versions}\n\
              Command: `cargo xtask bench images{photos} --mode {mode} --repeats {repeats} --epochs {epochs}`, \

@@ -327,7 +327,7 @@ fn write(
          has {count} CPUs ({cpu}). The number of decoding threads is {threads}. The remaining CPU runs the network thread and the server. Runs of the sources \
          are interleaved: one warm-up and {repeats} runs of {epochs} epochs each. Figures are medians; \
          \"spread\" is (largest - smallest) / median. The rate is the median of all epochs except the first, in which the in-flight window grows; \
-         The other columns cover the whole run; \"first ms\" is the time to the first batch in \
+         the other columns cover the whole run; \"first ms\" is the time to the first batch in \
          milliseconds. \"CPU s/1,000\" is the CPU time in seconds \
          per 1,000 images, and \"others' CPU\" is the share of all CPUs that other programs used. All \
          runs delivered the same bytes. The last column \
