@@ -38,19 +38,19 @@ pub(crate) struct FuzzArguments {
     /// Run only this target; may be repeated
     #[arg(long, value_name = "NAME")]
     target: Vec<String>,
-    /// Number of concurrent targets [default: number of CPUs]
+    /// Number of concurrent targets [default: number of CPUs available to the process]
     #[arg(long, value_name = "J")]
     jobs: Option<NonZeroUsize>,
-    /// Memory checker
+    /// Detector of memory errors
     #[arg(long, value_enum, default_value_t = Sanitizer::Address)]
     sanitizer: Sanitizer,
-    /// Run the target on this file only
+    /// Run the target on this file only; requires exactly one --target
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// Include formats of third-party decoders: JPEG XL, OpenEXR and others
+    /// Also run third-party decoders: JPEG XL, OpenEXR and others
     #[arg(long)]
     all_formats: bool,
-    /// List the targets
+    /// List the targets, and run none
     #[arg(long)]
     list: bool,
 }
@@ -58,7 +58,7 @@ pub(crate) struct FuzzArguments {
 /// Memory checker of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Sanitizer {
-    /// AddressSanitizer: detects out-of-bounds accesses
+    /// AddressSanitizer: detects out-of-bounds accesses and use after free
     Address,
     /// No memory checker
     None,

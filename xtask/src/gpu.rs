@@ -20,9 +20,9 @@ use crate::wheel;
 ///
 /// Without a device, the command prints `SKIPPED: no GPU` with the reason; with SPDL_REQUIRE_GPU=1
 /// it fails instead. If there is a device, the command packs all programs and files into the folder
-/// target/gpu and starts the program `run` in it. The total time is divided among the measurements.
-/// Each result is written immediately to results/results.jsonl; a table of all results is shown at
-/// the end.
+/// target/gpu and starts the program `run` in it. The total time is divided among the tests and
+/// measurements. Each result is written immediately to results/results.jsonl; a table of all
+/// results is shown at the end.
 ///
 /// With --pack, the command only writes the folder, which can be copied to another machine. That
 /// machine needs a CUDA driver, and PyTorch for comparisons, but neither cargo nor a network.
@@ -40,7 +40,7 @@ pub(crate) struct GpuArguments {
     /// Run only these, separated by commas: tests (all tests), g1 to g8 (measurements)
     #[arg(long, value_name = "NAMES")]
     only: Option<String>,
-    /// Total time in minutes [default: 9]
+    /// Total time of the tests and measurements, in minutes [default: 9]
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
     /// Folder for the results [default: target/gpu/results]

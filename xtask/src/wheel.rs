@@ -23,10 +23,10 @@ use crate::venv::{self, Venv};
   cargo xtask wheel --free-threaded   for python3.14t, which cannot load abi3 wheels
   pip install target/wheels/*.whl")]
 pub(crate) struct WheelArguments {
-    /// Build with the dev profile
+    /// Build with the dev profile instead of the release profile
     #[arg(long)]
     dev: bool,
-    /// Build for a free-threaded Python, to target/wheels-free-threaded. The interpreter is
+    /// Build for a free-threaded Python, in target/wheels-free-threaded. The interpreter is
     /// $SPDL_FREE_THREADED_PYTHON, or python3.14t or newer on the PATH
     #[arg(long)]
     free_threaded: bool,
