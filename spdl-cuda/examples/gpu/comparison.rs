@@ -1,5 +1,5 @@
-//! G5: the best rates of decoding JPEGs, compared with the rates of torchvision, which another
-//! process measures.
+//! G5: compares the best rates of decoding JPEGs with those of torchvision, which another process
+//! measures.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,8 @@ use crate::samples;
 const MEASUREMENT: &str = "g3";
 const MIN_RATIO: f64 = 1.3;
 
-/// A line for each workload. If torchvision was not measured, the line is `unsupported`.
+/// Returns a line for each workload with a rate of SPDL. The kind of the line is `unsupported` if
+/// torchvision has no rate for the workload.
 pub(crate) fn compare_with_torchvision(lines: &[Value]) -> Vec<Value> {
     let workloads = ["decode only", samples::WORKLOAD];
     workloads.iter().filter_map(|workload| compare(lines, workload)).collect()
@@ -38,7 +39,8 @@ fn compare(lines: &[Value], workload: &str) -> Option<Value> {
     })
 }
 
-/// The best rate of a workload among all batch sizes. `suffix` names the library in the case.
+/// The best rate of a workload among all batch sizes. `suffix` is the ending of the names of cases:
+/// empty for SPDL, `, torchvision` for torchvision.
 fn best_rate(lines: &[Value], workload: &str, suffix: &str) -> Option<f64> {
     let rates = lines.iter().filter_map(|line| {
         let size = line["case"].as_str()?.strip_prefix(workload)?.strip_prefix(", batches of ")?;

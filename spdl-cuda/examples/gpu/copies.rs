@@ -29,7 +29,7 @@ const KINDS: [(HostKind, &str); 4] = [
 /// The number of copies of `CudaDevice` in flight, as in a pipeline.
 const IN_FLIGHT: usize = 4;
 
-/// The number of rounds of each case. The median is reported.
+/// The number of measured rounds of each case, after a warm-up round. The median is reported.
 fn repeats(size: Size) -> usize {
     if size.is_tiny() { 1 } else { 5 }
 }
@@ -41,7 +41,7 @@ fn sizes(size: Size) -> Vec<usize> {
     }
 }
 
-/// The number of copies of a round, enough for a measurable time.
+/// The number of copies in a round: enough that the duration can be measured.
 fn copies_of(bytes: usize, size: Size) -> usize {
     if size.is_tiny() { 2 } else { ((512 * MIB) / bytes).clamp(4, 4096) }
 }
@@ -109,11 +109,11 @@ fn nodes() -> Vec<(String, String)> {
     nodes
 }
 
-/// Set in processes that measure the memory of one NUMA node.
+/// The environment variable that is set in processes that measure the memory of one NUMA node.
 const ON_NODE: &str = "SPDL_GPU_ON_NODE";
 
-/// Measures one size in a process that is bound to the CPUs of a node, and so allocates its memory
-/// there.
+/// Measures one size in a process that is bound to the CPUs of a NUMA node, so that the memory of
+/// the process is allocated on that node.
 fn on_node(measurement: &Measurement, node: &str, cpus: &str) {
     let case = format!("memory of NUMA {node}");
     let Ok(program) = env::current_exe() else { return };
@@ -312,7 +312,8 @@ fn crate_downloads(
     Ok((count * bytes) as f64 / start.elapsed().as_secs_f64() / 1e9)
 }
 
-/// G3: 97 % of the driver's rate from 4 MiB on, 90 % at 1 MiB, and less than 10 µs per call.
+/// G3: the rate is at least 97 % of the rate of direct driver calls for copies of 4 MiB or more,
+/// and at least 90 % for smaller copies of 1 MiB or more. A call takes less than 10 µs.
 fn promises(measurement: &Measurement, best: &[(usize, Rates, CrateRates)]) {
     for (bytes, raw, own) in best {
         let wanted = match *bytes {

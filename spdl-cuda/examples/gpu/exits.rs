@@ -11,7 +11,7 @@ use crate::consumer::Kernels;
 use crate::copies::{cuda_memory, message};
 use crate::raw::{Driver, HostKind};
 
-/// The ways in which a process ends, with the expected exit status.
+/// The tested ways in which a process ends, with the expected exit status.
 pub(crate) const EXIT_MODES: [(&str, i32); 6] =
     [("normal", 0), ("failure", 1), ("held", 0), ("exit", 3), ("panic", 101), ("lost", 0)];
 
@@ -54,8 +54,8 @@ fn try_run(mode: &str) -> Result<ExitCode, String> {
     }
 }
 
-/// After an illegal access of another kernel, the context is unusable: each call must return a
-/// fatal error.
+/// After an illegal memory access by another kernel, the context is unusable: an upload must return
+/// a fatal error.
 fn lost(device: &CudaDevice) -> Result<ExitCode, String> {
     let driver = Driver::open()?;
     let stream = driver.stream()?;

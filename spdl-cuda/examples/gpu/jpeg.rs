@@ -16,7 +16,7 @@ use crate::{Outcome, join_errors, samples};
 
 const BATCHES: [usize; 6] = [1, 8, 32, 128, 512, 1024];
 
-/// The share of the time for decoding alone. The rest is for samples.
+/// The share of the time for decoding alone. The remaining time is for samples.
 const RATES_SHARE: f64 = 0.6;
 
 /// The maximum mean difference, in levels, between two decoders of one format. Their inverse DCTs
@@ -186,7 +186,7 @@ fn mean_difference([one, other]: [&DecodedJpeg; 2], [pixels, others]: [&[u8]; 2]
     Some(if backend == other_backend && sum > 0 { f64::INFINITY } else { mean })
 }
 
-/// G5: one image in ten is truncated or overwritten, and does not affect the others.
+/// G5: one image in ten is truncated or overwritten, and does not affect the other images.
 fn corruption(
     measurement: &Measurement,
     driver: &Driver,

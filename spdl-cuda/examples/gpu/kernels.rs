@@ -126,7 +126,7 @@ fn exactness(measurement: &Measurement, bench: &Bench) -> Outcome {
     Ok(())
 }
 
-/// Measures images of the typical size of ImageNet to samples of 224 x 224.
+/// Measures the conversion of images of the typical size in ImageNet to samples of 224 x 224.
 fn speed(measurement: &Measurement, bench: &Bench) -> Outcome {
     let count = if measurement.size.is_tiny() { 2 } else { 256 };
     let (width, height) = (500_u32, 375_u32);

@@ -42,8 +42,8 @@ impl Measurement {
         self.start.elapsed() >= self.time.mul_f64(share)
     }
 
-    /// Whether to continue with the next case: always in a tiny run, else if this share of the time
-    /// has passed.
+    /// Whether to continue with the next case: always in a tiny run; otherwise, if this share of
+    /// the time has passed.
     pub(crate) fn is_enough(&self, share: f64) -> bool {
         self.size.is_tiny() || self.is_over(share)
     }
@@ -98,8 +98,8 @@ enum Type {
     Truth,
 }
 
-/// Parses a line of a measurement, and adds the field `measurement`. Returns a message if it is
-/// invalid.
+/// Parses a line of a measurement, and adds the field `measurement`. Returns an error message if
+/// the line is invalid.
 pub(crate) fn parse(line: &str, measurement: &str) -> Result<Value, String> {
     let invalid = |reason: &str| format!("invalid line {line:?} of {measurement}: {reason}");
     let value: Value = serde_json::from_str(line).map_err(|error| invalid(&error.to_string()))?;

@@ -146,7 +146,7 @@ fn arguments(words: &[&str]) -> Result<Arguments, String> {
     Ok(arguments)
 }
 
-/// Runs a measurement, in its process.
+/// Runs a measurement in this process.
 fn measure(name: &str, seconds: &str, size: &str) -> ExitCode {
     let seconds = seconds.parse().unwrap_or(0.0);
     let size = if size == "tiny" { Size::Tiny } else { Size::Full };

@@ -15,7 +15,7 @@ use crate::raw::{Driver, HostKind};
 /// The number of batches that the consumer holds, and the number of its streams.
 const CASES: [(usize, usize); 6] = [(1, 1), (4, 1), (16, 1), (1, 3), (4, 3), (16, 3)];
 
-/// G1 is a promise for this number of batches. If time is left, more are checked.
+/// G1 is a promise for this number of batches. If time is left, more batches are checked.
 const BATCHES: usize = 100_000;
 const MAX_BATCHES: usize = 1_000_000;
 
@@ -96,7 +96,7 @@ fn delay(number: usize) -> Duration {
     }
 }
 
-/// Checks the check itself: unordered copies into one buffer must be detected.
+/// Tests the detection of corruption: unordered copies into one buffer must be detected.
 fn control(measurement: &Measurement, driver: &Rc<Driver>) -> Outcome {
     let bytes = 64 << 10;
     let kernels = Kernels::load(driver)?;

@@ -42,8 +42,8 @@ impl Dataset for Endless {
     }
 }
 
-/// Measures batches of growing sizes. `decode_rate` is the best rate of decoding alone, `time` the
-/// start and end of this part as shares of the time.
+/// Measures batches of growing sizes. `decode_rate` is the best rate of decoding alone. `time` has
+/// the start and end of this part, as shares of the time of the measurement.
 pub(crate) fn measure(
     measurement: &Measurement,
     driver: &Rc<Driver>,

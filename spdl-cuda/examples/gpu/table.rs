@@ -88,7 +88,7 @@ fn section(text: &mut String, lines: &[&Value]) {
     }
 }
 
-/// The number with 3, 1 or 0 decimals, by its magnitude.
+/// Formats a number with 3, 1 or 0 decimals, depending on its magnitude.
 fn rounded(value: f64) -> String {
     match value.abs() {
         small if small > 0.0 && small < 10.0 => format!("{value:.3}"),

@@ -239,7 +239,7 @@ impl Playback<'_> {
     }
 }
 
-/// The number of frames with the expected size and hash; 0 if their number is wrong.
+/// The number of frames with the expected size and hash; 0 if the total number of frames is wrong.
 fn count_matching(frames: &[VideoFrame], video: &Expected<'_>) -> Result<usize> {
     let mut matching = 0;
     for (frame, expected) in frames.iter().zip(&video.hashes) {

@@ -1,8 +1,9 @@
 //! The trait of the CUDA driver API, as far as this crate calls it, and the handles of its
 //! resources.
 //!
-//! All calls go through the trait, so that the same code runs on `libcuda` (`loaded.rs`) and on the
-//! fake driver for tests (`testing/`). Each method is one call of the driver.
+//! All calls of a loaded driver go through the trait, so that the same code runs on `libcuda`
+//! (`loaded.rs`) and on the fake driver for tests (`testing/`). Each method except
+//! `note_library_work` stands for one function of the driver API.
 //!
 //! Handles cannot be copied, and destroying a resource consumes its handle. A method that accesses
 //! memory by address is `unsafe`.
@@ -63,13 +64,13 @@ pub(crate) struct DeviceAddress(pub(crate) u64);
 pub(crate) enum DeviceAttribute {
     /// Number of multiprocessors.
     Multiprocessors = 16,
-    /// Number of the PCI bus.
+    /// Identifier of the PCI bus.
     PciBus = 33,
-    /// Number of the PCI device on its bus.
+    /// Identifier of the PCI device on its bus.
     PciDevice = 34,
     /// Number of copies that can run concurrently.
     CopyEngines = 40,
-    /// Number of the PCI domain.
+    /// Identifier of the PCI domain.
     PciDomain = 50,
     /// Major compute capability.
     ComputeMajor = 75,

@@ -1,7 +1,8 @@
 //! `libcuda`, opened at run time.
 //!
-//! All functions are resolved before the first call. If the driver lacks a function, it is rejected
-//! with the name of the function. Return codes are plain numbers, because newer drivers add codes.
+//! All functions except the optional `cuEventElapsedTime` are resolved before `cuInit` is called.
+//! If a required function is missing, loading fails with the name of the function. Return codes are
+//! plain numbers, because newer drivers add codes.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -29,7 +30,7 @@ const EVENT_BLOCKING_SYNC_NO_TIMING: c_uint = EVENT_BLOCKING_SYNC | 2;
 /// `CU_MEMHOSTREGISTER_PORTABLE`: the memory is pinned for all contexts.
 const REGISTER_PORTABLE: c_uint = 1;
 
-/// `CU_STREAM_CAPTURE_STATUS_NONE`. The other values are an active and an invalidated capture.
+/// `CU_STREAM_CAPTURE_STATUS_NONE`. The other values mean an active or an invalidated capture.
 const NOT_CAPTURED: c_int = 0;
 
 /// `CU_MEMORYTYPE_DEVICE`.

@@ -1,4 +1,4 @@
-//! Third stage: batches of samples, with one kernel launch per batch.
+//! The stage `batch`: batches of samples, with one kernel launch per batch.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Second stage: groups of JPEGs through nvJPEG, and uploads of pixels from the host.
+//! The stage `nvjpeg`: decodes groups of JPEGs with nvJPEG, and uploads pixels from the host.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -20,8 +20,9 @@ use crate::kernels::ResizePlan;
 use crate::pixels::{DevicePlane, SourceImage};
 use crate::runtime::{CudaDevice, CudaMemory};
 
-/// By default, the pixels of a group take at most 1 / this number of the device memory. The pixels
-/// remain in device memory until the batch is launched, while the next groups are decoded.
+/// By default, the pixels per call of nvJPEG take at most 1 / this number of the device memory,
+/// unless the call has a single image. The pixels remain in device memory until the batch is
+/// launched, while the next groups are decoded.
 const MEMORY_FRACTION: u64 = 16;
 
 /// An image in device memory, or the error of the image.
@@ -68,7 +69,8 @@ impl DecodeStage {
         Ok(DecodeStage { nvjpeg, max_bytes, host: HostDecoder::new(options), device, counters })
     }
 
-    /// Splits a group into parts of at most `max_bytes` bytes.
+    /// Splits a group into parts of at most `max_bytes` bytes of decoded pixels. A single JPEG may
+    /// exceed this limit.
     fn split(&self, group: Vec<PreparedImage>) -> VecDeque<Vec<PreparedImage>> {
         let mut parts = VecDeque::new();
         let (mut part, mut bytes) = (Vec::new(), 0_u64);
@@ -88,8 +90,8 @@ impl DecodeStage {
         parts
     }
 
-    /// Starts nvJPEG for a part of a group. Returns `None` if device memory is exhausted and the
-    /// part can be split further.
+    /// Starts to decode the JPEGs of a part of a group with nvJPEG. Returns `None` if device memory
+    /// is exhausted and the part can be split further.
     fn decode_part(&mut self, part: &[PreparedImage]) -> Result<Option<Vec<NvJpegOutcome>>> {
         match self.decode_jpegs(part) {
             Ok(outcomes) => Ok(Some(outcomes)),
@@ -101,7 +103,8 @@ impl DecodeStage {
         }
     }
 
-    /// Starts nvJPEG for the JPEGs among the images, and returns the outcome of each image.
+    /// Starts to decode the JPEGs among the images with nvJPEG, and returns the outcome of each
+    /// image.
     fn decode_jpegs(&mut self, part: &[PreparedImage]) -> Result<Vec<NvJpegOutcome>> {
         let jpegs = part.iter().enumerate().filter_map(|(at, image)| match &image.source {
             ImageSource::Jpeg { encoded, header } => Some((at, encoded.clone(), *header)),

@@ -131,10 +131,11 @@ impl DeviceImages {
 
     /// Adds the stages to a pipeline.
     ///
-    /// `options` apply to the first stage, which parses headers and draws crops on CPU threads, and
-    /// decodes images that the device does not decode. The crops equal the crops of a host stage
-    /// with the same name. The other stages are `group`, `nvjpeg` and `batch`; their failures are
-    /// handled by the [policy of the pipeline](PipelineBuilder::on_error).
+    /// `options` apply to the first stage, which runs on CPU threads. This stage parses headers,
+    /// draws crops, and decodes images if their header shows that the device does not decode them.
+    /// The crops equal the crops of a host stage with the same name and seed. The other stages are
+    /// `group`, `nvjpeg` and `batch`; their failures are handled by the [policy of the
+    /// pipeline](PipelineBuilder::on_error).
     ///
     /// # Errors
     /// `InvalidArgument` for a batch size or group of 0, and for an invalid transform;

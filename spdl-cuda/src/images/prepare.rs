@@ -1,5 +1,5 @@
-//! First stage, on CPU threads: parses headers, draws crops, and decodes images that the device
-//! does not decode.
+//! The stage `decode`, on CPU threads: parses headers, draws crops, and decodes images if their
+//! header shows that the device does not decode them.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(super) struct PreparedImage {
 }
 
 pub(super) enum ImageSource {
-    /// A JPEG that the device decodes.
+    /// A JPEG that nvJPEG can try to decode.
     Jpeg { encoded: Bytes, header: JpegHeader },
     /// Pixels that the host decoded: interleaved RGB, followed by unspecified bytes.
     Pixels { pixels: HostBuffer, size: Size },

@@ -16,7 +16,7 @@ pub enum FallbackReason {
     OtherFormat,
     /// The header of the JPEG is corrupt or truncated.
     DamagedHeader,
-    /// nvJPEG does not support the coding process, or more than 8 bits per sample.
+    /// nvJPEG does not support the coding process or the bit depth of the JPEG.
     Coding,
     /// The colour space is neither grey nor YCbCr: CMYK, for example.
     Color,
@@ -94,11 +94,11 @@ pub struct ImageStatistics {
     /// Number of images that the device did not decode, by reason, whether the host decoded them or
     /// not. Reasons without images are omitted.
     pub fallbacks: Vec<(FallbackReason, u64)>,
-    /// Number of images that failed: neither the device nor the host decoded them, or device memory
-    /// was too small for the pixels that the host decoded.
+    /// Number of images that failed: neither the device nor the host decoded them, or the pixels
+    /// that the host decoded could not be uploaded.
     pub failed: u64,
-    /// The reason why nvJPEG is missing; `None` if nvJPEG was found, is disabled, or was not
-    /// searched yet.
+    /// The reason why nvJPEG is missing; `None` if nvJPEG was found, is disabled, or has not been
+    /// searched for yet.
     pub missing: Option<String>,
 }
 

@@ -77,7 +77,7 @@ impl HardwareBackend {
         Ok(Some(HardwareBackend { states, made: 1, parsed, engines, codec, stream }))
     }
 
-    /// Returns the state for the next batch. The caller waits for its last batch.
+    /// Returns the state for the next batch. The caller must wait for the last batch of this state.
     pub(super) fn take_state(&mut self, context: &Context, doing: &str) -> Result<HardwareState> {
         let busy = self.states.front().and_then(|state| state.busy.as_ref());
         let is_free = busy.map_or(Ok(true), |busy| busy.is_complete());

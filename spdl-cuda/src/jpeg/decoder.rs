@@ -28,15 +28,16 @@ const LIBRARY: &str = "nvJPEG";
 
 /// Decodes JPEGs on a device, with nvJPEG.
 ///
-/// The CPU parses the headers. Each image then goes to the hardware backend, if the device has JPEG
-/// engines, or to the hybrid backend, which runs Huffman decoding on the CPU and the remaining
-/// steps on the multiprocessors. The decoder measures the throughput of both with CUDA events, and
-/// distributes the images that both support so that both finish at about the same time.
+/// The CPU parses the headers. Each supported image is then assigned to one of two backends. The
+/// hardware backend uses the JPEG engines of the device, if there are any. The hybrid backend runs
+/// Huffman decoding on the CPU and the remaining steps on the multiprocessors. The decoder measures
+/// the throughput of both backends with CUDA events, and distributes the images that both support
+/// so that both finish at about the same time.
 ///
-/// A failed image does not affect the others. Corruption after the header may not be detected; the
-/// pixels of that image are then wrong. [`decode`](NvJpeg::decode) does not wait for its pixels:
-/// consumers wait on [`DecodedJpegs::memory`]. If too many images are in flight, `decode` waits for
-/// the oldest ones.
+/// A failed image does not affect the other images. Corruption after the header may not be
+/// detected; the pixels of that image are then wrong. [`decode`](NvJpeg::decode) does not wait for
+/// its pixels: consumers wait on [`DecodedJpegs::memory`]. If too many images are in flight,
+/// `decode` waits for the oldest ones.
 ///
 /// The backends may differ in the last bit of a value, because their inverse DCTs differ. For
 /// reproducible pixels, select one backend with [`only`](NvJpeg::only).
@@ -59,15 +60,14 @@ const LIBRARY: &str = "nvJPEG";
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct NvJpeg {
-    /// Both fields are leaked if the device may still use them.
+    /// The fields `hybrid` and `hardware` are leaked if the device may still use their resources.
     hybrid: ManuallyDrop<HybridBackend>,
     hardware: ManuallyDrop<Option<HardwareBackend>>,
     balancer: LoadBalancer,
     timings: Timings,
     slab_sizes: SizeEstimator,
     only: Option<JpegBackend>,
-    /// Encoded images that work in flight uses: for each batch, the images and the event after the
-    /// batch.
+    /// The encoded images of each batch in flight, and an event that completes after the batch.
     in_flight: VecDeque<(Arc<Event>, Vec<Bytes>)>,
     device: Arc<DeviceInner>,
     library: NvJpegLibrary,
@@ -128,16 +128,16 @@ impl NvJpeg {
     }
 
     /// Restricts decoding to one backend. Images that this backend does not decode are
-    /// [unsupported](super::DecodedJpeg::Unsupported). With [`JpegBackend::Host`], all images are
-    /// unsupported.
+    /// [unsupported](super::DecodedJpeg::Unsupported). With [`JpegBackend::Host`], no image is
+    /// decoded.
     #[must_use]
     pub fn only(mut self, backend: JpegBackend) -> Self {
         self.only = Some(backend);
         self
     }
 
-    /// The share of pixels that the hardware backend decodes, of the images that both backends can
-    /// decode. The value is meaningful only on a device with JPEG engines.
+    /// The share of pixels that the hardware backend receives from the images that both backends
+    /// can decode. The value is meaningful only on a device with JPEG engines.
     pub fn hardware_share(&self) -> f64 {
         self.balancer.shares()[0]
     }
@@ -145,7 +145,8 @@ impl NvJpeg {
     /// Starts to decode images. The CPU part of the hybrid backend is complete on return.
     ///
     /// # Errors
-    /// Failures of the device. Failures of single images are in [`DecodedJpegs::images`].
+    /// `LimitExceeded` if memory is exhausted; failures of the device. Failures of single images
+    /// are in [`DecodedJpegs::images`].
     pub fn decode(&mut self, encoded: &[Bytes]) -> Result<DecodedJpegs> {
         let headers = encoded.iter().map(|bytes| parse_header(bytes)).collect();
         self.decode_parsed(encoded, headers)
@@ -209,8 +210,7 @@ impl NvJpeg {
         Ok(images)
     }
 
-    /// Whether nvJPEG parses the same size as this crate, and whether the JPEG engines support the
-    /// image.
+    /// Whether the JPEG engines support the image, and nvJPEG parses the same size as this crate.
     fn hardware_supports(
         &mut self,
         encoded: &[u8],
@@ -244,7 +244,7 @@ impl NvJpeg {
         })
     }
 
-    /// Makes both streams wait until they may write to the slab.
+    /// Makes the streams of the backends wait until they may write to the slab.
     fn wait_for(&self, slab: &Slab) -> DriverResult<()> {
         self.streams().try_for_each(|stream| {
             let pending_for: Vec<_> = slab.pending_for(stream.handle()).cloned().collect();
@@ -444,7 +444,7 @@ impl NvJpeg {
         }
     }
 
-    /// Waits for both streams, and returns whether all work has completed.
+    /// Waits for the streams of the backends, and returns whether all work has completed.
     fn synchronize(&self) -> bool {
         self.streams().all(ComputeStream::synchronize)
     }

@@ -29,10 +29,10 @@ pub(crate) fn rgb_bytes(header: &JpegHeader) -> u64 {
     3 * header.size.pixels()
 }
 
-/// Whether the components are only luma, or luma and chroma. nvJPEG treats all other components as
-/// luma and chroma, which would give wrong colours.
+/// Whether the image is grey or YCbCr. nvJPEG treats the components of other colour spaces as luma
+/// and chroma, which would give wrong colours.
 ///
-/// This check is stricter than [`JpegHeader::color`], which prefers a JFIF marker to contradicting
+/// This check is stricter than [`JpegHeader::color`], which prefers a JFIF marker to contradictory
 /// information.
 pub(crate) fn is_grey_or_ycbcr(header: &JpegHeader) -> bool {
     let is_rgb = match header.adobe_transform {

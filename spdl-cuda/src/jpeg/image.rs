@@ -58,7 +58,8 @@ impl PendingImage {
         }
     }
 
-    /// Assigns the hybrid backend after the hardware backend failed, or fails with `error`.
+    /// After a failure of the hardware backend, assigns the hybrid backend if it supports the
+    /// image; otherwise, the image fails with `error`.
     pub(super) fn fall_back_to_hybrid(&mut self, error: &NvJpegError) {
         if let PendingImage::Assigned { backend, backends, .. } = self {
             if backends.hybrid {

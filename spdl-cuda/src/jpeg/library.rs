@@ -243,7 +243,7 @@ pub(crate) struct ImageDecoder {
 }
 
 impl Codec {
-    /// Fails with status 7 or 9 if the device has no JPEG engines.
+    /// For the hardware backend, fails with status 7 or 9 if the device has no JPEG engines.
     pub(crate) fn new(
         library: &NvJpegLibrary,
         context: &Arc<Context>,
@@ -339,7 +339,8 @@ impl Codec {
         Ok(BatchState(state))
     }
 
-    /// Initialises a state for batches of `count` images. Needed again after a failed batch.
+    /// Initialises a state for batches of `count` images. After a failed batch, the state must be
+    /// initialised again.
     ///
     /// # Safety
     /// All earlier work with `state` has completed.

@@ -8,15 +8,16 @@ use super::header::BackendSet;
 pub enum JpegBackend {
     /// `NVJPEG_BACKEND_HARDWARE`: the JPEG engines of the device.
     Hardware,
-    /// `NVJPEG_BACKEND_HYBRID`: Huffman decoding on the CPU, the rest on the multiprocessors.
+    /// `NVJPEG_BACKEND_HYBRID`: Huffman decoding on the CPU, the remaining steps on the
+    /// multiprocessors.
     Hybrid,
     /// The host, with a decoder of `spdl-media`.
     Host,
 }
 
-/// If the other backend has received this many eligible images since the last image of a backend,
-/// one image of the next batch is assigned to that backend. Without such a measurement, a change of
-/// its speed would not be detected.
+/// A backend may receive no image while the other backend receives this many images that both
+/// support. The idle backend is then assigned one image of the next batch: without such a
+/// measurement, a change of its speed would not be detected.
 const EXPLORE_EVERY: u32 = 50;
 /// Weight of a new measurement in the moving average.
 const NEW_WEIGHT: f64 = 0.25;
@@ -26,8 +27,8 @@ const DECAY: f64 = 0.99;
 /// backend.
 const BALANCED: [JpegBackend; 2] = [JpegBackend::Hardware, JpegBackend::Hybrid];
 
-/// Assigns images to backends by measured throughput, so that both backends finish at the same
-/// time.
+/// Assigns images to backends by measured throughput, so that both backends finish at about the
+/// same time.
 ///
 /// The model keeps the queued work of each backend from batch to batch, so that the shares are also
 /// right for small batches.
@@ -46,8 +47,8 @@ pub(crate) struct LoadBalancer {
 }
 
 impl LoadBalancer {
-    /// Initially assigns two thirds of the pixels to the hardware backend, close to DALI's default
-    /// (`hw_decoder_load` is 0.65).
+    /// The initial rates assign two thirds of the pixels to the hardware backend, close to DALI's
+    /// default (`hw_decoder_load` is 0.65).
     pub(crate) fn new() -> LoadBalancer {
         LoadBalancer {
             rates: [2e9, 1e9],
@@ -72,12 +73,13 @@ impl LoadBalancer {
         self.is_measured[at] = true;
     }
 
-    /// The share of pixels of each backend, hardware first, of the images that both can decode.
+    /// The share of each backend, hardware first, in the pixels of the images that both can decode.
     pub(crate) fn shares(&self) -> [f64; 2] {
         self.rates.map(|rate| rate / (self.rates[0] + self.rates[1]))
     }
 
-    /// Assigns a backend to each image, given by its bytes of pixels.
+    /// Assigns a backend to each image. `images` has the size of the pixels in bytes and the
+    /// supporting backends of each image.
     ///
     /// The largest images are assigned first, each to the backend that would finish it sooner.
     /// Images that no backend of the device decodes are assigned to the host.

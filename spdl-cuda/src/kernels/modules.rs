@@ -28,15 +28,15 @@ macro_rules! module {
     };
 }
 
-/// Cubins (machine code). A cubin runs on devices with the same major version and the same or a
-/// higher minor version.
+/// Cubins (machine code). A cubin runs on devices whose compute capability has the same major
+/// version and the same or a higher minor version.
 const CUBINS: [(u32, u32, Module); 4] = [
     (7, 5, module!("sm_75", "cubin")),
     (8, 0, module!("sm_80", "cubin")),
     (9, 0, module!("sm_90", "cubin")),
     (10, 0, module!("sm_100", "cubin")),
 ];
-/// PTX for all other devices; the driver compiles it.
+/// PTX for other devices of compute capability 7.5 or higher; the driver compiles the PTX.
 const PTX: (u32, u32, Module) = (7, 5, module!("compute_75", "ptx"));
 
 impl Module {

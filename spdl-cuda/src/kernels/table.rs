@@ -90,8 +90,8 @@ impl BatchTable {
     /// The bytes of the table, and the launches that read it. Before the launches, copy the bytes
     /// to device memory that is aligned to 8 bytes.
     ///
-    /// There is one launch for the images of each combination of bytes per sample and subsampling,
-    /// or one per 65,535 of these images.
+    /// Images with the same number of bytes per sample and the same subsampling share launches: one
+    /// launch for up to 65,535 images.
     pub fn finish(self) -> (Vec<u8>, Vec<Launch>) {
         let (mut bytes, mut launches) = (Vec::new(), Vec::new());
         for (function, (entries, largest)) in KERNELS.into_iter().zip(self.groups) {
@@ -111,8 +111,8 @@ impl BatchTable {
     }
 }
 
-/// A kernel launch, without dynamic shared memory. Its only argument is the address of its part of
-/// the table.
+/// A kernel launch, without dynamic shared memory. The only kernel argument is the address of the
+/// part of the table that the launch reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     function: &'static str,

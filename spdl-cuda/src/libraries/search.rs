@@ -120,7 +120,7 @@ impl Library {
         }
     }
 
-    /// What the user can do if the library is missing; empty if the library is optional.
+    /// What the user can do if the library is missing; empty for `Nvrtc`.
     pub fn remedy(self) -> &'static str {
         match self {
             Library::Driver => {
@@ -206,7 +206,7 @@ impl Search {
         Err(LibraryNotFound { library, reason: failures.join("; ") })
     }
 
-    /// The candidate files in wheels that exist.
+    /// The existing candidate files in wheels.
     fn wheel_files(&self, library: Library) -> impl Iterator<Item = PathBuf> {
         let files = self.wheel_folders.iter().flat_map(move |folder| {
             library.in_wheels().iter().map(move |(inside, name)| folder.join(inside).join(name))

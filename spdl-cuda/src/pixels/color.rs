@@ -37,7 +37,7 @@ impl ColorStandard {
     /// # Errors
     /// `Unsupported` for codes without such a matrix (RGB, YCgCo, constant luminance and others),
     /// and for code 2, "unspecified". For code 2 the caller must choose; usual choices are BT.709
-    /// from 720 rows on and BT.601 for fewer rows.
+    /// for 720 or more rows and BT.601 for fewer rows.
     pub fn of_video(matrix_coefficients: u8) -> Result<Self> {
         match matrix_coefficients {
             1 => Ok(ColorStandard::BT709),
@@ -71,8 +71,8 @@ pub enum ColorRange {
     Full,
 }
 
-/// The conversion to RGB from 0 to 255: `matrix · (component − zero)`, with components as stored
-/// values.
+/// The conversion of stored components to RGB values in the range 0 to 255: `matrix · (component −
+/// zero)`.
 ///
 /// ```
 /// use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard};

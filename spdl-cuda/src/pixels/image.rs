@@ -96,8 +96,8 @@ pub enum ChromaSiting {
 }
 
 impl ChromaSiting {
-    /// Offset of a chroma position from the centre of the luma samples that share it, in chroma
-    /// samples.
+    /// Distance to the right and down from a chroma position to the centre of the luma samples that
+    /// share it, in chroma samples.
     pub(crate) fn shifts(self) -> (f64, f64) {
         match self {
             ChromaSiting::Center => (0.0, 0.0),

@@ -13,7 +13,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 /// The name of a DLPack capsule until a consumer takes the tensor.
 const CAPSULE: &CStr = c"dltensor";
-/// The same for versioned tensors.
+/// The name of a capsule with a versioned tensor, until a consumer takes the tensor.
 const VERSIONED_CAPSULE: &CStr = c"dltensor_versioned";
 
 /// The DLPack version of the tensors.
@@ -33,8 +33,8 @@ pub struct DlpackType {
 
 /// A dense array in uploaded memory, for another library.
 ///
-/// The tensor keeps the memory. Its consumer calls the `deleter`, from any thread and without the
-/// Python interpreter.
+/// The tensor keeps the memory alive. Its consumer may call the `deleter` from any thread, even if
+/// the thread is not attached to the Python interpreter.
 #[derive(Debug)]
 pub struct DlpackTensor {
     upload: Arc<Upload>,

@@ -1,8 +1,8 @@
 //! The CPUs of the NUMA node of a device.
 //!
-//! Linux lists these CPUs by the PCI address of the device. The operating system allocates memory
-//! on the NUMA node of the thread that touches the memory first. Therefore, a thread on these CPUs
-//! pins the host memory.
+//! Linux lists these CPUs in the sysfs folder of the PCI device. The operating system allocates
+//! memory on the NUMA node of the thread that touches the memory first. Therefore, a thread on
+//! these CPUs pins the host memory.
 
 use crate::driver::{DeviceAttribute, DeviceId, Driver, DriverResult};
 use std::fmt;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// The folder in which Linux describes PCI devices.
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// Maximum number of CPUs in a valid list.
+/// Maximum length of a range of CPUs. A list that already has this many CPUs must not continue.
 const MOST_CPUS: usize = 1 << 16;
 
 /// A PCI address, displayed as Linux writes it: `0000:3b:00.0`.
@@ -67,10 +67,12 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// Runs `work` on a new thread that is bound to the CPUs of `cpus` that this process may use.
+/// Runs `work` on a new thread that is bound to those CPUs of `cpus` that the calling thread may
+/// use.
 ///
-/// If the process may use none of these CPUs, or only these CPUs, `work` runs on the calling
-/// thread.
+/// If the calling thread may use none of these CPUs, or no other CPUs, `work` runs on the calling
+/// thread. The same applies on systems other than Linux. If binding fails, `work` runs on the
+/// unbound new thread.
 pub(crate) fn on_cpus<T: Send>(cpus: &[usize], work: impl FnOnce() -> T + Send) -> T {
     platform::on_cpus(cpus, work)
 }
@@ -96,8 +98,8 @@ mod platform {
         })
     }
 
-    /// The CPUs of `cpus` that this thread may use; `None` if it may use none of them, or only
-    /// them.
+    /// The CPUs of `cpus` that this thread may use; `None` if the thread may use none of these
+    /// CPUs, or no other CPUs.
     fn usable_subset(cpus: &[usize]) -> Option<CpuSet> {
         let usable = sched_getaffinity(None).ok()?;
         let mut wanted = CpuSet::new();

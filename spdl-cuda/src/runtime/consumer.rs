@@ -44,8 +44,8 @@ impl ConsumerStream {
     /// The stream of a raw `CUstream` (`cudaStream_t` in the runtime API).
     ///
     /// # Safety
-    /// `stream` is a stream of the device whose memory it is used with. The stream exists until all
-    /// memory that it was used with is dropped.
+    /// `stream` belongs to the device of the memory that it accesses. The stream exists until all
+    /// of this memory is dropped.
     pub unsafe fn from_raw(stream: usize) -> Self {
         ConsumerStream::borrowed(stream)
     }

@@ -9,12 +9,13 @@ use spdl_core::Result;
 
 use crate::driver::{ContextHandle, DeviceId, Driver, DriverError, DriverResult, EventHandle};
 
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`. Some training frameworks capture graphs in the global mode. A
-/// global capture is invalidated by calls of other threads, such as an event query, unless the
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`. Some training frameworks capture graphs in the global mode.
+/// Calls of other threads, such as an event query, invalidate a capture in this mode, unless the
 /// calling thread is in the relaxed mode. The streams of this crate are never part of such a graph.
 const RELAXED: i32 = 2;
 
-/// The driver and the primary context of one device. All resources of the context hold it.
+/// The driver and the primary context of one device. All resources of the context keep this value
+/// alive.
 pub(crate) struct Context {
     driver: Arc<dyn Driver>,
     handle: ContextHandle,

@@ -12,7 +12,7 @@ pub struct DeviceDescription {
     pub compute_capability: (i32, i32),
     /// Total device memory in bytes.
     pub memory_bytes: usize,
-    /// Number of copy engines: copies that can run concurrently.
+    /// Number of copy engines: the maximum number of copies that run concurrently.
     pub copy_engines: i32,
     /// Number of multiprocessors.
     pub multiprocessors: i32,

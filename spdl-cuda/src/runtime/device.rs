@@ -58,7 +58,7 @@ pub struct CudaDevice(Arc<DeviceInner>);
 pub struct DeviceStatistics {
     /// The device memory pool.
     pub slabs: SlabStatistics,
-    /// Bytes of host memory in use by copies in flight.
+    /// Bytes of host memory that copies in flight use.
     pub copying_bytes: usize,
     /// Number of resources that could not be destroyed.
     pub release_failures: usize,
@@ -111,7 +111,7 @@ impl CudaDevice {
         self.0.context.ordinal()
     }
 
-    /// Returns name, compute capability and memory of the device.
+    /// Returns the attributes of the device, such as its name and compute capability.
     ///
     /// # Errors
     /// Errors of the driver.
@@ -136,7 +136,8 @@ impl CudaDevice {
         self.0.buffers.clone()
     }
 
-    /// Uses `allocator` instead of the driver for all further allocations of device memory.
+    /// Uses `allocator` instead of the driver for all further allocations of the device memory
+    /// pool.
     pub fn set_allocator(&self, allocator: Arc<dyn DeviceAllocator>) {
         self.0.slabs.set_allocator(allocator);
     }
@@ -149,7 +150,7 @@ impl CudaDevice {
         self.0.context.run("query an event", |driver| driver.query_event(event.handle()))
     }
 
-    /// Returns the memory in use.
+    /// Returns the memory in use, and the number of resources that could not be destroyed.
     pub fn statistics(&self) -> DeviceStatistics {
         let DeviceInner { uploads, downloads, slabs, context, .. } = &*self.0;
         DeviceStatistics {

@@ -34,7 +34,7 @@ pub struct CudaMemory {
 #[derive(Default)]
 struct PendingUses {
     streams: Vec<ConsumerUse>,
-    /// Events after downloads and kernels of this crate.
+    /// Events that complete after downloads and kernels of this crate.
     events: Vec<Arc<Event>>,
     /// Whether a failed call may have left work that uses the memory for an unknown time.
     has_unknown_use: bool,
@@ -43,7 +43,7 @@ struct PendingUses {
 /// A stream of a consumer that uses the memory.
 struct ConsumerUse {
     stream: ConsumerStream,
-    /// The thread that registered the stream, because each thread has another per-thread default
+    /// The thread that registered the stream, because each thread has a separate per-thread default
     /// stream.
     thread: ThreadId,
     /// Whether the stream itself waits for `ready`. If not, it may wait for another stream of the
@@ -106,7 +106,8 @@ impl CudaMemory {
         self.uses().add(stream, false);
     }
 
-    /// Starts a copy to the host, after all work queued on `after`, and returns immediately.
+    /// Queues a copy to the host, and returns immediately. The copy waits for all work queued on
+    /// `after`.
     ///
     /// # Errors
     /// `LimitExceeded` if host memory is exhausted; `InvalidArgument` while `after` is being
@@ -115,8 +116,8 @@ impl CudaMemory {
         self.download_part(0, self.len, after, None)
     }
 
-    /// Like [`download`](CudaMemory::download), for `bytes` bytes from `offset`; also waits for an
-    /// event of a consumer.
+    /// Like [`download`](CudaMemory::download), for `bytes` bytes from `offset`. The copy also
+    /// waits for `event`.
     ///
     /// # Errors
     /// `InvalidArgument` if the range exceeds the memory; otherwise the errors of

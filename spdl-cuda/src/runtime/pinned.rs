@@ -9,8 +9,8 @@ use crate::driver::RegistrationHandle;
 use spdl_core::Result;
 use spdl_core::memory::{BufferPool, Pin, PinMemory};
 
-/// Returns a pool of buffers that `cuMemHostRegister` pins, allocated on the NUMA node of
-/// `near_cpus`.
+/// Returns a pool of buffers that `cuMemHostRegister` pins. If the process may use `near_cpus`, the
+/// buffers are allocated on the NUMA node of these CPUs.
 ///
 /// Registered memory remains cacheable, so that the host reads it at full speed. Copies from it to
 /// the device are asynchronous.

@@ -2,11 +2,12 @@
 //!
 //! A slab (block of device memory) returns to the pool when its last owner drops it, even if
 //! kernels of a consumer still read it. The slab then holds events recorded after those kernels,
-//! and the next write waits for the events on the device. The host waits only if device memory is
-//! exhausted.
+//! and the next write waits for the events on the device. The host waits for these events only if
+//! device memory is exhausted.
 //!
-//! If all slabs have one size, the pool never holds more slabs than were in use at the same time.
-//! If sizes change, the pool frees idle slabs beyond 17/16 of the peak number of bytes in use.
+//! If all slabs have one size and no call fails, the number of slabs in the pool, used and free,
+//! never exceeds the peak number in use. If sizes change, the pool frees idle slabs beyond 17/16 of
+//! the peak number of bytes in use.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,7 +23,7 @@ use crate::driver::{DeviceAddress, MemoryHandle, StreamHandle};
 /// eighth of the size. So batches of nearly the same size can use the same slabs.
 const GRANULE: usize = 512;
 
-/// Number of requests after which [`SizeEstimator`] may shrink.
+/// Number of requests after which [`SizeEstimator`] may choose a smaller size.
 const ESTIMATION_WINDOW: u32 = 64;
 
 /// If sizes change, the pool may exceed the peak number of bytes in use by 1 / this number.
@@ -33,9 +34,9 @@ pub(crate) struct Slab {
     pub(crate) memory: MemoryHandle,
     /// The allocator that owns the memory; `None` for the driver.
     allocator: Option<Arc<dyn DeviceAllocator>>,
-    /// An event after the last write, and the stream that wrote to the slab.
+    /// An event that completes after the last write, and the stream that wrote to the slab.
     written: Option<(Arc<Event>, usize)>,
-    /// Events after all other uses.
+    /// Events that complete after all other uses.
     pub(crate) uses: Vec<Arc<Event>>,
     /// Whether one of `uses` is also ordered after the last write.
     pub(crate) is_behind_writer: bool,
@@ -52,7 +53,7 @@ pub(crate) struct SlabPool {
 
 #[derive(Default)]
 struct PoolState {
-    /// The free slabs, oldest first.
+    /// The free slabs, in the order in which they were recycled.
     free: VecDeque<Slab>,
     /// Slabs that a stream may still use, and for which no event exists that completes when the use
     /// ends.
@@ -72,7 +73,7 @@ struct PoolState {
 ///
 /// # Safety
 /// The memory that [`allocate`](DeviceAllocator::allocate) returns is device memory of at least the
-/// requested size, aligned to 256 bytes, and not used by others until it is freed.
+/// requested size, aligned to 256 bytes, and not used by any other code until it is freed.
 pub unsafe trait DeviceAllocator: fmt::Debug + Send + Sync + 'static {
     /// Allocates `bytes` bytes and returns their address.
     ///
@@ -81,22 +82,23 @@ pub unsafe trait DeviceAllocator: fmt::Debug + Send + Sync + 'static {
     /// `allocate` once more.
     fn allocate(&self, bytes: usize) -> Result<u64>;
 
-    /// Frees memory. The caller guarantees that all work on it has completed.
+    /// Frees memory. The caller guarantees that all work that uses the memory has completed.
     fn free(&self, address: u64, bytes: usize);
 }
 
-/// Sizes of the device memory pool.
+/// Statistics of the device memory pool.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlabStatistics {
-    /// Bytes in use by batches.
+    /// Bytes of slabs in use.
     pub live_bytes: usize,
     /// The highest value of `live_bytes` so far.
     pub peak_bytes: usize,
     /// Bytes that are free for reuse.
     pub free_bytes: usize,
-    /// Bytes that are not reused, because it is unknown which streams still use them. If device
-    /// memory is exhausted, the pool waits for all work of the device and then frees them.
+    /// Bytes of slabs that are not reused, because streams may use them for an unknown time. If
+    /// device memory is exhausted, the pool waits for all work of the device and then frees these
+    /// slabs.
     pub withheld_bytes: usize,
     /// Number of allocations.
     pub allocations: usize,
@@ -182,9 +184,9 @@ impl SlabPool {
         self.free_surplus();
     }
 
-    /// Recycles a slab after a failed call, if all its uses are known and can be waited for;
-    /// otherwise excludes it from reuse. If a wait fails now (for example, for the event of a
-    /// stream under capture), the same wait would also fail for the next batch.
+    /// Recycles a slab after a failed call if all its uses are known; otherwise excludes the slab
+    /// from reuse. If a wait fails now (for example, for the event of a stream under capture), the
+    /// same wait would also fail for the next batch.
     pub(crate) fn recycle_after_failure(&self, slab: Slab, uses_are_known: bool) {
         if uses_are_known {
             self.recycle(slab);

@@ -29,7 +29,7 @@ pub struct PartStatus {
     pub part: Part,
     /// Whether the component can be used.
     pub available: bool,
-    /// Version and location; or the reason why the component is missing.
+    /// The version and location of the component, or the reason why it is missing.
     pub detail: String,
     /// What the user can do; empty if no remedy is known.
     pub remedy: String,

@@ -21,7 +21,7 @@ use crate::driver::{
 const RELAXED: i32 = 2;
 
 impl FakeDriver {
-    /// Counts a call, and makes it fail if a fault is injected.
+    /// Counts a call, and returns an error if the injected fault applies to this call.
     fn call(&self, call: &'static str) -> DriverResult<MutexGuard<'_, FakeState>> {
         let mut state = self.state();
         *state.calls.entry(call).or_default() += 1;

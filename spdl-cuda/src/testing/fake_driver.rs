@@ -10,7 +10,7 @@ use super::state::{FakeState, InjectedFault, Schedule};
 use super::streams::{FakeEvent, StreamOp};
 use crate::runtime::{ConsumerEvent, ConsumerStream};
 
-/// The calls that synchronise host and device.
+/// The calls that synchronise, or may synchronise, host and device.
 const SYNCHRONIZING: [&str; 7] = [
     "cuCtxSynchronize",
     "cuEventSynchronize",
@@ -55,7 +55,7 @@ const ALLOCATING: [&str; 5] = [
 #[derive(Clone)]
 pub struct FakeDriver(Arc<Mutex<FakeState>>);
 
-/// Numbers of resources that exist.
+/// Counts of existing resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveResources {
     /// Retained primary contexts.
@@ -74,7 +74,7 @@ pub struct LiveResources {
     pub registrations: usize,
     /// Modules.
     pub modules: usize,
-    /// Resources whose destroying call failed. The other counts do not include them.
+    /// Resources that the driver failed to destroy. The other counts do not include them.
     pub abandoned: usize,
 }
 
@@ -181,7 +181,7 @@ impl FakeDriver {
         self.state().call_count
     }
 
-    /// The number of calls that synchronise host and device.
+    /// The number of calls that synchronise, or may synchronise, host and device.
     pub fn synchronisations(&self) -> usize {
         SYNCHRONIZING.iter().map(|function| self.calls_of(function)).sum()
     }

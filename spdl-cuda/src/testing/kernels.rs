@@ -51,7 +51,8 @@ impl RunningKernel<'_> {
         written.map(|access| (access.address.0, access.bytes)).collect()
     }
 
-    /// Reads device memory. An access that was not declared is a violation, and reads nothing.
+    /// Reads device memory. An access that was not declared is a violation. Returns no bytes if the
+    /// address is invalid.
     pub fn read(&mut self, address: u64, bytes: usize) -> Vec<u8> {
         self.check(address, bytes, false);
         memory::load(self.memories, address, bytes).map_or_else(Vec::new, <[u8]>::to_vec)

@@ -102,7 +102,7 @@ pub enum ViolationKind {
     HostAccessDuringCopy,
     /// Memory is freed or unregistered while other work may still use it.
     ReleasedInUse,
-    /// An access to memory that was freed, was never allocated, or beyond the end of an allocation.
+    /// An access to memory that was freed or never allocated, or beyond the end of an allocation.
     InvalidAddress,
     /// The use of an invalid or destroyed stream, event or context.
     InvalidHandle,

@@ -68,7 +68,7 @@ pub(super) struct FakeState {
     pub(super) time: u64,
     pub(super) timed: BTreeSet<u64>,
     pub(super) reached: BTreeMap<u64, u64>,
-    /// Resources whose destroying call failed.
+    /// Resources that the driver failed to destroy.
     pub(super) abandoned: usize,
     /// The work that the host has observed as complete.
     pub(super) known: VectorClock,

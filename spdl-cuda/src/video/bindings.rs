@@ -234,8 +234,9 @@ mod tests {
 
     macro_rules! layout {
         ($($name:literal $type:ty { $($c_name:literal $field:ident $offset:literal),* } $size:literal)*) => {
-            /// For each field: its name, its C expression, its size or offset in this file, and its
-            /// size or offset in nv-codec-headers 11.1.5.2, compiled by gcc 12 on x86-64.
+            /// For each structure and field: its name, its C expression, its size or offset in this
+            /// file, and its size or offset in nv-codec-headers 11.1.5.2, compiled by gcc 12 on
+            /// x86-64.
             fn layouts() -> Vec<(String, String, usize, usize)> {
                 let mut all = Vec::new();
                 $(

@@ -23,7 +23,7 @@ const OUTPUT_SURFACES: c_ulong = 2;
 /// The decode status of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PictureStatus {
-    /// Decoded without errors; or the device reports no status for this codec.
+    /// Decoded without errors, or the decode status is unknown.
     Success,
     /// Decoded with concealed errors.
     Concealed,
@@ -153,7 +153,8 @@ impl Decoder {
         self.context.attempt(|_| unsafe { self.library.decode_picture(self.handle, picture) })
     }
 
-    /// Waits until a picture is decoded, and maps it for work on its [stream](Surface::stream).
+    /// Waits until a picture is decoded, and maps it to a surface for work on the
+    /// [stream](Surface::stream) of that surface.
     pub(crate) fn map(&mut self, shown: &ParserDispInfo) -> DriverResult<Surface<'_>> {
         let mut processing = ProcParams {
             progressive_frame: shown.progressive_frame,
@@ -225,7 +226,7 @@ pub(crate) struct Surface<'a> {
 }
 
 impl Surface<'_> {
-    /// The stream on which work must read the surface.
+    /// The stream on which all work that reads the surface must be queued.
     pub(crate) fn stream(&self) -> &ComputeStream {
         &self.decoder.stream
     }

@@ -41,9 +41,9 @@ pub(crate) struct NvDecCounters {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VideoCapability {
-    /// Whether the device decodes such videos. If it does not, the other fields are 0.
+    /// Whether the device decodes such videos. If not, the other fields have no meaning.
     pub supported: bool,
-    /// Number of NVDEC engines that support them.
+    /// Number of NVDEC engines that decode such videos.
     pub engines: u32,
     /// Minimum width and height.
     pub min_size: (u32, u32),
@@ -70,7 +70,7 @@ impl SharedDecoders {
         })
     }
 
-    /// Queries a capability; the result of each query is stored.
+    /// Queries a capability. The results of successful queries are stored.
     pub(super) fn capability(
         &self,
         codec: VideoCodec,

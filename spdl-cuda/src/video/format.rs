@@ -18,15 +18,15 @@ pub enum VideoCodec {
     Mpeg2,
     /// MPEG-4, part 2.
     Mpeg4,
-    /// H.264 (AVC), as Annex B byte stream.
+    /// H.264 (AVC), as an Annex B byte stream.
     H264,
-    /// H.265 (HEVC), as Annex B byte stream.
+    /// H.265 (HEVC), as an Annex B byte stream.
     Hevc,
     /// VP8.
     Vp8,
     /// VP9.
     Vp9,
-    /// AV1, as open bitstream units (OBU).
+    /// AV1, as open bitstream units (OBUs).
     Av1,
 }
 

@@ -19,8 +19,8 @@ pub struct VideoFrame {
     pub memory: CudaMemory,
     /// The pixel format.
     pub format: PixelFormat,
-    /// Bits per sample. If there are more than 8, the value is in the most significant bits of 2
-    /// bytes.
+    /// Bits per sample. Samples of more than 8 bits have 2 bytes, with the value in the most
+    /// significant bits.
     pub bits: u32,
     /// Width in pixels.
     pub width: u32,
@@ -33,7 +33,7 @@ pub struct VideoFrame {
     /// The timestamp of the packet of this frame, or a timestamp that nvcuvid computes from the
     /// frame rate.
     pub timestamp: i64,
-    /// The number of the frame in display order, from 0, including corrupt frames.
+    /// The index of the frame in display order, counted from 0. Corrupt frames are counted, too.
     pub number: u64,
 }
 

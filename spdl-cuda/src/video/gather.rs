@@ -49,8 +49,9 @@ impl FrameCrop {
 impl NvDec {
     /// Queues copies of NV12 or P016 frames into one array, and returns immediately.
     ///
-    /// Each frame has the luma rows, then half as many rows of interleaved Cb and Cr, of the
-    /// cropped width. The memory of the frames is kept until the copies complete.
+    /// In the array, each frame has its luma rows, followed by half as many rows of interleaved Cb
+    /// and Cr. All rows have the cropped width. The memory of the frames is kept until the copies
+    /// complete.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty list, for frames of different formats or sizes or of another

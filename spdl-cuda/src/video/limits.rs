@@ -14,8 +14,8 @@ pub struct VideoLimits {
 }
 
 impl Default for VideoLimits {
-    /// The defaults: frames of 2²⁶ pixels, twice the size of 8K, and 64 frames that are not taken
-    /// yet.
+    /// The defaults: frames of 2²⁶ pixels, about twice as many as 8K, and 64 frames that the caller
+    /// has not taken yet.
     fn default() -> Self {
         VideoLimits { max_pixels: 1 << 26, max_waiting_frames: 64 }
     }

@@ -16,11 +16,12 @@ use crate::runtime::{CudaDevice, DeviceInner};
 
 /// Decodes videos on a device, with its NVDEC engines.
 ///
-/// Clones share decoders: a finished video returns its decoder for the next video of similar size.
-/// [`open`](NvDec::open) starts a video. Several threads decode several videos concurrently.
+/// Clones share decoders: a finished video returns its decoder for the next video of the same
+/// codec, chroma format, bit depth and similar size. [`open`](NvDec::open) starts a video. Several
+/// threads can decode several videos concurrently.
 ///
-/// This type never decodes on the CPU. A video that the device does not decode is counted, and
-/// returns an `Unsupported` error.
+/// This type never decodes on the CPU. If the device does not decode a video, the video is counted,
+/// and [`VideoStream::push`] returns an `Unsupported` error.
 ///
 /// ```no_run
 /// use spdl_cuda::{CudaDevice, NvDec};
@@ -42,11 +43,11 @@ use crate::runtime::{CudaDevice, DeviceInner};
 #[derive(Clone)]
 pub struct NvDec(Arc<SharedDecoders>);
 
-/// Numbers of frames, decoders and unsupported videos.
+/// Counts of frames, decoders and unsupported videos.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvDecStatistics {
-    /// Frames without errors, as reported by the device.
+    /// Frames that were decoded without errors.
     pub frames: u64,
     /// Frames with errors.
     pub damaged_frames: u64,
@@ -89,8 +90,8 @@ impl NvDec {
     /// Starts a video.
     ///
     /// # Errors
-    /// Errors of the driver. If the device does not decode the video, [`VideoStream::push`] reports
-    /// it, when the first header is parsed.
+    /// Errors of the driver. If the device does not decode the video, [`VideoStream::push`] returns
+    /// an error when the first sequence header is parsed.
     pub fn open(&self, codec: VideoCodec) -> Result<VideoStream> {
         self.open_with(codec, VideoLimits::default())
     }

@@ -36,7 +36,7 @@ struct Callbacks {
 /// A parser with the state of its video. Fields are dropped in their order.
 pub(crate) struct Parser {
     handle: ParserHandle,
-    /// The user data of the callbacks; the parser holds their address.
+    /// The user data of the callbacks. The parser holds a pointer to it.
     callbacks: Arc<Callbacks>,
     context: Arc<Context>,
     library: NvcuvidLibrary,
@@ -105,7 +105,7 @@ impl Parser {
         self.parse(packet, flags, timestamp.unwrap_or(0))
     }
 
-    /// Signals the end of the stream, which outputs all pictures.
+    /// Signals the end of the stream: the parser then outputs all remaining pictures.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.parse(&[], PACKET_END_OF_STREAM, 0)
     }
@@ -194,7 +194,7 @@ fn panicked(panic: Box<dyn Any + Send>) -> Error {
     Error::new(ErrorKind::Panicked, format!("the video decoder panicked: {message}"))
 }
 
-/// The argument of a callback.
+/// The argument of a callback; an error if it is null.
 ///
 /// # Safety
 /// `argument` is null, or valid during the callback.

@@ -1,4 +1,4 @@
-//! The callbacks of the parser: create decoders, decode pictures, output frames.
+//! The callbacks of the parser, which create decoders, decode pictures and output frames.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -15,7 +15,7 @@ use super::frame::{FrameLayout, VideoFrame};
 use super::limits::VideoLimits;
 use crate::runtime::{CudaMemory, DeviceInner, Event};
 
-/// The return value of a successful callback; 0 after a failure.
+/// The return value of a successful callback for decoding or output.
 const SUCCESS: c_int = 1;
 
 /// `CUresult` codes of errors that affect only one picture: invalid value, image or source, and not
@@ -29,9 +29,9 @@ pub(crate) struct Session {
     current: Option<ActiveSequence>,
     /// Decoded frames in display order.
     frames: VecDeque<Result<VideoFrame>>,
-    /// Number of frames that were output.
+    /// Number of frames that were output, including corrupt frames.
     output_count: u64,
-    /// Whether decoding failed. If it did, the decoder is not reused.
+    /// Whether decoding failed. After a failure, the decoder is not reused.
     pub(crate) is_broken: bool,
     decoders: Arc<SharedDecoders>,
 }

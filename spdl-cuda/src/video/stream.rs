@@ -21,9 +21,9 @@ use super::session::Session;
 /// [`finish`](VideoStream::finish) outputs the last frames.
 ///
 /// Frames are neither rotated nor scaled, and interlaced fields are not separated. If the device
-/// reports a frame as corrupt, [`next_frame`](VideoStream::next_frame) returns an error for this
-/// frame, and missing pixels are not concealed. An error of `push` or `finish` ends only this
-/// video. Frames that were decoded before can still be taken.
+/// reports decoding errors in a frame, concealed or not, [`next_frame`](VideoStream::next_frame)
+/// returns an error for this frame. An error of `push` or `finish` affects only this video. Frames
+/// that were output before the error can still be taken.
 ///
 /// `push` and `finish` may block inside nvcuvid until an earlier picture is decoded. No other
 /// method blocks: copies are queued on the device.
@@ -48,8 +48,8 @@ impl VideoStream {
         Ok(VideoStream { parser, codec, is_continuous: false, failure: None })
     }
 
-    /// Decodes a packet. The frames of the packet have this `timestamp`, in units that the caller
-    /// chooses.
+    /// Decodes a packet. The frames of the packet have this `timestamp`, if any, in units that the
+    /// caller chooses.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty packet, which changes nothing. Every other error ends the
@@ -67,7 +67,7 @@ impl VideoStream {
         self.record(pushed)
     }
 
-    /// Signals the end of the video; its last frames are output. Another video of the same codec
+    /// Signals the end of the video, and outputs its last frames. Another video of the same codec
     /// may follow.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl VideoStream {
     /// Returns the next decoded frame in display order, if any.
     ///
     /// If a frame could not be decoded, the error (for example `Corrupt`) affects only this frame.
-    /// The key of the error has the number and the timestamp of the frame.
+    /// The key of the error contains the index and the timestamp of the frame.
     pub fn next_frame(&mut self) -> Option<Result<VideoFrame>> {
         self.parser.session().next_frame()
     }

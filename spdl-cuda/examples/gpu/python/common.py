@@ -32,7 +32,9 @@ class Measurement:
         return time.monotonic() - self.start >= share * self.seconds
 
     def is_enough(self, share: float) -> bool:
-        """Whether to continue with the next case: in a tiny run, or after this share of time."""
+        """Whether to continue with the next case: always in a tiny run; otherwise, after this share
+        of the time.
+        """
         return self.is_tiny or self.is_over(share)
 
     def figure(self, case: str, name: str, value: float, unit: str) -> None:
@@ -80,7 +82,7 @@ def cuda_device(measurement: Measurement, case: str, torch: Any) -> Any:
 
 
 def median_time(torch: Any, work: Callable[[], object], repeats: int) -> float:
-    """Return the median duration of `work` in seconds: `repeats` calls after one warm-up call."""
+    """Return the median duration of `repeats` calls in seconds, measured after a warm-up call."""
     times = []
     for _ in range(repeats + 1):
         torch.cuda.synchronize()

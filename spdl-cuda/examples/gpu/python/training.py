@@ -21,7 +21,7 @@ CASE = "training of ViT-B/16"
 
 
 def model_of(measurement: Measurement, torch: Any) -> Any:
-    """Return ViT-B/16 with 1,000 classes, and its origin; in a tiny run, a small model."""
+    """Return ViT-B/16 (in a tiny run, a small model) with 1,000 classes, and its origin."""
     if measurement.is_tiny:
         return torch.nn.Sequential(
             torch.nn.AvgPool2d(32), torch.nn.Flatten(), torch.nn.Linear(147, 1000)
@@ -59,7 +59,7 @@ def endless(source: Any) -> Iterator[Any]:
 
 
 def synthetic(torch: Any, batch: int) -> Iterator[Any]:
-    """Yield two random batches in device memory in turn."""
+    """Yield two random batches in device memory alternately."""
     batches = [
         (
             torch.randint(0, 256, (batch, 3, 224, 224), dtype=torch.uint8, device="cuda"),
@@ -140,7 +140,11 @@ def torch_loader(torch: Any, folder: str, batch: int, workers: int) -> Iterator[
 def train(
     measurement: Measurement, torch: Any, batches: Iterator[Any], until: float
 ) -> dict[str, float]:
-    """Train until a share of the time has passed. Return the rate and the gaps between steps."""
+    """Train for 8 steps or more, until a share of the time has passed.
+
+    Return the rate, the idle fraction, the number of gaps over 2 ms, the number of steps and the
+    last loss.
+    """
     torch.manual_seed(0)
     model, _ = model_of(measurement, torch)
     model = model.to("cuda").train()
