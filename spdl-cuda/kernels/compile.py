@@ -1,12 +1,11 @@
-"""Compile image.cu and testing.cu with NVRTC from a Python wheel. Run by `cargo xtask kernels`.
+"""Compile image.cu with NVRTC from a Python wheel. Run by `cargo xtask kernels`.
 
     python compile.py FOLDER ARCHITECTURE...
 
 An architecture is for example `sm_90` (machine code, a cubin) or `compute_75` (PTX, which the driver
-compiles for newer devices). Writes `image.ARCHITECTURE.cubin`, or `image.ARCHITECTURE.ptx` and
-`testing.ARCHITECTURE.ptx`, into FOLDER. Prints a JSON object with the version of NVRTC and the log of
-each compilation of image.cu. The kernels of testing.cu, for tests and measurements, are compiled to PTX
-only.
+compiles for newer devices). Writes `image.ARCHITECTURE.cubin` or `.ptx` into the folder. Prints the
+version of NVRTC and its log for each architecture as a JSON object. The kernels of testing.cu, for tests
+and measurements, are compiled to PTX only.
 """
 
 import ctypes
@@ -30,7 +29,7 @@ OPTIONS = (
 
 
 def load_nvrtc() -> ctypes.CDLL:
-    """Load NVRTC from the wheel, after the library that NVRTC depends on."""
+    """Load NVRTC from the wheel, and first the library that it depends on."""
     libraries = {
         file.name.split(".so")[0]: file.locate()
         for file in files(PACKAGE) or ()
