@@ -32,7 +32,7 @@ def folder() -> Path:
 
 
 def labeled(images: Path) -> Labeled:
-    """Lists all images in class folders; classes have the same numbers as in `ImageLoader`."""
+    """Lists all images in class folders, and numbers the classes as `ImageLoader` does."""
     classes = sorted(path for path in images.iterdir() if path.is_dir())
     pairs = [(path, label) for label, name in enumerate(classes) for path in sorted(name.iterdir())]
     if not pairs:
@@ -41,7 +41,7 @@ def labeled(images: Path) -> Labeled:
 
 
 def split(images: Path) -> tuple[Labeled, Labeled]:
-    """Splits the images into 80 % for training and 20 % for evaluation."""
+    """Selects 80 % of the images for training and the other 20 % for evaluation."""
     everything = labeled(images)
     train, held_out = Labeled([], []), Labeled([], [])
     for number, (path, label) in enumerate(zip(*everything)):
@@ -52,8 +52,9 @@ def split(images: Path) -> tuple[Labeled, Labeled]:
 
 
 def shards(images: Path, count: int = 4) -> str:
-    """Writes the images as tar shards in the WebDataset layout, once, next to their folder.
+    """Writes the images as tar shards next to their folder, unless the shards exist already.
 
+    Returns a pattern with the paths of all shards, which have the WebDataset layout.
     `spdl pack FOLDER SHARDS/` is the general tool for all kinds of data sets.
     """
     place = images.parent / f"shards-of-{images.name}"

@@ -5,9 +5,9 @@
     python examples/python/finetune_from_shards.py --weights weights.npz --checkpoint run.state
     python examples/python/finetune_from_shards.py "https://host/{000..147}.tar" --cache /scratch
 
-Requires `spdl-rs` and `jax`. After Ctrl-C, a crash or `kill -9`, run the same command again: the
-program resumes from the checkpoint, no image is repeated or skipped, and the result equals that of
-an uninterrupted run. Shards are local files, or URLs of a web server or object store.
+Requires `spdl-rs` and `jax`. If a run with `--checkpoint` is interrupted by Ctrl-C, a crash or
+`kill -9`, run the same command again: the program resumes from the last checkpoint, and the result
+equals that of an uninterrupted run. Shards are local files, or URLs of a web server or store.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def pretrained(options: argparse.Namespace) -> Any:
-    """Creates a network with the weights of a trained one, and a new last layer."""
+    """Creates a network with the weights of a trained network, if given, and a new last layer."""
     key = jax.random.key(options.seed)
     params = network(key, options.classes)
     if options.weights:

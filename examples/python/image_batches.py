@@ -6,7 +6,7 @@
 
 Requires only `spdl-rs`. The stages run in Rust without the GIL, and decode each image into its slot
 of the batch. Python functions can be added before, between and after them. If you need no
-Python functions, use `spdl_rs.ImageLoader`, which also shuffles, and resumes from a state.
+Python functions, use `spdl_rs.ImageLoader`, which can also shuffle, and resume from a state.
 """
 
 from __future__ import annotations

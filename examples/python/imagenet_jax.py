@@ -4,8 +4,8 @@
     python examples/python/imagenet_jax.py
     python examples/python/imagenet_jax.py imagenet/train --val imagenet/val --size 224
 
-Requires `spdl-rs` and `jax`. Batches are normalised float32 arrays in NHWC layout, which JAX uses
-without a copy. The rate of the first epoch includes compilation.
+Requires `spdl-rs` and `jax`. Batches are normalised float32 arrays in NHWC layout, which JAX shares
+without a copy on the CPU. The rate of the first epoch includes compilation.
 """
 
 from __future__ import annotations

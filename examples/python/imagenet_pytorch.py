@@ -1,13 +1,13 @@
-"""Trains a small network on images in class folders with PyTorch, and evaluates it each epoch.
+"""Trains a small PyTorch network on images in class folders, and evaluates it after each epoch.
 
     cargo xtask demo                            creates a demo data set
     python examples/python/imagenet_pytorch.py
     python examples/python/imagenet_pytorch.py imagenet/train --val imagenet/val --size 224
     torchrun --nproc-per-node 8 examples/python/imagenet_pytorch.py imagenet/train
 
-Requires `spdl-rs` and `torch`. With `torchrun`, each process is a rank. The ranks divide
-the images among them, and have the same number of batches. Batches are normalised float32 arrays in
-NCHW layout, which PyTorch uses without a copy.
+Requires `spdl-rs` and `torch`. With `torchrun`, each process is a rank. The ranks divide the images
+among themselves; in training, all ranks have the same number of batches. Batches are normalised
+float32 arrays in NCHW layout, which `torch.from_numpy` shares without a copy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Common code of all peers: files of the data set, crops, timing, results.
 
-All peers do the same work: read a file, decode it to RGB, crop and resize it to `SIZE` x `SIZE` with
-an antialiasing filter, and write it into a `uint8` batch (batch, height, width, channel). Time is
-measured from the construction of the loader to its last batch, with worker start-up but without
-imports. CPU time includes the process and its finished workers.
+All peers except two do the same work: read a file, decode it to RGB, crop and resize it to
+`SIZE` x `SIZE` with an antialiasing filter, and write it into a `uint8` batch (batch, height,
+width, channel). The exceptions are `simplejpeg_decode.py`, which only decodes, and
+`tensorflow_data.py --alias`, which has no antialiasing filter. Time is measured from the
+construction of the loader to its last batch, with worker start-up but without imports. CPU time is
+that of the process and of its worker processes that have ended.
 """
 
 import argparse
@@ -64,9 +66,9 @@ def _cpu_seconds():
 
 
 def measure(make_batches, decode_only=False):
-    """Iterates over `make_batches()`, an iterable of (images, labels), and prints one JSON object.
+    """Iterates over the (images, labels) of `make_batches()`, and prints one JSON object.
 
-    With `decode_only`, the images are a sequence of arrays of any size.
+    With `decode_only`, images are a sequence of arrays of any size; otherwise they are one array.
     """
     random.seed(0)
     cpu_start, start = _cpu_seconds(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""NVIDIA DALI with all operators on the CPU."""
+"""Loads images with NVIDIA DALI; all operators run on the CPU."""
 
 import numpy as np
 from nvidia.dali import fn, pipeline_def, types

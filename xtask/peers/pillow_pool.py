@@ -1,4 +1,4 @@
-"""Pillow in a thread pool."""
+"""Loads images with Pillow in a thread pool."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Pillow in worker processes of PyTorch's DataLoader."""
+"""Loads images with Pillow in worker processes of PyTorch's DataLoader."""
 
 import warnings
 

@@ -1,7 +1,8 @@
-"""libjpeg-turbo (simplejpeg) alone: full decodes of files in memory, in a thread pool.
+"""Decodes whole files in memory with libjpeg-turbo (simplejpeg), in a thread pool.
 
-Not a loader, but an upper bound for loaders that decode whole images with libjpeg-turbo. Reading,
-resizing and batching are not measured, so the crop has no influence. Each thread reuses one buffer.
+The rate is an upper bound for loaders that decode whole images with libjpeg-turbo. Images are not
+cropped, resized or batched. The files are read before the measurement starts, unless they exceed
+`LARGEST_MEMORY`. Each thread reuses one buffer.
 """
 
 import os

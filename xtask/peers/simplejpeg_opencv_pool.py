@@ -1,7 +1,7 @@
-"""libjpeg-turbo (simplejpeg) and OpenCV's area filter in a thread pool.
+"""Loads images with libjpeg-turbo (simplejpeg) and OpenCV's area filter in a thread pool.
 
-With `--scaled`, libjpeg-turbo decodes at reduced size, as long as the crop is not smaller than the
-output.
+With `--scaled`, libjpeg-turbo decodes at the smallest size at which the crop is not smaller than
+the output.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""SPDL in Python and C++: a pipeline that decodes one image per call, as in its documentation.
+"""Loads images with upstream SPDL: each call decodes one image, as in SPDL's documentation.
 
-Frames are cropped, scaled and converted by FFmpeg's filters.
+FFmpeg's filters crop, scale and convert the frames.
 """
 
 import random

@@ -2,7 +2,7 @@
 
 All readers do the same work: read all shards completely, and return the undecoded bytes of each
 sample's members. Time is measured from the construction of the reader to its last sample, without
-imports. CPU time includes the process and its finished workers.
+imports. CPU time is that of the process and of its worker processes that have ended.
 """
 
 import argparse
@@ -26,7 +26,10 @@ def _cpu_seconds():
 
 
 def grouped(members):
-    """Groups (name, data) by the name up to the first dot: (samples, bytes, time of the first sample)."""
+    """Groups (name, data) pairs into samples by the name up to its first dot.
+
+    Returns (number of samples, number of bytes, time of the first sample).
+    """
     last, samples, size, first = None, 0, 0, None
     for name, data in members:
         stem = name[: name.index(".")]
@@ -39,7 +42,10 @@ def grouped(members):
 
 
 def in_threads(threads, shards, read):
-    """The sum of the results of `read(shard)`."""
+    """Calls `read(shard)` for all shards.
+
+    Returns the sums of samples and bytes, and the earliest time of a first sample.
+    """
     if threads == 1:
         found = [read(shard) for shard in shards]
     else:
@@ -50,7 +56,10 @@ def in_threads(threads, shards, read):
 
 
 def measure(run):
-    """Calls `run()`, which returns the numbers of samples and bytes, and the time of the first sample."""
+    """Calls `run()` and prints one JSON object.
+
+    `run()` returns the numbers of samples and bytes, and the time of the first sample.
+    """
     cpu_start, start = _cpu_seconds(), time.perf_counter()
     samples, size, first = run()
     seconds = time.perf_counter() - start

@@ -1,6 +1,6 @@
-"""Upstream's `spdl.io.iter_tarfile` over open files (`stream`), or over shards in memory (`slice`).
+"""Reads shards with upstream's `spdl.io.iter_tarfile`: from files (`stream`) or memory (`slice`).
 
-The number after the colon is the number of threads: `stream:2`.
+The first argument also sets the number of threads: `stream:2` uses two threads.
 """
 
 import spdl.io

@@ -1,4 +1,4 @@
-"""Measures the cost per item in a pipeline of three empty functions, of this package or upstream's."""
+"""Measures the cost per item of a pipeline of three empty functions (`spdl_rs` or upstream)."""
 
 import argparse
 import importlib

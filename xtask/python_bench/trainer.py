@@ -1,9 +1,9 @@
-"""Measures the slowdown of a training loop by a loader in the same process.
+"""Measures how much a loader in the same process slows down a training loop.
 
 Each step computes in pure Python for about 5 ms (a fixed number of operations), and then sleeps for
-5 ms without the GIL, as if it waited for an accelerator. Concurrently runs nothing; a loader in this
-process, whose batches a thread consumes continuously; or the same loader in a separate process, which
-uses as much CPU but not the GIL.
+5 ms without the GIL, as if it waited for an accelerator. The argument `beside` selects what runs at
+the same time: `nothing`; a `loader` in this process, whose batches a thread consumes continuously;
+or a separate `process` (`spdl bench`), which does the same work but does not use the loop's GIL.
 """
 
 import argparse

@@ -1,12 +1,13 @@
 //! `cargo xtask features`: writes to `docs/acceptance.md` which features and promises have tests.
 //!
 //! The tables `docs/features.tsv` and `docs/promises.tsv` list IDs and names. A test is attached to
-//! an ID by a comment line above it, `// feature: B03, L04` or `// promise: R11` (`#` in Python). The
-//! line `// promise of this file: R25` attaches all tests of a file. A Python test whose name
-//! begins with an ID, such as `test_b03_none_drops_the_item`, is attached to that feature. A test
-//! that exercises only a stub has the comment `# feature: none` (or its file has `# feature of this
-//! file: none`), and is not attached. A test whose name contains `refuse` is not attached to a
-//! feature, and a test marked `xfail` is not attached to anything.
+//! an ID by a comment line above it, `// feature: B03, L04` or `// promise: R11` (`#` in Python).
+//! The line `// promise of this file: R25` attaches all tests of a file. A Python test whose name
+//! contains an ID after `test_` or `test_promise_`, such as `test_b03_none_drops_the_item`, is
+//! attached to that feature or promise. The comment `# feature: none` above a test, or
+//! `# feature of this file: none`, prevents this for tests that exercise only a stub. A test whose
+//! name contains `refuse` is not attached to a feature, unless by a comment for the whole file. A
+//! test marked `xfail` is not attached to anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -21,9 +22,9 @@ use crate::tools::{Workspace, text_files};
 
 /// Write docs/acceptance.md: each feature and promise with its state and its tests.
 ///
-/// The state is `works` if a test is attached; `part` if the table also names what is missing; and
-/// `missing` without a test. With --results, the command also prints each attached test that failed
-/// in the last run, and fails if there is one.
+/// The state is `missing` if no test is attached. If a test is attached, the state is `part` if the
+/// table names what is missing, and `works` otherwise. With --results, the command also prints the
+/// attached tests that failed in the last run, and fails if there are any.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask features
@@ -47,7 +48,7 @@ const FEATURES: &str = "docs/features.tsv";
 const PROMISES: &str = "docs/promises.tsv";
 const PAGE: &str = "docs/acceptance.md";
 
-/// Number of test names per row of the page.
+/// Maximum number of test names per row of the page.
 const SHOWN_TESTS: usize = 3;
 
 /// Sections of the page: kind, prefix of the IDs, title.
@@ -169,7 +170,7 @@ fn parse_table(kind: Kind, text: &str) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Capital letters followed by digits.
+/// Whether a text consists of capital letters followed by digits.
 fn is_id(text: &str) -> bool {
     let digits = text.trim_start_matches(|letter: char| letter.is_ascii_uppercase());
     digits.len() < text.len() && !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit())
@@ -278,7 +279,8 @@ fn id_in_name(name: &str) -> Option<(Kind, String)> {
     (is_id(&id) && is_own).then_some((kind, id))
 }
 
-/// Parses a comment that attaches tests: the kind, whether it covers the whole file, and the IDs.
+/// Parses a comment that attaches tests: feature or promise, whether the comment applies to the
+/// whole file, and the IDs.
 fn marker<'a>(code: &'a str, comment: &str) -> Option<(Kind, bool, &'a str)> {
     let text = code.strip_prefix(comment)?;
     for (kind, word) in [(Kind::Feature, "feature"), (Kind::Promise, "promise")] {
@@ -294,7 +296,7 @@ fn marker<'a>(code: &'a str, comment: &str) -> Option<(Kind, bool, &'a str)> {
     None
 }
 
-/// The rest of a line after `fn `, if a function starts in this line.
+/// If a function starts in this line: the text after `fn `, which begins with the function's name.
 fn function_name(code: &str) -> Option<&str> {
     let words = ["pub(crate) ", "pub(super) ", "pub ", "async ", "const ", "unsafe "];
     let mut code = code;

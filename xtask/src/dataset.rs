@@ -1,9 +1,10 @@
-//! The demo data set: seeded crops of the photos in `assets/photos`, with the statistics of ImageNet.
+//! The demo data set: random crops of the photos in `assets/photos`, with the image and file sizes
+//! of ImageNet or of cameras.
 //!
-//! Each image depends only on recipe, seed and index, not on the number of threads. The steps are:
-//! choose photo and size, crop, resize, add noise, encode. The files must have realistic sizes in
-//! bytes, because most of the time to decode a JPEG is entropy decoding: with smaller files,
-//! measured rates would be too high.
+//! Each image depends only on the photos, the settings and its index, not on the number of threads.
+//! The steps are: choose photo and size, crop, resize, add noise, encode. The files must have
+//! realistic sizes in bytes, because most of the time to decode a JPEG is entropy decoding: with
+//! smaller files, measured rates would be too high.
 
 use std::f64::consts::TAU;
 use std::fs;
@@ -22,8 +23,8 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// Version of the recipe: incremented if the same settings produce other bytes, so that old data
-/// sets are not reused.
+/// Version of the recipe. Must be incremented whenever a change of this module changes the images
+/// of the same settings, so that old data sets are not reused.
 const RECIPE_VERSION: u64 = 1;
 
 /// Sizes of the pictures.
@@ -35,7 +36,7 @@ pub(crate) enum Shape {
     Photographs,
 }
 
-/// Settings of the user.
+/// Settings that determine a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) shape: Shape,
@@ -155,7 +156,7 @@ impl Photograph {
     }
 }
 
-/// The inputs from which all images are made.
+/// The settings, photos and noise from which all images are made.
 pub(crate) struct Recipe {
     settings: Settings,
     photographs: Vec<Photograph>,
@@ -213,7 +214,8 @@ impl Recipe {
         Ok(())
     }
 
-    /// The path of image `index`; consecutive images belong to different classes.
+    /// The path of image `index`. With more than one class, consecutive images belong to different
+    /// classes.
     fn path(&self, index: u32) -> PathBuf {
         PathBuf::from(class_name(index % self.settings.classes)).join(format!("{index:06}.jpg"))
     }
@@ -260,8 +262,8 @@ fn class_name(class: u32) -> String {
     format!("class_{class:02}")
 }
 
-/// The standard deviation of the noise, in units of 1/14 of a pixel level. Each image draws it
-/// uniformly from this range.
+/// The range of the noise strength, from which each image draws a uniform random value. The
+/// standard deviation of the noise is about strength / 16 pixel levels.
 const GRAIN_STRENGTH: (f64, f64) = (38.0, 82.0);
 
 /// A table of approximately normal noise (sums of four uniform numbers), from which rows are
@@ -277,7 +279,7 @@ fn grain_table(seed: u64) -> Vec<i8> {
         .collect()
 }
 
-/// Widths and heights of ImageNet: most have a longer side of 500, some are small or large.
+/// A random image size as in ImageNet: the longer side is often 500 pixels, sometimes 120 to 1,200.
 fn random_size(random: &mut Random) -> (u16, u16) {
     let (longer, shorter) = if random.chance(0.65) {
         let shorter = [375.0, 375.0, 375.0, 333.0, 333.0, 334.0, 400.0, 500.0];
@@ -290,7 +292,7 @@ fn random_size(random: &mut Random) -> (u16, u16) {
     if random.chance(0.24) { (shorter, longer) } else { (longer, shorter) }
 }
 
-/// 2 to 12 megapixels, 4:3 or 3:2, some of them in portrait orientation.
+/// A random image size of 2 to 12 megapixels: 4:3 or 3:2, in landscape or portrait orientation.
 fn random_photograph_size(random: &mut Random) -> (u16, u16) {
     let pixels = random.between(2e6, 12e6);
     let aspect: f64 = if random.chance(0.5) { 4.0 / 3.0 } else { 3.0 / 2.0 };

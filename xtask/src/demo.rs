@@ -8,9 +8,9 @@ use crate::tools::{Output, Workspace, cargo, command};
 
 /// Create a data set of JPEGs, load it as training batches, and report the speed.
 ///
-/// The data set consists of random crops of the photographs in assets/photos, with the image and
-/// file sizes of ImageNet. The data set is kept in target/demo and reused for the same settings.
-/// Then the command builds `spdl` in release mode and runs `spdl bench`; the report is
+/// The data set consists of random crops of the photographs in assets/photos; image and file sizes
+/// are similar to those of ImageNet. The data set is kept in target/demo and reused for the same
+/// settings. Then the command builds `spdl` in release mode and runs `spdl bench`; the report is
 /// target/demo/report.html.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

@@ -19,13 +19,14 @@ use crate::wheel;
 /// Run the tests that need a CUDA device, and measure copies, decoders, kernels and training on it.
 ///
 /// Without a device, the command prints `SKIPPED: no GPU` with the reason; with SPDL_REQUIRE_GPU=1
-/// it fails instead. If there is a device, the command packs all programs and files into the folder
-/// target/gpu and starts the program `run` in it. The total time is divided among the tests and
-/// measurements. Each result is written immediately to results/results.jsonl; a table of all
-/// results is shown at the end.
+/// it fails instead. If there is a device, the command writes all programs and files into the
+/// folder target/gpu and starts the program `run` of that folder. The total time is divided among
+/// the tests and measurements. Each result is written immediately to results.jsonl in the folder
+/// for results; a table of all results is shown at the end.
 ///
-/// With --pack, the command only writes the folder, which can be copied to another machine. That
-/// machine needs a CUDA driver, and PyTorch for comparisons, but neither cargo nor a network.
+/// With --pack, the command only writes the programs and files to a folder, which can be copied to
+/// another machine. That machine needs a CUDA driver, and PyTorch for comparisons, but neither
+/// cargo nor a network.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask gpu
@@ -63,7 +64,7 @@ const MOST_BYTES: u64 = 64 << 20;
 /// NVIDIA's library that the pack includes, because machines with PyTorch rarely have it.
 const NVJPEG: &str = "nvidia-nvjpeg>=13,<14";
 
-/// The number of images to decode, about 100 KB each.
+/// The images to decode; their files have about 100 KB each.
 const IMAGES: Settings = Settings { shape: Shape::Imagenet, images: 64, classes: 8, seed: 0 };
 
 pub(crate) fn run(workspace: &Workspace, arguments: &GpuArguments) -> Result<ExitCode> {
@@ -99,7 +100,7 @@ fn words(arguments: &GpuArguments) -> Vec<OsString> {
     given.flatten().chain(tiny.then(|| "--tiny".into())).collect()
 }
 
-/// Why this machine has no CUDA device, as far as the reason is known without calling the driver.
+/// The reason why this machine has no CUDA device; `None` if only the driver can answer.
 fn no_device(devices: &Path, driver: Option<OsString>) -> Option<String> {
     // Device files of the drivers for Linux and for WSL.
     let files = ["nvidiactl", "dxg"];
@@ -210,8 +211,8 @@ fn executable(messages: &str) -> Option<PathBuf> {
     made.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }
 
-/// Copies a program without its symbols and line tables; panic messages contain file and line
-/// without them.
+/// Copies a program, and removes its symbols and line tables if `strip` is installed. Panic
+/// messages still contain file and line.
 fn copy_program(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to)
         .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;

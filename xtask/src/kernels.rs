@@ -27,10 +27,11 @@ pub(crate) struct KernelsArguments {
     check: bool,
 }
 
-/// The oldest version of NVRTC that supports all architectures. Drivers from version 525 on run the
-/// machine code of any CUDA 12, and compile PTX of the same or an older CUDA version.
+/// The oldest version of NVRTC that supports all architectures. Drivers of version 525 or newer run
+/// the machine code of any CUDA 12, and compile PTX of their own or an older CUDA version.
 const NVRTC: &str = "nvidia-cuda-nvrtc-cu12==12.8.93";
-/// Architectures with machine code, and one with PTX for newer devices.
+/// Architectures to compile machine code for (`sm_`), and one to compile PTX for (`compute_`),
+/// which newer devices need.
 const ARCHITECTURES: [&str; 5] = ["sm_75", "sm_80", "sm_90", "sm_100", "compute_75"];
 const SOURCES: &str = "spdl-cuda/kernels";
 const BUILT: &str = "spdl-cuda/kernels/built";
@@ -81,11 +82,15 @@ pub(crate) fn run(workspace: &Workspace, arguments: &KernelsArguments) -> Result
     Ok(())
 }
 
-/// The report: one line with a hash of the source, one with the version of the compiler, then one
-/// line per kernel and architecture.
+/// The report, as tab-separated values.
+///
+/// The first line contains a hash of the sources, the second line the version of the compiler, and
+/// the third line the names of the columns. Each further line describes one kernel for one
+/// architecture.
 ///
 /// # Errors
-/// If a kernel spills registers.
+/// If a kernel spills registers, or if the compiler log of a machine-code architecture lists no
+/// kernels.
 fn report(nvrtc: &Value, hash: &str) -> Result<String> {
     let mut report = format!("source\t{hash}\nnvrtc\t{}\n", nvrtc["nvrtc"].as_str().unwrap_or("?"));
     report.push_str("architecture\tkernel\tregisters\tshared bytes\tspilled bytes\n");
@@ -159,7 +164,7 @@ fn files(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A message, if the compiled kernels were built from other sources than the current ones.
+/// An error message if the sources have changed since the kernels were compiled.
 pub(crate) fn stale(root: &Path) -> Result<Option<String>> {
     let hash = hash_of_sources(&root.join(SOURCES))?;
     let report = fs::read_to_string(root.join(BUILT).join(REPORT)).unwrap_or_default();
@@ -168,7 +173,7 @@ pub(crate) fn stale(root: &Path) -> Result<Option<String>> {
     Ok((!is_fresh).then(sentence))
 }
 
-/// A hash (FNV-1a) of the inputs and the arguments of the compiler.
+/// A hash (FNV-1a) of the compiler's package version, the architectures and the source files.
 fn hash_of_sources(folder: &Path) -> Result<String> {
     let is_compiled = |name: &str| {
         let path = PathBuf::from(name);

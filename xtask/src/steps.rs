@@ -47,7 +47,7 @@ pub(crate) fn choose<'a>(steps: &'a [Step], only: &[String]) -> Result<Vec<&'a S
     Ok(steps.iter().filter(chosen).collect())
 }
 
-/// Sum of the results of all steps so far.
+/// Results and times of all steps so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     sum: Counts,
@@ -60,12 +60,13 @@ pub(crate) struct Tally {
 struct StepTime {
     name: &'static str,
     wall: Duration,
-    /// User and system time of all child processes, in seconds.
+    /// User and system time of the step's child processes.
     cpu: Duration,
 }
 
 impl Tally {
-    /// Runs a step, kills it after `limit`, and writes its log to `target/xtask-logs/LOG.log`.
+    /// Runs a step, and writes its log to `target/xtask-logs/LOG.log`. Kills the commands of the
+    /// step after `limit`.
     pub(crate) fn run(
         &mut self,
         workspace: &Workspace,
@@ -94,8 +95,8 @@ impl Tally {
         self.sum.failed > 0
     }
 
-    /// Prints a time table, the reasons of skipped tests, the failures and the total; returns the
-    /// exit code.
+    /// Prints the times of the steps (if there are several), the reasons of skipped tests, the
+    /// failures and the total; returns the exit code.
     pub(crate) fn conclude(&self) -> ExitCode {
         println!();
         if self.times.len() > 1 {
@@ -114,8 +115,8 @@ impl Tally {
     }
 }
 
-/// A table: wall time and CPU time in seconds, and share of the total wall time, of each step;
-/// slowest first.
+/// A table of the steps, slowest first: wall time and CPU time in seconds, and share of the total
+/// wall time. The last row is the total.
 fn time_table(times: &[StepTime]) -> String {
     let mut sorted: Vec<&StepTime> = times.iter().collect();
     sorted.sort_by_key(|step| std::cmp::Reverse(step.wall));
@@ -322,7 +323,7 @@ impl Counts {
     }
 }
 
-/// `3 passed, 1 skipped` as `(3, "passed")`, `(1, "skipped")`.
+/// Parses text such as `3 passed, 1 skipped` to `(3, "passed")`, `(1, "skipped")`.
 fn numbered_words(text: &str, separator: char) -> impl Iterator<Item = (u64, &str)> {
     text.split(separator).filter_map(|part| {
         let (number, word) = part.trim().split_once(' ')?;

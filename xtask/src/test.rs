@@ -17,7 +17,8 @@ use crate::tools::{Output, Workspace, cargo, cargo_tool, command, require_progra
 use crate::venv::Venv;
 use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
 
-/// Run all checks: format, lints, tests, docs, features, models, the Python wheel, licences.
+/// Run the checks that every change must pass: format, lints, tests, docs, features, models, the
+/// Python wheel, licences.
 ///
 /// A failed step does not stop the later steps. The output of each step is kept in
 /// target/xtask-logs; if the step fails, the end of that log is printed. A test that cannot run on
@@ -74,7 +75,7 @@ const STEPS: [Step; 17] = [
 /// Time limit of a step, far above its usual duration.
 const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Minimum number of loom models that must run.
+/// Minimum number of loom tests that must run.
 const LOOM_MODELS: u64 = 35;
 
 pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode> {
@@ -89,7 +90,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> Result<Ex
     Ok(tally.conclude())
 }
 
-/// The feature `turbojpeg` builds libjpeg-turbo with its assembler code.
+/// Installs CMake and NASM: the feature `turbojpeg` builds libjpeg-turbo with its assembler code.
 fn programs(_: &Workspace, output: &mut Output) -> Result<Counts> {
     require_programs(output, "libjpeg-turbo (feature `turbojpeg`)", &["cmake", "nasm"])?;
     Ok(Counts::one_passed())
@@ -144,7 +145,8 @@ fn manifest_warning(text: &str) -> Option<&str> {
 /// tests it.
 const PYTHON_CRATE: &str = "spdl-python";
 
-/// Examples that the step `test` runs. The step `clippy` only compiles the other examples.
+/// Examples that are run by the tests of the step `test`. The step `clippy` only compiles the other
+/// examples.
 const EXAMPLES: [&str; 3] = ["batches", "corpus_worker", "gpu"];
 
 fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -158,7 +160,8 @@ fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Runs tests with default features, for each crate that has features beyond its default features.
+/// Runs the tests that depend on features with default features, for each crate that has features
+/// beyond its default features.
 pub(crate) fn test_default(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let packages = feature_checks::packages_with_optional_features(workspace);
     let packages = packages.into_iter().filter(|name| *name != PYTHON_CRATE);
@@ -178,7 +181,7 @@ pub(crate) fn test_default(workspace: &Workspace, output: &mut Output) -> Result
     Ok(counts)
 }
 
-/// Tests an example of a third-party crate, outside of the workspace.
+/// The folder of an example of a third-party crate, which is not a member of the workspace.
 const EXAMPLE: &str = "examples/acme-fetcher";
 
 fn example(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -213,7 +216,7 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     model_tests(workspace, output, "shuttle", 1, |cargo| cargo)
 }
 
-/// Runs the two halves of the test files concurrently, because many tests only wait.
+/// Splits the test files into halves and runs both concurrently, because many tests mostly wait.
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let venv = wheel::install_for_tests(workspace, output)?;
     let files = test_files(workspace)?;

@@ -122,7 +122,7 @@ impl Output {
         }
     }
 
-    /// Runs a command and fails unless it succeeds.
+    /// Runs a command; fails if the command fails.
     pub(crate) fn run(&mut self, command: &mut Command) -> Result<()> {
         let status = self.status(command)?;
         ensure!(status.success(), "`{}` failed: {status}", describe(command));

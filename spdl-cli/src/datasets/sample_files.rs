@@ -90,7 +90,7 @@ impl SampleReader {
         self
     }
 
-    /// Reads only image, label and these fields.
+    /// Reads only these fields besides image and label; `None` for all fields.
     pub(crate) fn with_others(mut self, others: Option<&[String]>) -> Self {
         self.others = others.map(<[_]>::to_vec);
         self
@@ -106,8 +106,9 @@ impl SampleReader {
     /// Reads a sample.
     ///
     /// # Errors
-    /// Errors of [`FetchRecord`]; `NotFound` if the label field is missing; `InvalidArgument` if the value of
-    /// a given label field is neither an integer nor a class.
+    /// Errors of [`FetchRecord`]; `NotFound` if the given label field is missing; `InvalidArgument`
+    /// if its value is neither an integer nor a class, or if the image field does not hold bytes;
+    /// `Unsupported` if a value cannot be stored as a file.
     pub(crate) async fn read(&self, record: StoredRecord, cx: &AsyncContext) -> Result<Sample> {
         let (image, label) = self.labeled.fields_of(&record);
         if self.has_label_field && label.is_none() {

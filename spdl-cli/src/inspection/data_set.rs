@@ -92,7 +92,7 @@ impl DataSet {
         }
     }
 
-    /// The name of an archive by its number. Unlisted archives have the highest numbers.
+    /// The name of the archive with this index. Unlisted archives have the highest indices.
     pub(crate) fn archive_name(&self, number: usize) -> Option<&str> {
         let DataSet::Archives { archives, unlisted, .. } = self else { return None };
         archives.iter().chain(unlisted).nth(number).map(|archive| &*archive.name)

@@ -8,7 +8,7 @@ use crate::ui::format::printable;
 /// A corrupt, missing or unreadable part of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Defect {
-    /// The number of the archive with the defect; 0 for data sets without archives.
+    /// The index of the archive with the defect, counted from 0; 0 for data sets without archives.
     pub(crate) archive: usize,
     /// The name of the member; `None` for defects of the archive itself.
     pub(crate) name: Option<Key>,

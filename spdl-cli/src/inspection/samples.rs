@@ -49,7 +49,7 @@ impl Samples {
         self.opened.set.samples.item(number)
     }
 
-    /// The file or object that contains the sample and others; `None` if each sample is a file.
+    /// The file or object that contains this and other samples; `None` if each sample is a file.
     pub(crate) fn shard_of<'a>(&self, record: &'a StoredRecord) -> Option<&'a Key> {
         if self.are_files() {
             return None;

@@ -167,13 +167,13 @@ impl Scan {
         }));
     }
 
-    /// The expected name and checksum of the next member.
+    /// The name and checksum of the next member according to the checksum file.
     fn expected_member(&self) -> Option<(Key, u128)> {
         let sum = self.sums.as_ref()?.as_slice().get(self.members)?;
         Some((sum.name.clone(), sum.xxh3_128))
     }
 
-    /// Reads up to the next member.
+    /// Reads the next entry of the archive, and queues the items that result from it.
     fn step(&mut self) {
         let Some(stream) = &mut self.stream else { return };
         let entry = match stream.next_entry() {

@@ -26,7 +26,7 @@ pub(crate) struct ArchiveEnd {
     pub(crate) was_read: bool,
     /// Whether the checksum of the whole archive is wrong.
     pub(crate) wrong_sum: bool,
-    /// Whether a manifest has its size and checksum.
+    /// Whether a manifest lists the size and checksum of the archive.
     pub(crate) by_manifest: bool,
     /// Whether the archive has no checksum file, and no manifest requires a checksum file.
     pub(crate) sums_missing: bool,
@@ -41,7 +41,7 @@ pub(crate) struct ArchiveEnd {
 /// A member of an archive, or a field of a sample, with its data.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// The number of the archive; 0 for data sets without archives.
+    /// The index of the archive, counted from 0; 0 for data sets without archives.
     pub(crate) archive: usize,
     /// The name of the field.
     pub(crate) field: String,

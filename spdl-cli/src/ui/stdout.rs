@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Write};
 
 use super::failure::Failure;
 
-/// Writes to standard output; a closed pipe is no error.
+/// Writes to standard output; a closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     check(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))

@@ -18,12 +18,12 @@ pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     program: PathBuf,
     arguments: Vec<String>,
-    /// The versions of its packages; empty for our programs.
+    /// The versions of the loader's packages; empty for our programs.
     pub(crate) versions: String,
     /// Whether the rate is the median of all epochs except the first one.
     warm: bool,
     pub(crate) runs: Vec<Run>,
-    /// The JSON object that it printed in each run.
+    /// The JSON object that the program printed in each run.
     pub(crate) reports: Vec<Value>,
 }
 
@@ -65,8 +65,10 @@ impl Contestant {
         median(self.of(Run::samples_per_s))
     }
 
-    /// The median ratio of its rate to the rate of another loader in the same round, so that a slow
-    /// period of the machine affects both.
+    /// The median ratio of this loader's rate to the rate of another loader.
+    ///
+    /// Each ratio compares two runs of the same round, so that a slow period of the machine affects
+    /// both.
     pub(crate) fn ratio_to(&self, other: &Contestant) -> f64 {
         let pairs = self.runs.iter().zip(&other.runs);
         median(pairs.map(|(own, other)| own.samples_per_s() / other.samples_per_s()).collect())
@@ -75,8 +77,12 @@ impl Contestant {
 
 /// Runs all loaders once to warm up, then `repeats` times, interleaved.
 ///
-/// Loaders that fail the warm-up are removed, and the reason is printed. Our loader is the first;
-/// if it fails, this function fails.
+/// The first loader must be ours. Any other loader that fails the warm-up is removed, and the
+/// reason is printed.
+///
+/// # Errors
+/// If our loader fails, if another loader fails after the warm-up, or if the loaders deliver
+/// different numbers of samples.
 pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Result<()> {
     let mut at = 0;
     while at < contestants.len() {
@@ -203,7 +209,7 @@ impl CpuTicks {
         CpuTicks::read(&stat, &own)
     }
 
-    /// Reads `/proc/stat` and `stat` of this process; see proc(5).
+    /// Parses the contents of `/proc/stat` and of `/proc/self/stat`; see proc(5).
     fn read(stat: &str, own: &str) -> Self {
         // The columns are user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
         // The last two are already included in user and nice.

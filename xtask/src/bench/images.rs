@@ -1,4 +1,5 @@
-//! `cargo xtask bench images`: loads JPEG files as batches, and compares with usual Python loaders.
+//! `cargo xtask bench images`: measures how fast JPEG files are loaded as batches, by our loader
+//! and by common Python loaders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,16 +15,16 @@ use crate::dataset::{self, Settings, Shape};
 use crate::demo::{Mode, build_spdl};
 use crate::tools::Workspace;
 
-/// Load JPEG files as batches of 32 x 224 x 224 x 3 unsigned bytes, and compare with usual Python
-/// loaders.
+/// Measure how fast our loader and common Python loaders load JPEG files as batches of 32 x 224 x
+/// 224 x 3 unsigned bytes.
 ///
 /// Each of the other loaders (peers) does the same work on the same files, with two exceptions that
 /// the table marks: libjpeg-turbo only decodes (whole files in memory), and tf.data without
-/// antialiasing gives other pixels. Peers are installed into separate environments below target/; a
+/// antialiasing delivers different pixels. Peers are installed into environments below target/; a
 /// peer that cannot be installed or run is listed with the reason. Each loader runs once to warm
 /// up; then the runs are interleaved (A B C A B C), and medians are shown. The time of a peer
-/// includes the start of its workers, but no imports. Memory is the peak of the proportional set
-/// size (PSS) of its processes, sampled every 100 ms.
+/// includes the start of its workers, but no imports. The memory of a loader is the peak of the
+/// proportional set size (PSS) of its processes, sampled every 100 ms.
 ///
 /// The command writes a table, a plot and the time of each decoding step to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -58,7 +59,7 @@ pub(crate) struct Images {
     /// in our measurements]
     #[arg(long)]
     workers: Option<usize>,
-    /// Other loaders to compare with [default: libjpeg-turbo,pillow,simplejpeg]
+    /// Other loaders to measure [default: libjpeg-turbo,pillow,simplejpeg]
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_enum)]
     peers: Vec<Peer>,
     /// Compare with all loaders that --peers accepts

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: compares our speed with other loaders, in interleaved runs.
+//! `cargo xtask bench`: compares the speed of our loaders with other loaders, in interleaved runs.
 
 mod contest;
 mod images;

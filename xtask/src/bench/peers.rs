@@ -1,4 +1,4 @@
-//! The loaders to compare with: their requirements and their installation below target/.
+//! The third-party loaders (peers): their packages, and their installation below target/.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use super::contest::Contestant;
 use crate::tools::{Output, Workspace, command, install_packages};
 use crate::venv::Venv;
 
-/// A peer: a third-party loader to compare with.
+/// A third-party loader that is measured for comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Peer {
     /// libjpeg-turbo alone: decodes whole files in memory, without resizing or batching
@@ -21,17 +21,17 @@ pub(crate) enum Peer {
     Simplejpeg,
     /// Like simplejpeg, but libjpeg-turbo decodes at a reduced size
     SimplejpegScaled,
-    /// Pillow in torch's DataLoader
+    /// Pillow in PyTorch's DataLoader
     TorchPillow,
-    /// torchvision's decode_jpeg and transforms in torch's DataLoader
+    /// torchvision's decode_jpeg and transforms in PyTorch's DataLoader
     Torchvision,
     /// tf.data with decode_and_crop_jpeg and an antialiasing resize
     Tensorflow,
-    /// tf.data without antialiasing: less work, and different pixels
+    /// tf.data without antialiasing, which is less work and results in different pixels
     TensorflowAliased,
     /// The original SPDL (Python and C++), one image per stage call, as in its documentation
     Spdl,
-    /// NVIDIA's DALI on the CPU
+    /// NVIDIA DALI, on the CPU
     Dali,
 }
 
@@ -70,8 +70,8 @@ impl Peer {
         }
     }
 
-    /// The environment of the peer below target/. Large peers have separate environments, because
-    /// versions conflict.
+    /// The name of the peer's environment below target/, and its packages. Large peers have
+    /// separate environments, because the versions of their packages conflict.
     fn environment(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Peer::LibjpegTurbo | Peer::Pillow | Peer::Simplejpeg | Peer::SimplejpegScaled => {
@@ -103,7 +103,9 @@ pub(crate) struct PeerTask<'a> {
     pub(crate) torch_python: Option<&'a Path>,
 }
 
-/// Installs the peers and returns them; prints why the others cannot be installed.
+/// Installs the chosen peers and returns those that are installed.
+///
+/// For each other chosen peer, prints the reason. Fails if no peer is installed.
 pub(crate) fn prepare(
     workspace: &Workspace,
     chosen: &[Peer],

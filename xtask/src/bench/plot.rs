@@ -20,13 +20,13 @@ const STEP: f64 = 30.0;
 const BAR: f64 = 20.0;
 const BOTTOM: f64 = 44.0;
 
-/// Horizontal bars that start at zero, longest first, each with a line for the range of the runs.
+/// Draws horizontal bars that start at zero, longest first; a line shows the range of the runs.
 pub(crate) fn bars(title: &str, unit: &str, mut bars: Vec<Bar>) -> String {
     bars.sort_by(|a, b| b.value.total_cmp(&a.value));
     bars_in_order(title, unit, &bars, 0)
 }
 
-/// Horizontal bars that start at zero, in the given order, with values of `decimals` decimals.
+/// Like [`bars`], but in the given order; values are printed with `decimals` decimal places.
 pub(crate) fn bars_in_order(title: &str, unit: &str, bars: &[Bar], decimals: usize) -> String {
     let longest = bars.iter().map(|bar| bar.range.1.max(bar.value)).fold(0.0, f64::max);
     let tick = tick(longest);
@@ -84,7 +84,7 @@ pub(crate) fn bars_in_order(title: &str, unit: &str, bars: &[Bar], decimals: usi
     svg
 }
 
-/// The distance of the axis labels: 1, 2 or 5 times a power of ten, for four to ten labels.
+/// The distance between axis labels: 1, 2 or 5 times a power of ten, for three to six labels.
 fn tick(longest: f64) -> f64 {
     let rough = (longest / 5.0).max(f64::MIN_POSITIVE);
     let power = 10f64.powf(rough.log10().floor());

@@ -8,17 +8,18 @@ use super::peers::Peer;
 use super::shares::medians;
 use crate::demo::Mode;
 
-/// Minimum ratio of rates.
+/// Minimum ratio of our rate to the rate of another loader.
 struct Faster {
     than: &'static str,
     times: f64,
 }
 
-/// Maximum ratio of CPU times.
+/// Maximum ratio of our CPU time to the CPU time of upstream SPDL.
 const MOST_CPU_OF_SPDL: f64 = 0.6;
 /// Maximum memory in bytes.
 const MOST_MEMORY: f64 = 100e6;
-/// Minimum speed-up of the training crop over decoding whole images, due to partial decoding.
+/// Minimum ratio of the rate of the training crop, which decodes images in part, to the rate of an
+/// evaluation crop of completely decoded images.
 const LEAST_GAIN_OF_PARTIAL: f64 = 1.2;
 
 fn ratios(photos: bool, mode: Mode) -> Vec<Faster> {
@@ -37,8 +38,10 @@ fn ratios(photos: bool, mode: Mode) -> Vec<Faster> {
     peers.into_iter().map(|(peer, times)| Faster { than: peer.name(), times }).collect()
 }
 
-/// Prints each promise with the measured figure; returns the number of promises that were not
-/// measured. The first loader is ours.
+/// Prints each measured promise with its figure, then the promises that were not measured; returns
+/// the number of the latter.
+///
+/// The first loader must be ours. Fails if a measured promise was missed.
 pub(super) fn check(
     photos: bool,
     mode: Mode,

@@ -1,5 +1,5 @@
-//! `cargo xtask bench python`: compares the Python package with our program, torch's DataLoader and
-//! upstream.
+//! `cargo xtask bench python`: compares the Python package with `spdl bench`, PyTorch's DataLoader
+//! and upstream.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use crate::demo::build_spdl;
 use crate::tools::{Output, Workspace};
 use crate::wheel;
 
-/// Compare `spdl_rs` with our program, torchvision in torch's DataLoader, and upstream (the
+/// Compare `spdl_rs` with `spdl bench`, torchvision in PyTorch's DataLoader, and upstream (the
 /// original SPDL).
 ///
 /// There are three measurements: the rate of `ImageLoader`; the time per item of a pipeline of
-/// Python functions; and how much a loader slows down a training loop that holds the GIL. Each
-/// program runs once to warm up; then the runs are interleaved (A B C A B C).
+/// Python functions; and how much a loader slows down a training loop that holds the GIL for half
+/// of its time. Each program runs once to warm up; then the runs are interleaved (A B C A B C).
 ///
 /// The command writes tables and a plot to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -60,21 +60,21 @@ const BESIDE_LOADER: &str = "training loop with an ImageLoader";
 const BESIDE_PROCESS: &str = "training loop with spdl bench in another process";
 const ALONE: &str = "training loop alone";
 
-/// Worker processes of torch's DataLoader.
+/// Number of worker processes of PyTorch's DataLoader, and concurrency of upstream's decoding.
 const WORKERS: usize = 2;
 /// Minimum ratios of rates.
 const OF_PROGRAM: f64 = 0.95;
 const OF_TORCHVISION: f64 = 1.5;
 const OF_UPSTREAM: f64 = 2.5;
-/// Maximum ratio of our memory to the memory of torch's DataLoader.
+/// Maximum ratio of our memory to the memory of PyTorch's DataLoader.
 const OF_TORCH_MEMORY: f64 = 0.2;
-/// Maximum time from the start of a program to the first batch, in milliseconds.
+/// Maximum time from the first import of a program to its first batch, in milliseconds.
 const FIRST_BATCH_MS: f64 = 300.0;
 /// Maximum time per item and per stage, in microseconds.
 const ITEM_US: f64 = 5.0;
 const STAGES: f64 = 3.0;
-/// Minimum speed of the training loop, relative to a training loop with a loader in another
-/// process.
+/// Minimum ratio of the speed of a training loop with a loader in its process to the speed of a
+/// training loop with a loader in another process.
 const OF_TRAINER: f64 = 0.97;
 
 pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {

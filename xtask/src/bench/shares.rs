@@ -29,8 +29,8 @@ pub(super) fn measure(workspace: &Workspace, data: &Path) -> Option<String> {
     }
 }
 
-/// Cases of `decode_speed`, each with the work that it adds to the previous one. All decode the
-/// whole image.
+/// Cases of `decode_speed`, each with the name of the work that it adds to the previous case. All
+/// cases decode the whole image.
 type Steps = [(&'static str, &'static str); 3];
 
 const ENTROPY: &str = "entropy, skipped";
@@ -45,7 +45,8 @@ const TO_BATCH: Steps = [
     ("fill eval, whole", "crop, resize, colour, writing"),
 ];
 
-/// Names and medians of lines such as `planes, region   123.4   120.1`: name, median and minimum in µs.
+/// The names and medians in lines such as `planes, region   123.4   120.1`, which consist of a
+/// name, a median and a minimum in µs.
 pub(super) fn medians(text: &str) -> Vec<(String, f64)> {
     let mut figures = Vec::new();
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! `cargo xtask bench store`: compares a store with latency with local files.
+//! `cargo xtask bench store`: compares loading from a store with latency and from local files.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -15,14 +15,15 @@ use super::{plot, table};
 use crate::dataset::{self, Settings, Shape};
 use crate::tools::{Output, Workspace, cargo, command};
 
-/// Load images as batches from a store with latency, and compare with local files.
+/// Compare the speed of loading images as batches from a store with latency and from local files.
 ///
 /// `spdl bench` reads the same files from three sources: a folder; an S3 server on loopback with
-/// delayed responses; and a second such server that never responds to 1 % of the requests. The
-/// number of requests in flight is adjusted automatically. `spdl bench` decodes on all CPUs but
-/// one; the servers, which are separate processes, and the network use the remaining CPU. Each
-/// source is read once to warm up; then the runs are interleaved (A B C A B C). The first epoch
-/// determines the number of requests in flight; the result is the median of the other epochs.
+/// delayed responses; and a second such server, which never responds to 1 % of the requests.
+/// `spdl bench` chooses the number of requests in flight. If the machine has more than one CPU,
+/// `spdl bench` decodes on all CPUs but one; the network thread and the servers, which are separate
+/// processes, use the remaining CPU. Each source is read once to warm up; then the runs are
+/// interleaved (A B C A B C). The in-flight window grows in the first epoch; the result is the
+/// median of the other epochs.
 ///
 /// The command writes a table and a plot to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -54,12 +55,12 @@ const LOSSY: &str = "a store that loses 1 % of the requests";
 const BUCKET: &str = "bucket";
 const LOST: f64 = 0.01;
 
-/// Minimum ratios: store to local files, and lossy store to store.
+/// Minimum ratios of rates: store to local files, and store with lost requests to store without.
 const OF_LOCAL: f64 = 0.95;
 const OF_CLEAN: f64 = 0.95;
-/// Maximum ratio of p99 to the median time of a read.
+/// The ratio of the p99 to the median time of a read must be below this limit.
 const P99_TO_P50: f64 = 3.0;
-/// Maximum number of additional requests, relative to the number of reads.
+/// Maximum ratio of additional requests to reads.
 const MORE_REQUESTS: f64 = 0.05;
 
 pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
@@ -132,7 +133,7 @@ fn allowed_cpus() -> Vec<usize> {
     numbers(allowed.unwrap_or_default())
 }
 
-/// The numbers of a list such as `0-3,8`.
+/// Parses a list of CPUs such as `0-3,8`.
 fn numbers(list: &str) -> Vec<usize> {
     let ranges = list.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -156,7 +157,7 @@ struct Served {
 }
 
 impl Served {
-    /// Additional requests relative to the number of reads; listings count as additional.
+    /// The ratio of additional requests to reads; requests that list objects count as additional.
     fn more_than(&self, reads: u64) -> f64 {
         self.requests as f64 / reads as f64 - 1.0
     }
@@ -227,7 +228,7 @@ impl Drop for Server {
     }
 }
 
-/// Durations of reads: medians over the runs.
+/// Durations and in-flight window of reads: medians over the runs.
 #[derive(Clone, Copy)]
 struct Reads {
     p50_ms: f64,
@@ -265,8 +266,8 @@ fn reads_table(contestants: &[Contestant]) -> String {
     text
 }
 
-/// Promised and measured figures, and whether each promise is kept. The last two arguments are the
-/// numbers of additional requests relative to the number of reads.
+/// Promised and measured figures, and whether each promise is kept. The last two arguments are
+/// ratios of additional requests to reads.
 fn verdicts(contestants: &[Contestant], clean_more: f64, lossy_more: f64) -> Vec<(bool, String)> {
     let [local, store, lossy] = contestants else { return Vec::new() };
     let said = |kept: bool, line: String| {

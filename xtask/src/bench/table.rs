@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::contest::{Contestant, Run, median};
 use super::plot::Bar;
 
-/// A Markdown table of medians, with rates in `unit`. The first row is our loader.
+/// A Markdown table of medians, with rates in `unit`. The last column compares with the first row.
 pub(super) fn of_medians(contestants: &[Contestant], unit: &str) -> String {
     let width = contestants.iter().map(|contestant| contestant.name.len()).max().unwrap_or(0);
     let digits = unit.len();
@@ -40,7 +40,7 @@ pub(super) fn of_medians(contestants: &[Contestant], unit: &str) -> String {
     text
 }
 
-/// At least two decimals and two significant digits.
+/// Formats a value with two decimal places; with four if it is below 0.1.
 fn significant(value: f64) -> String {
     if value < 0.1 { format!("{value:.4}") } else { format!("{value:.2}") }
 }

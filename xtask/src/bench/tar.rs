@@ -1,5 +1,5 @@
-//! `cargo xtask bench tar`: reads tar shards without decoding; compares with webdataset and
-//! upstream.
+//! `cargo xtask bench tar`: measures readers of tar shards, without decoding: ours, webdataset and
+//! upstream's.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,12 +17,13 @@ use crate::venv::Venv;
 /// Read the samples of tar shards without decoding, and compare with webdataset and upstream's
 /// `iter_tarfile`.
 ///
-/// All readers read the same shards from the page cache, each in one process. Each reader runs once
-/// to warm up; then the runs are interleaved (A B C A B C), and medians are shown. Our readers are:
-/// a pipeline over a `WebDataset`, which can read samples in any order and decodes fields; and
-/// `TarStream` and `TarSlice`, which read sequentially like `iter_tarfile`, on one thread and on
-/// all CPUs. The other readers (peers) are installed below target/; a peer that cannot be installed
-/// is listed with the reason.
+/// All readers read the same shards from the page cache. Each reader is one process, except
+/// PyTorch's DataLoader (--torch), which has two worker processes. Each reader runs once to warm
+/// up; then the runs are interleaved (A B C A B C), and medians are shown. Our readers are: a
+/// pipeline over a `WebDataset`, which can read samples in any order and decodes fields;
+/// `TarStream` on one thread and with one thread per CPU; and `TarSlice` with one thread per CPU.
+/// `TarStream` and `TarSlice` read sequentially, like `iter_tarfile`. The other readers (peers) are
+/// installed below target/; a peer that cannot be installed is listed with the reason.
 ///
 /// The command writes tables and plots to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -58,7 +59,7 @@ const UPSTREAM: [&str; 4] = [
     "iter_tarfile of bytes, one thread per CPU",
 ];
 
-/// Minimum ratios of rates: to webdataset, and to the fastest reader of upstream.
+/// Minimum ratios of our rates to the rates of webdataset and of upstream's fastest reader.
 const TIMES_WEBDATASET: f64 = 5.0;
 const TIMES_UPSTREAM: f64 = 2.0;
 

@@ -24,8 +24,8 @@ struct Exception {
     class: Option<String>,
 }
 
-/// Number of files, of files with the same result as Pillow, and of differing files that are listed
-/// as exceptions.
+/// Numbers of all files, of files with the same result as Pillow, and of files with a different
+/// result that are listed as exceptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     all: u64,

@@ -28,10 +28,10 @@ use crate::tools::{Output, Workspace, cargo};
 /// Decode each file of a folder in child processes, with every decoder that recognizes the file.
 ///
 /// Each file is inspected and decoded: whole, in part, into planes, at reduced size, with missing
-/// rows filled if truncated, and as a training sample. By default, a child process may use 1 GiB
-/// of address space, and 10 s of CPU time per request. Integer overflow checks and debug assertions
+/// rows filled if truncated, and as a training sample. By default, a child process may use 1 GiB of
+/// address space, and 10 s of CPU time per request. Integer overflow checks and debug assertions
 /// are enabled. With --mutants, damaged copies of each recognized file are decoded too; the damage
-/// depends only on the seed.
+/// is the same for the same seed and the same files.
 ///
 /// The table counts decoded files and kinds of errors by decoder. Failures are panics, aborts,
 /// hangs, exceeded memory limits and contradicting results; a failure makes this command fail. The
@@ -181,7 +181,7 @@ struct Subject {
 struct Trial {
     subject: Subject,
     verdict: Verdict,
-    /// Path of the stored damaged copy, if decoding it failed.
+    /// Path of the stored damaged copy, if its outcome is a failure, such as a panic.
     copy: Option<PathBuf>,
 }
 
@@ -362,7 +362,8 @@ impl Results {
         self.trials.iter().filter(|trial| trial.verdict.outcome.is_failure())
     }
 
-    /// For each undamaged file, the result of the first decoder of the default registry.
+    /// For each undamaged file, the result of the first decoder of the default registry, or of
+    /// another decoder if no decoder of the default registry recognizes the file.
     fn of_files(&self) -> BTreeMap<&str, &Verdict> {
         let is_asked_for = |verdict: &Verdict| ON_REQUEST.contains(&verdict.decoder.as_str());
         let mut verdicts = BTreeMap::new();

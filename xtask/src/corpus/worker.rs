@@ -21,7 +21,7 @@ pub(crate) enum Outcome {
     Corrupt,
     Unsupported,
     LimitExceeded,
-    /// Contradicting results, or an error that reports a wrong argument of the caller.
+    /// Contradicting results, or an invalid-argument error although the arguments are valid.
     Inconsistent,
     /// A panic that was caught.
     Panic,
@@ -82,7 +82,7 @@ pub(crate) struct Verdict {
     pub(crate) message: String,
 }
 
-/// Limits of a child process.
+/// The program of the child processes, its limits, and the folder for its error output.
 #[derive(Clone, Debug)]
 pub(crate) struct Allowance {
     pub(crate) program: PathBuf,
@@ -90,7 +90,7 @@ pub(crate) struct Allowance {
     /// Time limit of one request. It limits CPU time if the system reports CPU time, so that a busy
     /// machine causes no timeouts.
     pub(crate) time: Duration,
-    /// File for the standard error of children.
+    /// Folder for the files with the standard error of the child processes.
     pub(crate) folder: PathBuf,
 }
 
@@ -117,8 +117,8 @@ impl Worker {
         Worker { allowance: allowance.clone(), errors, child: None }
     }
 
-    /// Results for `file` of the named decoders (separated by commas), or of all decoders that
-    /// recognize it if `decoders` is empty.
+    /// Decodes `file` with the decoders named in `decoders`, separated by commas. If `decoders` is
+    /// empty, uses all decoders that recognize the file.
     pub(crate) fn judge(&mut self, file: &[u8], decoders: &str) -> Result<Vec<Verdict>> {
         let verdicts = self.judge_once(file, decoders)?;
         let ended = verdicts.iter().any(|verdict| verdict.outcome.ends_process());

@@ -25,7 +25,8 @@ pub(crate) struct CheckpointSaver {
 }
 
 impl CheckpointSaver {
-    /// Saves to `path` at most once per `every` batches, in a run of `epochs` epochs.
+    /// Saves to `path`, in a run of `epochs` epochs. There are at least `every` batches between two
+    /// checkpoints, unless [`after_batch`](Self::after_batch) is called with `now`.
     pub(crate) fn new(path: &Path, every: u32, epochs: u32) -> Result<Self, Failure> {
         let signal = Arc::new(AtomicUsize::new(0));
         let second = Arc::new(AtomicBool::new(false));

@@ -97,8 +97,8 @@ impl<'a> CounterHistory<'a> {
 mod tests {
     use super::*;
 
-    /// A run of 10 s: first 100 images/s, then 300. The stage has concurrency 2; it is first half
-    /// busy, then idle.
+    /// A run of 10 s: first 100 images/s, then 300 images/s. The stage has concurrency 2; its
+    /// workers are busy for half of the time at first, and idle later.
     fn snapshots() -> Vec<Snapshot> {
         let snapshot = |tenth: u64| Snapshot {
             at: Duration::from_millis(100 * tenth),

@@ -29,8 +29,8 @@ pub(crate) enum EarlierChecksum {
     Known(Checksum),
     /// The checksum is unknown, because the earlier run had `--no-checksum`.
     Unknown,
-    /// There is no common checksum, because several ranks delivered the batches, each with its
-    /// checksum.
+    /// There is no common checksum, because several ranks delivered the batches, and each rank has
+    /// a separate checksum.
     OfRanks,
 }
 

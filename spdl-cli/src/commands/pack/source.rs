@@ -134,7 +134,8 @@ impl Dataset for PackSource {
     }
 }
 
-/// A path or URL without its last extension, and with other dots of the last part replaced.
+/// The key of a file: its path or URL without extension, URL scheme, user information and query.
+/// Other dots of the file name are replaced.
 fn key_of_file(name: &[u8]) -> Vec<u8> {
     let path = match name.windows(3).position(|part| part == b"://") {
         // Query, fragment and user information may contain secrets.
