@@ -701,7 +701,8 @@ mod tests {
         assert!(poll(&large, 90).is_pending());
         assert!(poll(&small, 20).is_pending());
         assert!(poll(&small, 20).is_pending());
-        assert_eq!(budget.state.lock().waiters.len(), 2, "a task that polls twice waits once");
+        let waiting = budget.state.lock().waiters.len();
+        assert_eq!(waiting, 2, "a task that polls twice is listed once");
         let [first, second] = held;
         drop(second);
         assert_eq!((large.count(), small.count()), (0, 1));
@@ -754,7 +755,7 @@ mod tests {
         assert!(budget.try_reserve(0, 1).unwrap().is_none());
         assert!(budget.try_reserve(1, 1).unwrap().is_none());
         let last = budget.try_reserve(2, 30).unwrap();
-        assert!(last.is_some(), "a level below the overdrawn memory is granted memory");
+        assert!(last.is_some(), "growth at level 1 does not block level 2");
         assert!(budget.try_reserve(2, 1).unwrap().is_none());
         // Shrinking reduces the overdrawn part first.
         grown.resize(70);

@@ -269,7 +269,8 @@ impl DivisionCoverage {
         let world = first.shard.unwrap_or_default().world;
         let has_done = states.iter().any(|state| !state.done.is_empty());
         if has_done && world > MOST_RANKS {
-            let message = format!("cannot compare {world} ranks: the maximum is {MOST_RANKS}");
+            let message =
+                format!("cannot compare the states of {world} ranks: the maximum is {MOST_RANKS}");
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         // If no state has a done position, the number of ranks does not matter.

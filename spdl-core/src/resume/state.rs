@@ -681,8 +681,10 @@ impl State {
             return Err(invalid(message));
         }
         if shard.world > MOST_RANKS {
-            let message =
-                format!("cannot combine {} ranks: the maximum is {MOST_RANKS}", shard.world);
+            let message = format!(
+                "cannot combine the states of {} ranks: the maximum is {MOST_RANKS}",
+                shard.world
+            );
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         let states = (0..shard.world).map(|rank| {

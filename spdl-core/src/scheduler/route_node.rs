@@ -364,7 +364,7 @@ pub(crate) fn combine_lists<U: Send + 'static>(
             let sent = routes.iter().filter(|&route| route == path).count();
             if list.len() != sent {
                 let message = format!(
-                    "path {path} returned {} items for a list of {sent}; return one for each item",
+                    "path {path} returned {} items for a list of {sent} items; return one for each",
                     list.len()
                 );
                 return Err(Error::new(ErrorKind::InvalidArgument, message));

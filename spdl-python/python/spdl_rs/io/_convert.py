@@ -74,7 +74,7 @@ def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:  # py
     as a view of `bytes`, PyTorch warns, and writing to the tensor is undefined behaviour.
 
     Raises:
-        ValueError: `buffer` is an empty array on a GPU.
+        ValueError: `buffer` is an empty GPU array, but not a `DeviceArray`.
         TypeError: `buffer` has neither interface, or PyTorch does not have its element type.
         ImportError: PyTorch is not installed.
     """

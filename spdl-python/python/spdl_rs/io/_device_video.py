@@ -341,8 +341,9 @@ def _converted(
     is_valid = buf.dtype in ("uint8", "uint16") and len(frames) == 3 and buf.size > 0
     if not is_valid or frames[1] % 3 or frames[2] % 2:
         raise ValueError(
-            "buf must be uint8 or uint16 [height * 3 / 2, width] with even width and height, or several "
-            f"such frames, not {buf.dtype} {list(buf.shape)}"
+            "buf must be a non-empty uint8 or uint16 array of shape [height * 3 / 2, width] or "
+            "[frames, height * 3 / 2, width], with even width and height, not "
+            f"{buf.dtype} {list(buf.shape)}"
         )
     decoders, stream = decoders_of_array(buf, config)
     memory, shape = decoders.nv12(
