@@ -446,7 +446,8 @@ impl OrderRecord {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let Some(total) = self.len.checked_add(len) else {
-            return Err(Error::new(ErrorKind::Corrupt, "the order record has over 2^64 samples"));
+            let message = "the order record has more than 2^64 - 1 samples";
+            return Err(Error::new(ErrorKind::Corrupt, message));
         };
         match self.runs.last_mut() {
             Some(last) if last.epoch == epoch && last.start + last.len == start => last.len += len,
