@@ -239,9 +239,9 @@ impl Report<'_> {
              ![Bar chart of the rates]({plot})\n\n\
              {table}\n\
              The machine has {cpus} CPUs ({cpu}). Each loader that is not part of this project has \
-             {workers} workers. Runs of the loaders are interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \"spread\" \
-             is (largest - smallest) / median. The time of such a loader is measured from its \
-             construction to its last batch, without imports. Memory is the peak of the sum over all \
+             {workers} workers. Runs of the loaders are interleaved: one warm-up and {repeats} \
+             measured runs each. Figures are medians; \"spread\" is (largest - smallest) / median. \
+             The time of such a loader is measured from its construction to its last batch, without imports. Memory is the peak of the sum over all \
              processes of a loader, with shared pages counted once (PSS). \"others' CPU\" is the share of \
              all CPUs that other programs used. The last column is the rate of the first row divided by the \
              rate of this row: the median over pairs of consecutive runs. \
