@@ -173,7 +173,7 @@ impl<'a> Trial<'a> {
                 let mut pixel = [0; 3];
                 let out = PixelsMut::new(&mut pixel, Size::new(1, 1))?;
                 match trial.decoder.decode_into(trial.file, &DecodeRequest::full(), out) {
-                    Ok(_) => Err(inconsistent("decodes a file that it cannot inspect")),
+                    Ok(_) => Err(inconsistent("the decoder accepts a file that it cannot inspect")),
                     Err(error) => Err(error),
                 }
             });
@@ -224,7 +224,7 @@ impl<'a> Trial<'a> {
                 }
                 if decodes && (decoded.rows_valid != size.height || pixels != whole) {
                     return Err(inconsistent(
-                        "with `OnTruncated::Partial`, the pixels of a complete file differ",
+                        "`OnTruncated::Partial` changes the pixels of a complete file",
                     ));
                 }
                 Ok(())
@@ -292,7 +292,7 @@ impl<'a> Trial<'a> {
                 return None;
             }
             Ok(Err(error)) => error,
-            Err(_) => Error::new(ErrorKind::Panicked, "panic outside the decoder"),
+            Err(_) => Error::new(ErrorKind::Panicked, "a panic occurred outside the decoder"),
         };
         let kind = error.kind();
         let mut message = error.to_string();

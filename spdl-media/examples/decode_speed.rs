@@ -70,7 +70,7 @@ fn main() -> Result<()> {
             pixels += image.size.pixels();
             files.push(encoded);
         }
-        Err(error) => println!("left out: {}: {error}", path.display()),
+        Err(error) => println!("skipped {}: {error}", path.display()),
     })?;
     if files.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, format!("no images in {folder:?}")));

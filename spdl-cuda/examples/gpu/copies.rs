@@ -58,7 +58,7 @@ pub(crate) fn measure(measurement: &Measurement) -> Outcome {
         let raw = raw_copies(measurement, &driver, bytes)?;
         best.push((bytes, raw, crate_copies(measurement, &driver, bytes)?));
         if measurement.is_over(0.9) {
-            measurement.note("not all sizes were measured: out of time");
+            measurement.note("some sizes were not measured: out of time");
             break;
         }
     }
@@ -84,7 +84,7 @@ fn bus(measurement: &Measurement, driver: &Driver) -> Outcome {
     ));
     let nodes = nodes();
     if nodes.len() < 2 {
-        measurement.unsupported("memory of each NUMA node", "the host has one node");
+        measurement.unsupported("host memory on each NUMA node", "the host has one NUMA node");
         return Ok(());
     }
     for (node, cpus) in nodes {
@@ -115,7 +115,7 @@ const ON_NODE: &str = "SPDL_GPU_ON_NODE";
 /// Measures one size in a process that is bound to the CPUs of a NUMA node, so that the memory of
 /// the process is allocated on that node.
 fn on_node(measurement: &Measurement, node: &str, cpus: &str) {
-    let case = format!("memory of NUMA {node}");
+    let case = format!("host memory on NUMA {node}");
     let Ok(program) = env::current_exe() else { return };
     let run = Command::new("taskset")
         .args(["--cpu-list", cpus])
@@ -346,7 +346,7 @@ fn promises(measurement: &Measurement, best: &[(usize, Rates, CrateRates)]) {
 pub(crate) fn cuda_memory(memory: Box<dyn DeviceMemory>) -> Result<Box<CudaMemory>, String> {
     (memory as Box<dyn std::any::Any>)
         .downcast()
-        .map_err(|_| "the memory is not of a CUDA device".to_owned())
+        .map_err(|_| "the memory does not belong to a CUDA device".to_owned())
 }
 
 pub(crate) fn message(error: spdl_core::Error) -> String {

@@ -67,12 +67,12 @@ fn lost(device: &CudaDevice) -> Result<ExitCode, String> {
     let buffer = device.host_buffer(1 << 20);
     let error = match buffer.and_then(|buffer| device.upload(buffer)) {
         Err(error) => error,
-        Ok(_) => return Err("an upload to a lost device succeeded".to_owned()),
+        Ok(_) => return Err("an upload succeeded after the kernel fault".to_owned()),
     };
     if error.is_fatal() && host && error.report().contains("restart") {
         Ok(ExitCode::SUCCESS)
     } else {
-        Err(format!("the error does not report a lost device: {}", error.report()))
+        Err(format!("no fatal error with a restart as remedy: {}", error.report()))
     }
 }
 

@@ -249,7 +249,7 @@ fn difference(measurement: &Measurement, decoder: &mut NvJpeg, images: &[Bytes])
     }
     if count == 0 {
         let reason = "no image was decoded by both";
-        measurement.unsupported("difference to the CPU decoder", reason);
+        measurement.unsupported("difference from the CPU decoder", reason);
         return Ok(());
     }
     let case = "pixels compared with the CPU decoder";
@@ -257,7 +257,7 @@ fn difference(measurement: &Measurement, decoder: &mut NvJpeg, images: &[Bytes])
     measurement.figure(case, "largest difference", f64::from(largest), "levels");
     measurement.figure(case, "mean difference", mean, "levels");
     measurement.promise(
-        "pixels of the device match the CPU decoder",
+        "pixels decoded on the device match the CPU decoder",
         mean <= MAX_MEAN_DIFFERENCE,
         &format!("{mean:.3} levels on average"),
         &format!("at most {MAX_MEAN_DIFFERENCE:.0}"),

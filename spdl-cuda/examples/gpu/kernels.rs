@@ -165,7 +165,7 @@ fn speed(measurement: &Measurement, bench: &Bench) -> Outcome {
         let moved = (count * (bytes + sample as usize)) as f64;
         let case = format!("{count} x RGB {width} x {height} to 224 x 224 {name}");
         measurement.figure(&case, "rate", count as f64 / seconds, "images/s");
-        measurement.figure(&case, "bytes read and written", moved / seconds / 1e9, "GB/s");
+        measurement.figure(&case, "read and write throughput", moved / seconds / 1e9, "GB/s");
     }
     Ok(())
 }

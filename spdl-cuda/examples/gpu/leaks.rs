@@ -92,7 +92,7 @@ fn drift(
         &format!("G9: {what}"),
         device <= MAX_DRIFT,
         &format!("{device:.1} MiB more after {done} repetitions"),
-        &format!("at most {MAX_DRIFT:.0} MiB, which the driver keeps"),
+        &format!("at most {MAX_DRIFT:.0} MiB, which the driver may keep"),
     );
     Ok(())
 }

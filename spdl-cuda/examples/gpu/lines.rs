@@ -116,7 +116,7 @@ pub(crate) fn parse(line: &str, measurement: &str) -> Result<Value, String> {
             Type::Truth => value.is_boolean(),
         });
         if !fits {
-            return Err(invalid(&format!("the field {name:?} is missing, or has another type")));
+            return Err(invalid(&format!("the field {name:?} is missing, or has the wrong type")));
         }
     }
     if object.len() != fields.len() + 1 {

@@ -130,7 +130,7 @@ fn control(measurement: &Measurement, driver: &Rc<Driver>) -> Outcome {
     // The driver stub of the tests executes all work synchronously.
     if !measurement.size.is_tiny() {
         measurement.promise(
-            "the check of G1 detects unordered copies",
+            "the check for corruption detects unordered copies",
             corrupted > 0,
             &format!("{corrupted} of {tries} corrupted"),
             "more than 0",

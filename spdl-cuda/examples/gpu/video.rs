@@ -100,7 +100,7 @@ impl Bench {
     ) -> Outcome {
         let name = video.name;
         let refused = self.decoders.statistics().unsupported_videos;
-        let promise = format!("frames of {name} equal FFmpeg's bit for bit");
+        let promise = format!("frames of {name} are bit-identical to FFmpeg's");
         match decode(&self.decoders, name, file) {
             Ok(frames) => {
                 let matching = count_matching(&frames, video).map_err(message)?;
@@ -191,7 +191,7 @@ impl Bench {
         }
         let expected = playback.rounds.load(Relaxed) * video.hashes.len();
         measurement.promise(
-            &format!("every frame arrives: {case}"),
+            &format!("every frame is delivered: {case}"),
             frames == expected,
             &format!("{frames}"),
             &format!("{expected}"),

@@ -56,7 +56,7 @@ const CODES: [CodeInfo; 54] = {
             2,
             "CUDA_ERROR_OUT_OF_MEMORY",
             LimitExceeded,
-            "use smaller batches, hold fewer of them, or leave more device memory to the loader",
+            "use smaller batches, release batches earlier, or leave the loader more device memory",
         ),
         code(
             3,
@@ -75,7 +75,7 @@ const CODES: [CodeInfo; 54] = {
             46,
             "CUDA_ERROR_DEVICE_UNAVAILABLE",
             Unavailable,
-            "another process uses the device exclusively",
+            "the device is in exclusive use by another process, or prohibits compute",
         ),
         code(
             100,
@@ -110,7 +110,7 @@ const CODES: [CodeInfo; 54] = {
             304,
             "CUDA_ERROR_OPERATING_SYSTEM",
             Io,
-            "the operating system refused; check the limit of locked memory (ulimit -l)",
+            "an operating system call failed; check the limit of locked memory (ulimit -l)",
         ),
         code(400, "CUDA_ERROR_INVALID_HANDLE", Internal, OURS),
         code(401, "CUDA_ERROR_ILLEGAL_STATE", Internal, OURS),
@@ -135,13 +135,14 @@ const CODES: [CodeInfo; 54] = {
             802,
             "CUDA_ERROR_SYSTEM_NOT_READY",
             Unavailable,
-            "a driver service is not running; check the fabric manager",
+            "a driver service is not running; check the NVIDIA Fabric Manager",
         ),
         code(
             803,
             "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
             Unsupported,
-            "libcuda and the kernel driver differ in version; reboot, or mount the libcuda of the host",
+            "libcuda and the kernel driver differ in version; reboot; in a container, mount \
+             the libcuda of the host",
         ),
         code(804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", Unsupported, UPDATE),
         code(900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", InvalidArgument, CAPTURE),

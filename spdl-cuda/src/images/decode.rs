@@ -197,7 +197,7 @@ impl DecodeStage {
     fn try_upload(&self, pixels: HostBuffer, size: Size, plan: ResizePlan) -> Result<DeviceImage> {
         let memory: Box<dyn Any> = self.device.upload(pixels)?.memory;
         let memory = memory.downcast::<CudaMemory>().map_err(|_| {
-            Error::new(ErrorKind::Internal, "the upload of a CUDA device returned other memory")
+            Error::new(ErrorKind::Internal, "the upload returned memory that is not CUDA memory")
         })?;
         rgb_image(Arc::from(memory), 0, size, plan)
     }

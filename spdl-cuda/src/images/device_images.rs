@@ -153,7 +153,7 @@ impl DeviceImages {
         let (group, batch_size) = (settings.group, settings.batch_size);
         if group == 0 || batch_size == 0 {
             let message =
-                format!("invalid batch size {batch_size} or group {group}: expected at least 1");
+                format!("invalid batch size {batch_size} or group {group}: each must be above 0");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let kernels = Arc::new(ImageKernels::new(&settings.device)?);

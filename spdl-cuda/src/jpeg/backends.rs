@@ -91,7 +91,7 @@ impl HardwareBackend {
         }
         self.states
             .pop_front()
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "no decode state for a batch of JPEGs"))
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "no free decode state for a JPEG batch"))
     }
 }
 
@@ -137,7 +137,7 @@ impl HybridBackend {
         let (state, busy) = self
             .states
             .pop_front()
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "no decode state for a JPEG"))?;
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "no free decode state for a JPEG"))?;
         Ok((state, busy.filter(|_| !is_free)))
     }
 }

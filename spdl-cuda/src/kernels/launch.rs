@@ -134,11 +134,11 @@ impl ImageKernels {
             usize::try_from(format.bytes()).ok().and_then(|bytes| bytes.checked_mul(capacity));
         let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else {
             return Err(invalid(format!(
-                "invalid batch of {capacity} samples of {} bytes",
+                "invalid batch of {capacity} samples of {} bytes: empty, or too large",
                 format.bytes()
             )));
         };
-        self.device.context.check("make samples of a batch")?;
+        self.device.context.check("write samples of a batch")?;
         let output = Some(self.device.slabs.take(bytes)?);
         let (sources, reads) = (Vec::new(), Vec::new());
         let device = Arc::clone(&self.device);
@@ -163,12 +163,12 @@ impl ImageKernels {
         mut batch: SampleBatch,
         after: &[Arc<Event>],
     ) -> Result<StartedBatch> {
-        let doing = "make samples of a batch";
+        let doing = "write samples of a batch";
         let context = &self.device.context;
         let len = batch.len() * batch.format.bytes() as usize;
         if len == 0 || !Arc::ptr_eq(&self.device, &batch.device) {
             return Err(invalid(
-                "expected a batch with samples, on the device of the kernels".to_owned(),
+                "expected a non-empty batch on the device of the kernels".to_owned(),
             ));
         }
         context.check(doing)?;
@@ -184,7 +184,7 @@ impl ImageKernels {
         let mut table = self.device.slabs.take(table_bytes)?;
         let Some(mut output) = batch.output.take() else {
             self.device.slabs.recycle(table);
-            return Err(invalid("the batch was already launched".to_owned()));
+            return Err(invalid("this batch was already processed".to_owned()));
         };
         let stream = self.stream.handle();
         let written = MemoryAccess::written(output.memory.address.0, len as u64);
@@ -302,7 +302,7 @@ impl SampleBatch {
         };
         if !memory.is_of(&self.device) || !image.extents().all(is_inside) {
             return Err(invalid(format!(
-                "invalid image: outside of the {len} bytes at {start:#x} on the device of the kernels"
+                "invalid image: not inside the {len} bytes at {start:#x}, or on another device"
             )));
         }
         // SAFETY: the batch keeps the memory until the kernels complete.

@@ -62,14 +62,14 @@ impl BatchTable {
         let target = if plan.transpose { plan.size.transposed() } else { plan.size };
         if target != self.format.size {
             return Err(invalid(format!(
-                "invalid target of {target} pixels for samples of {} pixels",
+                "target size of {target} pixels differs from the sample size of {} pixels",
                 self.format.size
             )));
         }
         let fits = output.checked_add(self.format.bytes()).is_some();
         if output == 0 || !output.is_multiple_of(dtype.size() as u64) || !fits {
             return Err(invalid(format!(
-                "invalid output address {output:#x} for values of the type {}",
+                "invalid output address {output:#x} for type {}: zero, unaligned or too large",
                 dtype.name()
             )));
         }
@@ -147,7 +147,7 @@ pub(crate) fn filter_code(filter: ResizeFilter) -> Result<u32> {
         ResizeFilter::Bicubic => Ok(1),
         other => {
             let message =
-                format!("unsupported filter {other} on the device: expected bilinear or bicubic");
+                format!("unsupported resize filter {other} on GPUs: expected bilinear or bicubic");
             Err(Error::new(ErrorKind::Unsupported, message))
         }
     }

@@ -133,7 +133,8 @@ impl Library {
             }
             Library::Nvrtc => "",
             Library::Nvcuvid => {
-                "it is part of the driver; in a container, add `video` to NVIDIA_DRIVER_CAPABILITIES"
+                "nvcuvid is part of the driver; in a container, add `video` to \
+                 NVIDIA_DRIVER_CAPABILITIES"
             }
         }
     }

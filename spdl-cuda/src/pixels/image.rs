@@ -152,7 +152,7 @@ impl SourceImage {
         let is_wide = format.sample_bytes() > 1;
         if is_wide != (color.bits() > 8) {
             return Err(invalid(format!(
-                "invalid colour matrix: {format:?} has {} bits, and the matrix is for {}",
+                "invalid colour matrix: {format:?} has {} bits, and the matrix is for {} bits",
                 if is_wide { "9 to 16" } else { "8" },
                 color.bits()
             )));

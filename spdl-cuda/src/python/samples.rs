@@ -26,11 +26,11 @@ pub fn samples_of(
     format: &TensorSpec,
     after: Option<&ConsumerStream>,
 ) -> Result<Upload> {
-    let doing = "make samples of a batch";
+    let doing = "write samples of a batch";
     let context = &device.inner().context;
     let memory = cuda_memory(upload).filter(|memory| memory.is_of(device.inner()));
     let memory = memory.ok_or_else(|| {
-        let message = format!("the images are not in memory of CUDA device {}", device.ordinal());
+        let message = format!("the images are not on CUDA device {}", device.ordinal());
         Error::new(ErrorKind::InvalidArgument, message)
     })?;
     let mut batch = kernels.batch(format, images.len())?;

@@ -170,7 +170,7 @@ impl Device for CudaDevice {
         let DeviceInner { uploads, buffers, context, .. } = &*self.0;
         uploads
             .recycle_completed()
-            .map_err(|error| context.error(error, "take host memory for a batch"))?;
+            .map_err(|error| context.error(error, "allocate host memory for a batch"))?;
         buffers.take(bytes)
     }
 

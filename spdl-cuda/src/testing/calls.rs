@@ -158,7 +158,7 @@ impl Driver for FakeDriver {
         if state.contexts[context.raw] == 0 {
             state.violate(
                 ViolationKind::InvalidHandle,
-                "a context that was released is made current",
+                "a context is made current after its release",
             );
         }
         state.current.entry(thread::current().id()).or_default().push(context.raw);
@@ -434,7 +434,7 @@ impl Driver for FakeDriver {
     unsafe fn unload_module(&self, module: ModuleHandle) -> DriverResult<()> {
         let remove = |state: &mut FakeState| {
             if state.is_queued(module.0) {
-                let message = "a module is unloaded while a kernel of it is queued";
+                let message = "a module is unloaded while one of its kernels is queued";
                 state.violate(ViolationKind::ReleasedInUse, message);
             }
             state.modules.remove(&module.0)

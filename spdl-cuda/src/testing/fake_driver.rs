@@ -45,7 +45,7 @@ const ALLOCATING: [&str; 5] = [
 /// let driver = FakeDriver::new(1, Schedule::Held);
 /// let device = CudaDevice::on(driver.clone(), 0)?;
 /// let upload = device.upload(device.host_buffer(100)?)?;
-/// assert!(!upload.ready.is_done()?, "queued work runs when the host waits");
+/// assert!(!upload.ready.is_done()?, "queued work runs only when the host waits");
 /// upload.ready.wait()?;
 /// drop((upload, device));
 /// assert_eq!(driver.violations(), []);

@@ -74,7 +74,7 @@ impl<'a> AccessUnits<'a> {
             VideoCodec::Hevc => Syntax::Hevc,
             other => {
                 let message =
-                    format!("unsupported codec {other}: Annex B streams are H.264 or HEVC");
+                    format!("unsupported codec {other}: expected H.264 or HEVC for Annex B");
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
         };

@@ -130,7 +130,7 @@ impl SharedDecoders {
             return Ok(decoder);
         }
         let Some(format) = video.pixel_format() else {
-            let message = format!("video decoders do not output {} pixels", video.chroma);
+            let message = format!("video decoders cannot output {} pixels", video.chroma);
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         let SharedDecoders { library, lock, device, .. } = self;
@@ -155,7 +155,7 @@ impl VideoCapability {
     fn refusal(&self, video: &VideoFormat) -> Option<String> {
         let (width, height) = video.coded_size;
         if !self.supported {
-            return Some("no NVDEC engine supports this combination".to_owned());
+            return Some("no NVDEC engine supports this codec, chroma and bit depth".to_owned());
         }
         let format = video.pixel_format();
         if !format.is_some_and(|format| supports_output(format, self.output_formats)) {

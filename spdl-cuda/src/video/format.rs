@@ -162,7 +162,7 @@ impl VideoFormat {
     pub(crate) fn read(codec: VideoCodec, raw: &CuVideoFormat) -> Result<VideoFormat> {
         if raw.codec != codec.code() {
             let code = raw.codec;
-            return Err(corrupt(codec, format!("sequence header of codec {code}")));
+            return Err(corrupt(codec, format!("sequence header has codec {code}")));
         }
         let Some(chroma) = ChromaFormat::of(raw.chroma_format) else {
             let code = raw.chroma_format;
@@ -175,7 +175,8 @@ impl VideoFormat {
         }
         if chroma != ChromaFormat::Monochrome && bits != chroma_bits {
             let message = format!(
-                "unsupported {codec} video: luma has {bits} bits per sample, and chroma {chroma_bits}"
+                "unsupported {codec} video: luma has {bits} bits per sample, but chroma has \
+             {chroma_bits}"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
@@ -185,7 +186,7 @@ impl VideoFormat {
         let down = visible(area.top, area.bottom, coded_size.1);
         let (Some((left, width)), Some((top, height))) = (across, down) else {
             let message = format!(
-                "display area of columns {} to {} and rows {} to {} in a coded size of {}x{}",
+                "display area (columns {} to {}, rows {} to {}) not inside the coded size {}x{}",
                 area.left, area.right, area.top, area.bottom, coded_size.0, coded_size.1
             );
             return Err(corrupt(codec, message));

@@ -69,7 +69,8 @@ impl NvDec {
         };
         if let Some(other) = frames.iter().find(|frame| !is_alike(frame)) {
             return Err(invalid(format!(
-                "frames of different formats: frame {} has {}x{} pixels of {:?}, and frame {} has {}x{} of {:?}",
+                "frames differ in size or pixel format: frame {} has {}x{} pixels of {:?}, and \
+             frame {} has {}x{} of {:?}",
                 first.number,
                 first.width,
                 first.height,
@@ -113,13 +114,15 @@ fn checked_size(frame: &VideoFrame, crop: FrameCrop) -> Result<(u32, u32)> {
     }
     if crop.left % 2 == 1 || crop.top % 2 == 1 {
         return Err(invalid(format!(
-            "invalid crop at column {} and row {}: expected even numbers, because chroma has half the resolution",
+            "invalid crop at column {} and row {}: expected even numbers, because \
+                 chroma has half the resolution",
             crop.left, crop.top
         )));
     }
     if width % 2 == 1 || height % 2 == 1 {
         let message = format!(
-            "unsupported size {width}x{height}: expected even sides, because chroma has half the resolution"
+            "unsupported size {width}x{height}: expected even width and height, because chroma \
+             has half the resolution"
         );
         return Err(Error::new(ErrorKind::Unsupported, message));
     }

@@ -169,7 +169,7 @@ unsafe fn guarded(
             Ok(session) => session,
             Err(TryLockError::Poisoned(session)) => session.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                let message = "the video parser made a nested callback";
+                let message = "the video parser made a callback inside another";
                 return Err(Error::new(ErrorKind::Internal, message));
             }
         };

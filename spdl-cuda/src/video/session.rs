@@ -183,7 +183,7 @@ impl Session {
             Some(at) => Ok((current, at)),
             None => {
                 let count = current.pictures.len();
-                Err(parser_error(&format!("passed picture {index} of {count}")))
+                Err(parser_error(&format!("passed invalid picture index {index} of {count}")))
             }
         }
     }
@@ -204,7 +204,7 @@ impl ActiveSequence {
         let surface = self.decoder.map(shown).map_err(device_error)?;
         let defect = match surface.status(shown.picture_index) {
             PictureStatus::Success => None,
-            PictureStatus::Concealed => Some("part of it was concealed"),
+            PictureStatus::Concealed => Some("the decoder concealed errors in it"),
             PictureStatus::Failed => Some("decoding failed"),
         };
         if let Some(defect) = defect {

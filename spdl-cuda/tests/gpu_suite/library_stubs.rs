@@ -96,9 +96,9 @@ fn g5_measurements_of_jpegs_and_videos_complete_and_detect_errors() {
         .collect();
     for (promise, holds) in [
         ("G5: a corrupt JPEG affects only itself", true),
-        ("pixels of the device match the CPU decoder", true),
+        ("pixels decoded on the device match the CPU decoder", true),
         ("frames of valid.ivf", true),
-        ("every frame arrives: valid.ivf, 1 concurrent", true),
+        ("every frame is delivered: valid.ivf, 1 concurrent", true),
         ("frames of wrong.ivf", false),
         ("G6: unsupported video refused.ivf is counted", true),
         ("frames of corrupt.ivf", false),

@@ -31,7 +31,7 @@ fn a_corrupt_frame_is_an_error_and_the_others_arrive() {
     assert_eq!(valid, [true, false, false, true, true, false, true]);
     let error = frames[2].as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    let words = "frame 2, timestamp 3: corrupt frame: part of it was concealed";
+    let words = "frame 2, timestamp 3: corrupt frame: the decoder concealed errors in it";
     assert_eq!(error.to_string(), words);
     let statistics = decoders.statistics();
     assert_eq!((statistics.frames, statistics.damaged_frames), (4, 3));

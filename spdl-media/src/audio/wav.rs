@@ -73,7 +73,8 @@ impl WavSample {
         let (to, left_over) = wide.as_chunks_mut::<4>();
         if from.len() != to.len() || !rest.is_empty() || !left_over.is_empty() {
             let message = format!(
-                "cannot widen {} bytes of 24-bit samples to {} bytes: expected 4 bytes per 3 bytes",
+                "cannot widen {} bytes of 24-bit samples to {} bytes: expected 4 output bytes \
+             per 3 input bytes",
                 packed.len(),
                 wide.len()
             );
@@ -174,7 +175,7 @@ impl WavHeader {
             let size = u64::from(u32_at(&chunk, 4));
             let mut part = |most: u64| match content.checked_add(size.min(most)) {
                 Some(end) if end <= len => read(content..end),
-                _ => Err(truncated("truncated WAV: the file ends inside a chunk header", len)),
+                _ => Err(truncated("truncated WAV: the file ends inside a chunk", len)),
             };
             match chunk.get(..4).unwrap_or_default() {
                 b"fmt " if format.is_some() => {
@@ -217,7 +218,7 @@ impl WavHeader {
             Some(size) => start.checked_add(size).filter(|&end| end <= len).ok_or_else(|| {
                 let available = len - start;
                 truncated(
-                    &format!("truncated WAV: {available} of {size} bytes in the data chunk"),
+                    &format!("truncated WAV: the file has {available} of {size} data bytes"),
                     len,
                 )
             })?,
@@ -294,7 +295,8 @@ impl WavHeader {
         }
         if usize::from(block_align) != usize::from(channels) * sample.size() {
             let message = format!(
-                "corrupt WAV: block align {block_align} for {channels} channels of {sample}"
+                "corrupt WAV: block align {block_align} does not match {channels} channels of \
+                 {sample}"
             );
             return Err(corrupt(&message, offset));
         }
@@ -361,7 +363,7 @@ impl FormatChunk {
             _ if tag != EXTENSIBLE => Some(tag),
             Some(guid) => (guid[2..] == GUID_TAIL).then(|| u16_at(guid, 0)),
             None => {
-                return Err(corrupt("corrupt WAV: WAVE_FORMAT_EXTENSIBLE chunk too short", offset));
+                return Err(corrupt("corrupt WAV: fmt chunk too short for its format tag", offset));
             }
         };
         Ok(FormatChunk {

@@ -350,7 +350,7 @@ impl SoftLabels {
                     let class = usize::try_from(*label).ok().filter(|&class| class < classes);
                     let Some(class) = class else {
                         let message = format!(
-                            "label {label} of {} is out of range: expected 0 to {}",
+                            "label {label} is out of range ({}): expected 0 to {}",
                             batch.ids()[at],
                             classes - 1
                         );

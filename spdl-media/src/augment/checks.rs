@@ -30,7 +30,7 @@ pub(super) fn check_range(name: &str, range: (f64, f64), least: f64, most: f64) 
             _ => format!("from {least} to {most}"),
         };
         format!(
-            "invalid range {range:?} of {name}: expected finite bounds, the lower one first, {bounds}"
+            "invalid range {range:?} of {name}: expected finite bounds {bounds}, lower bound first"
         )
     })
 }

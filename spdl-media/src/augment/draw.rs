@@ -65,7 +65,7 @@ pub(super) fn shuffle<T>(rng: &mut SampleRng, list: &mut [T]) {
 /// Checks that alpha is positive and finite.
 pub(super) fn check_alpha(alpha: f64) -> spdl_core::Result<()> {
     super::checks::check(alpha.is_finite() && alpha > 0.0, || {
-        format!("invalid alpha {alpha}: expected a positive number")
+        format!("invalid alpha {alpha}: expected a positive finite number")
     })
 }
 

@@ -146,7 +146,7 @@ impl RandomErasing {
     ) -> Result<Option<Rect>> {
         check(planes.len() as u64 == size.pixels().saturating_mul(CHANNELS as u64), || {
             format!(
-                "buffer of {} numbers does not match three planes of {size} pixels",
+                "buffer of {} values does not match three planes of {size} pixels",
                 planes.len()
             )
         })?;

@@ -678,7 +678,7 @@ impl Augment for AugMix {
         })?;
         check(self.width >= 1 && self.depth != Some(0), || {
             format!(
-                "invalid mixture of {} chains of depth {:?}: expected at least 1 of each",
+                "invalid mixture of width {} and depth {:?}: expected at least 1 for each",
                 self.width, self.depth
             )
         })?;

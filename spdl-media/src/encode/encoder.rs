@@ -62,5 +62,5 @@ pub(super) fn invalid(message: String) -> Error {
 
 /// The error if an encoder library fails for valid input: `Unsupported`.
 pub(super) fn failed(name: &str, error: impl Display) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("cannot encode {name}: {error}"))
+    Error::new(ErrorKind::Unsupported, format!("cannot encode as {name}: {error}"))
 }

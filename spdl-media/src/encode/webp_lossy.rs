@@ -74,7 +74,7 @@ impl LossyWebpEncoder {
             }
         }
         let mut config = WebPConfig::new()
-            .map_err(|()| failed(NAME, "the version of libwebp does not match its binding"))?;
+            .map_err(|()| failed(NAME, "the version of libwebp does not match its Rust binding"))?;
         config.quality = self.quality.into();
         config.alpha_quality = self.alpha_quality.into();
         config.method = self.effort.into();

@@ -387,7 +387,7 @@ impl FillImage {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "cannot write {expected} values of {format} to {} values of {found}",
+                    "cannot write {expected} {format} values to a buffer of {} {found} values",
                     sample.len()
                 ),
             ));
@@ -435,7 +435,7 @@ impl Fill<Labeled<Bytes>> for FillImage {
             return Ok(());
         }
         Err(invalid(format!(
-            "field {:?} of the batch is {} {:?}, but a label is one {}",
+            "field {:?} of the batch is {} {:?}, but a label is a scalar of type {}",
             labels.name,
             labels.dtype,
             labels.shape,

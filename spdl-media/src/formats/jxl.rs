@@ -98,7 +98,7 @@ impl FormatReader for Jxl {
             return Err(errors::corrupt(
                 Self::NAME,
                 format!(
-                    "size and channels {found:?} of the first frame contradict the image size {}",
+                    "the first frame has size and channels {found:?}, but the image size is {}",
                     job.info.size
                 ),
             ));

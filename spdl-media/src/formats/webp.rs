@@ -37,7 +37,9 @@ impl FormatReader for Webp {
                 return Err(Error::new(
                     ErrorKind::Truncated,
                     format!(
-                        "truncated webp: the RIFF header declares {expected} bytes, the file has {} bytes", encoded.len()
+                        "truncated webp: the RIFF header declares {expected} bytes, but the file \
+                         has {} bytes",
+                        encoded.len()
                     ),
                 )
                 .with_offset(encoded.len() as u64));

@@ -138,7 +138,7 @@ impl Decoder {
             }
             match slot {
                 Some(decoder) => call(decoder.as_mut()),
-                None => unreachable!("the decoder was made above"),
+                None => unreachable!("the decoder was created above"),
             }
         }));
         outcome.unwrap_or_else(|panic| {

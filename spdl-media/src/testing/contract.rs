@@ -94,7 +94,7 @@ pub fn memory_contract(
                 }
             }
             let (outcome, used) = run(allowed);
-            expect(outcome, &name, "rejected within the limits");
+            expect(outcome, &name, "the file is within the limits, but rejected");
             let most = allowed + allowed / 20 + FIXED_BYTES;
             assert!(used <= most, "{name}: {used} bytes are used with a limit of {allowed}");
             let most = 3 * (used + FIXED_BYTES);
@@ -152,7 +152,7 @@ fn check_file(codec: &dyn ImageCodec, file: &[u8], name: &str) {
     check_partial(codec, file, &info, &whole, name);
 
     let again =
-        expect(decode(decoder.as_mut(), file, &info), name, "cannot be decoded after errors");
+        expect(decode(decoder.as_mut(), file, &info), name, "decoding fails after errors");
     assert!(again == whole, "{name}: different pixels after errors");
 }
 
@@ -160,7 +160,7 @@ fn check_limits(codec: &dyn ImageCodec, file: &[u8], info: &ImageInfo, name: &st
     let pixels = info.size.pixels();
     let tight = Limits::default().max_pixels(pixels);
     let mut decoder = expect(codec.decoder(&tight), name, "no decoder");
-    expect(decoder.inspect(file), name, "rejected within the limits");
+    expect(decoder.inspect(file), name, "the file is within the limits, but rejected");
     let mut decoder =
         expect(codec.decoder(&Limits::default().max_pixels(pixels - 1)), name, "no decoder");
     let kind = decoder.inspect(file).err().map(|error| error.kind());

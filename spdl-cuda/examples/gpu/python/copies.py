@@ -28,7 +28,7 @@ def main() -> None:
                 case = f"{way}, {name}, {kind}, torch copy_"
                 measurement.figure(case, "rate", count * size / seconds / 1e9, "GB/s")
         if measurement.is_over(0.9):
-            measurement.note("not all sizes were measured: out of time")
+            measurement.note("some sizes were not measured: out of time")
             return
 
 

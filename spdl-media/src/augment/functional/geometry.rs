@@ -179,7 +179,7 @@ pub fn perspective_coefficients(start: &[[f64; 2]; 4], end: &[[f64; 2]; 4]) -> R
     }
     solve(&mut rows).map_or_else(
         || {
-            let message = format!("no perspective transform maps {start:?} to {end:?}");
+            let message = format!("no perspective transform maps points {start:?} to {end:?}");
             check(false, || message).map(|()| [0.0; 8])
         },
         // The coefficients are rounded to `f32`, as in torchvision.

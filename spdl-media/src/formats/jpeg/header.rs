@@ -497,7 +497,10 @@ fn read_frame(
     let count = usize::from(count);
     if rest.len() != 3 * count || count == 0 {
         return Err(corrupt(
-            format!("corrupt JPEG: {count} components do not match the length of the frame header"),
+            format!(
+                "corrupt JPEG: component count {count} is 0, or does not match the length of the \
+                 frame header"
+            ),
             at,
         ));
     }
@@ -514,7 +517,8 @@ fn read_frame(
         if !(1..=4).contains(&across) || !(1..=4).contains(&down) || quantization > 3 {
             return Err(corrupt(
                 format!(
-                    "corrupt JPEG: sampling factors {across}x{down} with quantisation table {quantization}"
+                    "corrupt JPEG: invalid sampling factors {across}x{down} or quantisation table \
+                     {quantization}"
                 ),
                 at,
             ));
@@ -569,7 +573,10 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
     let count = usize::from(*segment.first().unwrap_or(&0));
     if !(1..=MAX_COMPONENTS).contains(&count) || segment.len() != 4 + 2 * count {
         return Err(corrupt(
-            format!("corrupt JPEG: {count} components do not match the length of the scan header"),
+            format!(
+                "corrupt JPEG: component count {count} is not 1 to 4, or does not match the length \
+                 of the scan header"
+            ),
             at,
         ));
     }
@@ -615,7 +622,8 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
             if !band || low > 13 || (high != 0 && high != low + 1) {
                 return Err(corrupt(
                     format!(
-                        "corrupt JPEG: invalid progressive scan of coefficients {first} to {last}, bits {high} to {low}"
+                        "corrupt JPEG: invalid progressive scan of coefficients {first} to {last}, \
+                         bits {high} to {low}"
                     ),
                     at,
                 ));

@@ -155,7 +155,7 @@ impl Tiff {
                 let row = index * strip_rows + row;
                 let (kind, what) = match error {
                     CcittError::EndOfData => {
-                        (ErrorKind::Truncated, "truncated TIFF: CCITT data end")
+                        (ErrorKind::Truncated, "truncated TIFF: the CCITT data end")
                     }
                     CcittError::InvalidCode => {
                         (ErrorKind::Corrupt, "corrupt TIFF: invalid CCITT code")

@@ -40,7 +40,7 @@ impl YCbCrCoefficients {
             true => Ok(luma),
             false => Err(errors::corrupt(
                 NAME,
-                "invalid YCbCr coefficients or reference black and white",
+                "invalid tag YCbCrCoefficients or ReferenceBlackWhite",
             )),
         }
     }

@@ -149,7 +149,7 @@ impl Resizer {
             if shape.channels != channels || shape.across == 0 || shape.down == 0 {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
-                    format!("cannot resize a {color:?} picture with a plane of {shape:?}"),
+                    format!("cannot resize a {color:?} picture with a plane of shape {shape:?}"),
                 ));
             }
         }
