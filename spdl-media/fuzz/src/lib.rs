@@ -138,10 +138,7 @@ fn decode_by(codec: &dyn ImageCodec, limits: &Limits, file: &[u8]) {
     if let Ok(whole) = whole {
         let decoded = outcome.expect("a file that is decoded completely can be decoded partially");
         assert_eq!(decoded.rows_valid, size.height);
-        assert!(
-            pixels == whole,
-            "`OnTruncated::Partial` changes the pixels of a complete file"
-        );
+        assert!(pixels == whole, "`OnTruncated::Partial` changes the pixels of a complete file");
     }
 }
 

@@ -152,7 +152,7 @@ fn check_file(codec: &dyn ImageCodec, file: &[u8], name: &str) {
     check_partial(codec, file, &info, &whole, name);
 
     let again =
-        expect(decode(decoder.as_mut(), file, &info), name, "decoding fails after errors");
+        expect(decode(decoder.as_mut(), file, &info), name, "decoding fails after earlier errors");
     assert!(again == whole, "{name}: different pixels after errors");
 }
 

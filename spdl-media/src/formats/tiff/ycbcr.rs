@@ -40,7 +40,7 @@ impl YCbCrCoefficients {
             true => Ok(luma),
             false => Err(errors::corrupt(
                 NAME,
-                "invalid tag YCbCrCoefficients or ReferenceBlackWhite",
+                "invalid value of tag YCbCrCoefficients or ReferenceBlackWhite",
             )),
         }
     }
