@@ -19,7 +19,7 @@ class Labeled(NamedTuple):
 
 
 def folder() -> Path:
-    """Returns a folder with one folder of JPEG files for each class.
+    """Returns a folder with one subfolder of JPEG files for each class.
 
     The images of a class are crops of one photograph. There are 14 photographs, so with more than
     14 classes, some classes look the same.

@@ -9,10 +9,11 @@ use crate::tools::{Output, Workspace, cargo};
 /// Measure the overhead of the scheduler in ns per item and per stage, compared with plain
 /// channels.
 ///
-/// Pipelines of 1 and 3 stages forward small integers unchanged, with concurrency 2, 2 worker
-/// threads, completion and input order, and default and other queue sizes. Runs of the cases are
-/// interleaved; medians and minima are shown. The command also measures heap allocations per item,
-/// the time to the first item, the time to stop, and the CPU use of an idle pipeline.
+/// Pipelines of 1 and 3 stages forward small integers unchanged. They have concurrency 2 and 2
+/// worker threads, and are measured in completion order and in input order; pipelines of 3 stages
+/// are also measured with other queue sizes than the default. Runs of the cases are interleaved;
+/// medians and minima are shown. The command also measures heap allocations per item, the time to
+/// the first item, the time to stop, and the CPU use of an idle pipeline.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench overhead

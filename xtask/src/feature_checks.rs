@@ -66,7 +66,7 @@ fn has_warning(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("warning: ") || line.starts_with("warning["))
 }
 
-/// Pairs of a crate and a set of features; one call of cargo checks each group.
+/// Pairs of a crate and a set of features that one call of cargo checks.
 type Check<'a> = Vec<(&'a str, Vec<String>)>;
 
 fn checks(workspace: &Workspace, selection: Selection) -> Vec<Check<'_>> {
@@ -216,8 +216,8 @@ impl Features {
         self.distinct(names.iter().map(|name| others(name)).collect())
     }
 
-    /// Removes duplicates of sets that enable the same features, and the set of all features,
-    /// because the step `clippy` checks it.
+    /// Keeps only one of the sets that enable the same features, and removes the set of all
+    /// features, because the step `clippy` checks it.
     fn distinct<'a>(&'a self, mut sets: Vec<Vec<&'a str>>) -> Vec<Vec<&'a str>> {
         let mut seen = BTreeSet::from([self.enabled_by(&self.names())]);
         sets.retain(|set| seen.insert(self.enabled_by(set)));

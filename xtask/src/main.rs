@@ -1,9 +1,9 @@
 //! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`, `corpus`,
 //! `fuzz`, `features`, `tidy`, `kernels`, `gpu`.
 //!
-//! Each task installs what it needs and prints what it installs: tools and Python packages below
-//! `target/`, and, as root, Debian packages. This crate depends on no other crate of the workspace,
-//! so that it compiles even if another crate does not.
+//! Each task installs the tools and Python packages that it needs below `target/`, and prints their
+//! names. If it runs as root, it also installs Debian packages. This crate depends on no other
+//! crate of the workspace, so that it compiles even if another crate does not.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "prints results")]

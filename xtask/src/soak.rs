@@ -14,11 +14,11 @@ use crate::{fuzz, test, wheel};
 /// Run longer versions of tests: more pipeline cycles, thread schedules, random cases, fuzzing and
 /// network faults.
 ///
-/// One round runs all steps. Each round uses other random numbers. With --minutes, rounds repeat
-/// until the time is over or a round has a failed step. The first round is always completed; in
-/// later rounds, the running step is completed when the time is over. The output of each step is
-/// kept in target/xtask-logs/soak-STEP.log; if the step fails, the end of that log is printed. The
-/// last line is the total: `N passed, N failed, N skipped`.
+/// One round runs all steps. Tests with random inputs use new random numbers in each round. With
+/// --minutes, rounds repeat until the time is over or a round has a failed step. The first round is
+/// always completed; in later rounds, the running step is completed when the time is over. The
+/// output of each step is kept in target/xtask-logs/soak-STEP.log; if the step fails, the end of
+/// that log is printed. The last line is the total: `N passed, N failed, N skipped`.
 ///
 /// These environment variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS,
 /// SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS. SPDL_FAULT_SEED sets

@@ -347,7 +347,7 @@ pub(crate) fn cargo_test(
 }
 
 /// Builds all test programs of the selected packages, and runs two of them at a time, because many
-/// tests only wait.
+/// tests mostly wait.
 pub(crate) fn test_programs(
     workspace: &Workspace,
     output: &mut Output,

@@ -178,7 +178,7 @@ impl Output {
     }
 }
 
-/// A command as a shell line.
+/// The program name and the arguments of a command, separated by spaces.
 pub(crate) fn describe(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     let mut text = program.to_string_lossy().into_owned();
@@ -293,7 +293,7 @@ fn has_program(name: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Installs Debian packages if this process runs as root.
+/// Installs Debian packages; fails if this process does not run as root or `apt-get` is missing.
 pub(crate) fn install_packages(output: &mut Output, why: &str, packages: &[&str]) -> Result<()> {
     let by_hand = format!("apt-get update && apt-get install -y {}", packages.join(" "));
     let is_root = Command::new("id")
@@ -313,7 +313,8 @@ pub(crate) fn install_packages(output: &mut Output, why: &str, packages: &[&str]
     )
 }
 
-/// The files of the repository, without hidden folders, build outputs and symbolic links.
+/// The files of the repository of up to 1 MiB, without symbolic links, build outputs, and hidden
+/// folders other than `.cargo`, `.ci` and `.github`.
 pub(crate) fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
     const LARGEST: u64 = 1 << 20;
     const HIDDEN_BUT_OURS: [&str; 3] = [".cargo", ".ci", ".github"];

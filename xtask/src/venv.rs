@@ -20,7 +20,8 @@ pub(crate) struct Venv {
 }
 
 impl Venv {
-    /// Creates the environment `target/NAME` with `requirements`, unless it exists already.
+    /// Creates or reuses the environment `target/NAME`, and installs `requirements` if they differ
+    /// from the requirements that were installed before.
     pub(crate) fn prepare(
         workspace: &Workspace,
         output: &mut Output,
@@ -30,7 +31,7 @@ impl Venv {
         Venv::prepare_with(workspace, output, None, name, requirements)
     }
 
-    /// Like `prepare`, with this interpreter instead of the first interpreter found.
+    /// Like `prepare`, but a new environment has this interpreter, if given.
     pub(crate) fn prepare_with(
         workspace: &Workspace,
         output: &mut Output,

@@ -192,7 +192,7 @@ impl Divisions {
         (count > 0).then_some(AbsentRanks { count, first, world: shard.world() })
     }
 
-    /// A possible reason for repeated or missing positions.
+    /// Possible reasons for repeated or missing positions; empty if there are none.
     fn hint(&self) -> String {
         let mut hint = String::new();
         if self.0.len() > 1 {

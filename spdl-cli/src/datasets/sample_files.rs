@@ -60,7 +60,8 @@ pub(crate) struct SampleReader {
     has_label_field: bool,
     /// Whether image and label are read in addition to `others`.
     reads_named: bool,
-    /// Names of the other fields to read; `None` for all fields.
+    /// Names of the fields to read, in addition to image and label if `reads_named` is true; `None`
+    /// for all fields.
     others: Option<Vec<String>>,
     formats: CodecRegistry,
 }

@@ -19,7 +19,7 @@ use crate::ui::stderr;
 pub(crate) enum DataSet {
     Archives {
         archives: Vec<Archive>,
-        /// Archives in the folder of the data set that its manifest does not list.
+        /// Archives that are in the folder of the data set, but not in its manifest.
         unlisted: Vec<Archive>,
         manifest: Option<Box<Manifest>>,
     },

@@ -92,7 +92,7 @@ impl Location {
     /// because the URL is signed.
     ///
     /// # Errors
-    /// If a local folder cannot be listed. In a store, transient errors only.
+    /// If the folder is local and cannot be listed, or if a store returns a transient error.
     pub(crate) fn archives_in_folder(&self) -> std::result::Result<Vec<Location>, Failure> {
         match self {
             Location::Local(_) => {

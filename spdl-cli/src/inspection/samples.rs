@@ -70,7 +70,7 @@ impl Samples {
         name.unwrap_or(key)
     }
 
-    /// Reads a field of a sample, as one or several files.
+    /// Reads a field of a sample as files: one file for most values, no file for a null.
     pub(crate) fn field(&self, record: StoredRecord, field: &str) -> Result<Vec<SampleFile>> {
         let reader = SampleReader::new(&self.opened.set).with_only(field);
         let key = record.key.clone();
@@ -171,7 +171,7 @@ fn extension_of(file: &Key) -> Option<&str> {
     std::str::from_utf8(&name[dot + 1..]).ok().filter(|ending| !ending.is_empty())
 }
 
-/// Sample records with their errors, so that a damaged sample also becomes an item.
+/// A data set of sample records in which the item of an unreadable record is its error.
 #[derive(Debug)]
 struct RecordsWithErrors(Arc<dyn Dataset<Item = StoredRecord>>);
 

@@ -14,7 +14,7 @@ use crate::tools::Workspace;
 #[derive(Debug, Args)]
 pub(crate) struct Ratios {}
 
-/// The label of each bar, its page, and the name of its row.
+/// For each bar: its label, the benchmark page, and the name of the row on that page.
 const ROWS: [(&str, &str, &str); 13] = [
     ("evaluation crop: spdl (Python, C++)", "images-eval.md", "spdl (Python, C++)"),
     ("evaluation crop: DALI, CPU", "images-eval.md", "DALI, CPU"),
@@ -57,7 +57,7 @@ fn bar(folder: &Path, (label, page, row): (&str, &str, &str)) -> Result<Bar> {
     Ok(Bar { label: label.to_owned(), value, range: (value, value), ours: false })
 }
 
-/// The last column of the first row with this name.
+/// The value in the last column of the first row with this name.
 fn ratio(page: &str, name: &str) -> Option<f64> {
     page.lines().find_map(|line| {
         let cells: Vec<&str> = line.strip_prefix('|')?.trim_end_matches('|').split('|').collect();

@@ -87,8 +87,8 @@ pub(crate) struct Verdict {
 pub(crate) struct Allowance {
     pub(crate) program: PathBuf,
     pub(crate) memory_bytes: u64,
-    /// Time limit of one request. It limits CPU time if the system reports CPU time, so that a busy
-    /// machine causes no timeouts.
+    /// Time limit of one request. The limit applies to CPU time if the system reports it, so that a
+    /// busy machine causes no timeouts.
     pub(crate) time: Duration,
     /// Folder for the files with the standard error of the child processes.
     pub(crate) folder: PathBuf,

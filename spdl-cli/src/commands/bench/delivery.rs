@@ -52,8 +52,8 @@ pub(crate) struct TrainingSteps {
 }
 
 impl Delivery {
-    /// Images per second of each epoch, measured from the last image of the previous epoch to its
-    /// last image.
+    /// Images per second of each epoch. An epoch begins with the run, or with the last image of the
+    /// previous epoch.
     pub(crate) fn epoch_rates(&self) -> Vec<f64> {
         let mut before = Duration::ZERO;
         let rate = |&(images, end): &(u64, Duration)| {

@@ -154,7 +154,8 @@ pub(crate) fn resume(arguments: &BenchArguments, shard: Shard) -> Result<Option<
     Ok(Some(Resumed { state, ..resumed }))
 }
 
-/// Resumes from one checkpoint: the checkpoint of this rank, or a combination of all ranks.
+/// Resumes from one checkpoint: the checkpoint of this rank, or the combined checkpoint of all
+/// ranks.
 fn of_one(state: State, path: &Path, shard: Shard) -> Result<Resumed, Failure> {
     if let Some(own) = state.shard().filter(|own| *own != shard) {
         let describe = |shard: Shard, other: Shard| {

@@ -21,11 +21,11 @@ pub(super) enum SearchResult {
     AfterDamage(Error),
 }
 
-/// Searches the part before the damage; then searches the part after the damage, with the index
-/// file and the checksum file in the same folder.
+/// Searches the members before the damage; then uses the index file and the checksum file in the
+/// same folder to find the member after the damage.
 ///
-/// An index file that was written before the archive was damaged gives the position of the member;
-/// the checksum proves that the data are intact.
+/// If the index file was written before the archive was damaged, it contains the position of the
+/// member; the checksum proves that the data are intact.
 pub(super) fn search(archive: &Archive, name: &[u8]) -> SearchResult {
     let damage = match before_damage(archive, name) {
         (Some(data), _) => return SearchResult::Found(data),
@@ -42,7 +42,7 @@ pub(super) fn search(archive: &Archive, name: &[u8]) -> SearchResult {
     }
 }
 
-/// Finds the last member of this name before the damage, and the damage.
+/// Reads the members up to the damage: the last member of this name, and the error at the damage.
 fn before_damage(archive: &Archive, name: &[u8]) -> (Option<Bytes>, Option<Error>) {
     let mut found = None;
     let mut stream = match archive.location.open() {

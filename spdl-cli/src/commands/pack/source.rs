@@ -25,7 +25,7 @@ pub(crate) struct PackSource {
 /// A sample to pack.
 #[derive(Clone, Debug)]
 pub(crate) struct PackItem {
-    /// The location of its fields, or the error of the data set.
+    /// The locations of the sample's fields, or the error if the sample is unreadable.
     pub(crate) record: Result<StoredRecord>,
     /// The name in messages.
     pub(crate) name: Key,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use crate::datasets::address::{is_address, shown};
 use crate::ui::format::{for_shell, printable};
 
-/// Two lines with the command; empty if there are no defects or no images, or if a URL contains
-/// secrets.
+/// Two lines with the command; empty if there are no defects or no images, or if a path is not
+/// UTF-8 or contains secrets.
 pub(super) fn advice(paths: &[PathBuf], defects: u64, images: u64) -> String {
     let has_no_secret = |path: &PathBuf| shown(std::slice::from_ref(path)) == *path;
     if defects == 0 || images == 0 || !paths.iter().all(has_no_secret) {
