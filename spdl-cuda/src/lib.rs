@@ -33,7 +33,7 @@
 //! # Order of accesses
 //!
 //! A batch is uploaded while the previous training step runs. Streams wait for events on the
-//! device. An upload blocks the host only to allocate memory.
+//! device. An upload blocks the host only to allocate or free memory, or after an error.
 //!
 //! ```text
 //!  pinned buffer ──copy stream──► slab ──event──► stream of the consumer ──event──► slab is reused

@@ -20,7 +20,7 @@ const BATCHES: [usize; 6] = [1, 8, 32, 128, 512, 1024];
 const RATES_SHARE: f64 = 0.6;
 
 /// The maximum mean difference, in levels, between two decoders of one format. Their inverse DCTs
-/// and chroma upsampling differ; single pixels at edges of colours differ much more.
+/// and chroma upsampling differ; single pixels at colour edges can differ much more.
 const MAX_MEAN_DIFFERENCE: f64 = 2.0;
 
 pub(crate) fn measure(measurement: &Measurement) -> Outcome {

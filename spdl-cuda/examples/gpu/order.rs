@@ -12,7 +12,7 @@ use crate::copies::{cuda_memory, message, size_text};
 use crate::lines::Measurement;
 use crate::raw::{Driver, HostKind};
 
-/// The number of batches that the consumer holds, and the number of its streams.
+/// For each case: the number of batches that the consumer holds, and the number of its streams.
 const CASES: [(usize, usize); 6] = [(1, 1), (4, 1), (16, 1), (1, 3), (4, 3), (16, 3)];
 
 /// G1 is a promise for this number of batches. If time is left, more batches are checked.

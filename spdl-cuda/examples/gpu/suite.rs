@@ -1,5 +1,5 @@
-//! Runs all measurements, each as a separate process with its share of the time. Results are
-//! written as they arrive.
+//! Runs the selected measurements. Each of their programs is a separate process with a share of the
+//! time. Results are written as they arrive.
 
 use std::env;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::{Arguments, comparison, lines, machine, table, tests_one_by_one};
 /// The measurements, in the order in which they run.
 pub(crate) const NAMES: [&str; 9] = ["tests", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8"];
 
-/// The fraction of the time of a process that it may use to measure. The remaining time is for its
+/// A process may use this fraction of its time limit to measure. The remaining time is for its
 /// start and exit.
 const WORKING_SHARE: f64 = 0.85;
 

@@ -19,7 +19,7 @@ pub(crate) fn print_file(path: &Path) -> Outcome {
     Ok(())
 }
 
-/// A section for each measurement, followed by the failures.
+/// Formats a section for each measurement, followed by the failures.
 pub(crate) fn markdown(lines: &[Value]) -> String {
     let mut text = String::new();
     if let Some(run) = lines.iter().find(|line| line["kind"] == "run") {

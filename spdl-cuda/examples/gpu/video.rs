@@ -26,7 +26,7 @@ use spdl_media::image::CropBox;
 use spdl_media::transform::TensorSpec;
 use spdl_media::{ImageTransform, Layout, Size};
 
-/// Numbers of concurrent videos, one thread each.
+/// The measured numbers of concurrent videos. Each video has a thread.
 const STREAMS: [usize; 3] = [1, 4, 16];
 
 /// Frames per launch of the kernels.
@@ -200,7 +200,7 @@ impl Bench {
     }
 }
 
-/// Repeated decoding of one video by several threads, each with its own stream.
+/// Repeated decoding of one video by several threads, each with a separate video stream.
 struct Playback<'a> {
     device: &'a CudaDevice,
     decoders: &'a NvDec,

@@ -175,7 +175,7 @@ impl DriverError {
         self.info().map_or("", |known| known.remedy)
     }
 
-    /// Whether the error is sticky: all later calls on the device fail, too.
+    /// Whether the error is sticky: all later calls of this process on the device fail, too.
     pub fn is_sticky(&self) -> bool {
         self.remedy() == RESTART
     }

@@ -133,8 +133,8 @@ impl DecodeStage {
         Ok(outcomes)
     }
 
-    /// Completes an image. If it failed with an error that is not fatal, the error is passed to the
-    /// next stage, and only this image fails.
+    /// Completes an image. If the image failed with an error that is not fatal, the error is passed
+    /// to the next stage, and only this image fails.
     fn complete(&mut self, image: PreparedImage, outcome: NvJpegOutcome) -> Result<DecodedImage> {
         let PreparedImage { id, key, label, source, plan } = image;
         let image = match self.device_image(source, plan, outcome) {

@@ -96,10 +96,10 @@ impl DeviceImages {
     /// Maximum size in bytes of the pixels per call of nvJPEG, unless the call has a single image;
     /// a pixel has 3 bytes. Default: 1/16 of the device memory.
     ///
-    /// A group with more pixels is decoded in parts; so is a group if device memory is exhausted.
-    /// If the memory is too small for a single image, the host decodes it and the fallback is
-    /// [counted](super::FallbackReason::TooLarge). The upload of these pixels needs as much device
-    /// memory, and fails unless memory has been freed since.
+    /// A group is decoded in parts if its pixels exceed this size, or if device memory is
+    /// exhausted. If the memory is too small for a single image, the host decoder is used for this
+    /// image, and the fallback is [counted](super::FallbackReason::TooLarge). The upload of these
+    /// pixels needs as much device memory, and fails unless memory has been freed since.
     ///
     /// The pixels of a batch are in device memory until all its images are decoded.
     #[must_use]
@@ -108,16 +108,16 @@ impl DeviceImages {
         self
     }
 
-    /// Restricts nvJPEG to one backend, for reproducible pixels: see [`NvJpeg`]. The host decodes
-    /// the images that this backend does not decode; with [`JpegBackend::Host`], it decodes all
-    /// images.
+    /// Restricts nvJPEG to one backend, for reproducible pixels: see [`NvJpeg`]. The host decoder,
+    /// unless disabled, decodes the images that this backend does not decode. With
+    /// [`JpegBackend::Host`], the host decoder is used for all images.
     #[must_use]
     pub fn only(mut self, backend: JpegBackend) -> Self {
         self.0.only = Some(backend);
         self
     }
 
-    /// Places to search for nvJPEG. Without nvJPEG, the host decodes all images.
+    /// Places to search for nvJPEG. Without nvJPEG, the host decoder is used for all images.
     #[must_use]
     pub fn search(mut self, search: Search) -> Self {
         self.0.search = search;

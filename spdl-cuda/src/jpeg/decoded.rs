@@ -32,6 +32,7 @@ pub enum DecodedJpeg {
     /// The header is valid, but nvJPEG, or the backend that
     /// [`NvJpeg::only`](super::NvJpeg::only) selects, does not decode this kind of JPEG.
     Unsupported(JpegHeader),
-    /// The image is corrupt, truncated or too large, or its header has an unsupported feature.
+    /// The image is corrupt, truncated or too large, its header has an unsupported feature, or
+    /// nvJPEG rejected the image.
     Failed(Error),
 }

@@ -16,7 +16,7 @@ pub enum JpegBackend {
 }
 
 /// A backend may receive no image while the other backend receives this many images that both
-/// support. The idle backend is then assigned one image of the next batch: without such a
+/// support. The unused backend is then assigned one image of the next batch: without such a
 /// measurement, a change of its speed would not be detected.
 const EXPLORE_EVERY: u32 = 50;
 /// Weight of a new measurement in the moving average.

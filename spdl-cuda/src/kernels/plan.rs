@@ -46,7 +46,7 @@ impl ResizePlan {
         ResizePlan::upright(upright.into(), upright, stored, orientation, sample)
     }
 
-    /// The plan for the placement of an upright image in its sample.
+    /// Creates the plan that places an upright image in its sample as `placement` defines.
     ///
     /// # Errors
     /// `Unsupported` if the placed image does not cover the whole sample.

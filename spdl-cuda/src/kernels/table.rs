@@ -87,8 +87,8 @@ impl BatchTable {
         Ok(())
     }
 
-    /// The bytes of the table, and the launches that read it. Before the launches, copy the bytes
-    /// to device memory that is aligned to 8 bytes.
+    /// Returns the bytes of the table, and the launches that read it. Before the launches, copy the
+    /// bytes to device memory that is aligned to 8 bytes.
     ///
     /// Images with the same number of bytes per sample and the same subsampling share launches: one
     /// launch for up to 65,535 images.

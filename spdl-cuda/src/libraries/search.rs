@@ -53,7 +53,7 @@ pub struct LibraryLocation {
 pub struct LibraryNotFound {
     /// The library.
     pub library: Library,
-    /// Why loading failed, for each place that was tried.
+    /// Why loading failed: one reason for each file that was tried.
     pub reason: String,
 }
 

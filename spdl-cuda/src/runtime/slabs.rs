@@ -26,7 +26,8 @@ const GRANULE: usize = 512;
 /// Number of requests after which [`SizeEstimator`] may choose a smaller size.
 const ESTIMATION_WINDOW: u32 = 64;
 
-/// If sizes change, the pool may exceed the peak number of bytes in use by 1 / this number.
+/// If sizes change, the size of the pool may exceed the peak number of bytes in use by 1 / this
+/// number of that peak.
 const SLACK: usize = 16;
 
 /// A block of device memory.
@@ -318,7 +319,7 @@ impl Slab {
 #[derive(Debug, Default)]
 pub(crate) struct SizeEstimator {
     bytes: usize,
-    /// The largest request of the current window, and the number of requests.
+    /// The size of the largest request in the current window, and the number of requests in it.
     largest: usize,
     requests: u32,
 }

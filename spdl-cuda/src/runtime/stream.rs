@@ -23,7 +23,8 @@ pub(crate) struct CopyStream {
 
 #[derive(Default)]
 struct InFlight {
-    /// Buffers in the order of the stream, each with the event after its copy.
+    /// Buffers in the order in which the stream copies them, each with an event that completes
+    /// after the copy.
     copies: VecDeque<(Arc<Event>, HostBuffer)>,
     /// Buffers that a copy may still use, and for which no event exists that completes when the
     /// copy ends.

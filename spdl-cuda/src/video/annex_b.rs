@@ -9,7 +9,7 @@ use super::format::VideoCodec;
 /// Default maximum size of a packet in bytes.
 const MAX_PACKET_BYTES: usize = 1 << 28;
 
-/// Splits an H.264 or HEVC stream with start codes into access units, without copies.
+/// Splits an H.264 or HEVC stream with start codes into access units, without copying.
 ///
 /// Each packet is one picture (a frame or a field) with its parameter sets and other NAL units.
 ///

@@ -27,8 +27,8 @@ const EXTRA_SURFACES: u32 = 4;
 const MAX_SURFACES: u32 = 32;
 
 impl DecoderConfig {
-    /// The configuration for a video, within the maximum size and macroblocks (16x16 pixels) of the
-    /// device.
+    /// The configuration for a video, within the limits of the device on size and number of
+    /// macroblocks (16x16 pixels).
     pub(crate) fn of(
         format: &VideoFormat,
         device_max: (u32, u32),
@@ -73,14 +73,14 @@ impl<D> DecoderCache<D> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the most recently used decoder of this configuration.
+    /// Removes and returns the most recently used decoder of this configuration.
     pub(crate) fn take(&self, config: &DecoderConfig) -> Option<D> {
         let mut idle = self.idle();
         let at = idle.iter().rposition(|(other, _)| other == config)?;
         idle.remove(at).map(|(_, decoder)| decoder)
     }
 
-    /// Adds a decoder. Evicts the least recently used ones above the capacity.
+    /// Adds a decoder. If the capacity is exceeded, evicts the least recently used decoder.
     pub(crate) fn put(&self, config: DecoderConfig, decoder: D) {
         let mut idle = self.idle();
         idle.push_back((config, decoder));

@@ -11,7 +11,7 @@ const MAX_PACKET_BYTES: usize = 1 << 28;
 /// Size of the frame header: length and timestamp.
 const PACKET_HEADER: usize = 12;
 
-/// Iterates over the packets of an IVF file, without copies.
+/// Iterates over the packets of an IVF file, without copying.
 ///
 /// ```
 /// use spdl_cuda::video::{IvfFile, VideoCodec};
