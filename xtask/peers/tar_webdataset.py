@@ -1,4 +1,4 @@
-"""webdataset's `WebDataset` without decoding: in this process, or in workers of PyTorch's DataLoader."""
+"""Reads shards with `webdataset.WebDataset`, in this process or in workers of PyTorch's DataLoader."""
 
 import time
 

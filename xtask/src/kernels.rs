@@ -28,7 +28,7 @@ pub(crate) struct KernelsArguments {
 }
 
 /// The oldest version of NVRTC that supports all architectures. Drivers of version 525 or newer run
-/// the machine code of any CUDA 12, and compile PTX of their own or an older CUDA version.
+/// the machine code of any CUDA 12, and compile PTX of their CUDA version and of older versions.
 const NVRTC: &str = "nvidia-cuda-nvrtc-cu12==12.8.93";
 /// Architectures to compile machine code for (`sm_`), and one to compile PTX for (`compute_`),
 /// which newer devices need.

@@ -35,8 +35,9 @@ use crate::tools::Workspace;
 
 /// Development tasks of SPDL in Rust.
 ///
-/// Each task installs the tools that it needs below target/, and, as root, Debian packages. It
-/// prints their names. A new machine needs rustup, gcc and Python 3.10 or newer.
+/// Each task installs the tools and Python packages that it needs below target/, and prints their
+/// names. If it runs as root, it also installs Debian packages. A new machine needs rustup, gcc and
+/// Python 3.10 or newer.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask",
