@@ -72,7 +72,10 @@ fn lost(device: &CudaDevice) -> Result<ExitCode, String> {
     if error.is_fatal() && host && error.report().contains("restart") {
         Ok(ExitCode::SUCCESS)
     } else {
-        Err(format!("no fatal error with a restart as remedy: {}", error.report()))
+        Err(format!(
+            "no fatal error that requests a restart, or no host memory: {}",
+            error.report()
+        ))
     }
 }
 

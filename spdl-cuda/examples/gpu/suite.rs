@@ -242,13 +242,13 @@ impl<'a> Suite<'a> {
                 Err(RecvTimeoutError::Timeout) => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    return Ok(("out of time", "killed: its share of the time ended".to_owned()));
+                    return Ok(("out of time", "killed at the end of its time limit".to_owned()));
                 }
             }
         }
         let status = wait_until(&mut child, deadline);
         Ok(match (status, invalid) {
-            (None, _) => ("out of time", "killed: its share of the time ended".to_owned()),
+            (None, _) => ("out of time", "killed at the end of its time limit".to_owned()),
             (Some(_), Some(invalid)) => ("failed", invalid),
             (Some(status), None) if status.success() => ("done", String::new()),
             (Some(status), None) => ("failed", format!("{status}; see log.txt")),

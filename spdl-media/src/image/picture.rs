@@ -75,7 +75,8 @@ impl Plane {
         let is_valid = row > 0 && shape.stride >= row && shape.across > 0 && shape.down > 0;
         let Some(bytes) = bytes.filter(|&bytes| is_valid && bytes > 0) else {
             let message = format!(
-                "invalid plane shape {shape:?}: expected non-empty rows that do not overlap"
+                "invalid plane shape {shape:?}: expected non-empty rows that do not overlap, \
+                 and subsampling factors above 0"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
