@@ -78,7 +78,7 @@ impl FormatReader for Zune {
         let bytes = size.pixels() * PixelLayout::Rgb(3).bytes() as u64;
         let color = decoder.output_colorspace();
         if color != Some(ColorSpace::RGB) || decoder.output_buffer_size() != Some(bytes as usize) {
-            let message = format!("unsupported JPEG: wrong output size or non-RGB output {color:?}");
+            let message = format!("unsupported JPEG: wrong size or non-RGB output {color:?}");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         if let Some(target) = job.whole_output() {
