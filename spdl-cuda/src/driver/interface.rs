@@ -164,8 +164,9 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
     /// Sets the stream capture mode of this thread, and returns the previous mode. The value 2 is
     /// the relaxed mode.
     ///
-    /// In the global mode, the default, potentially unsafe calls of this thread fail and invalidate
-    /// the capture, while another thread captures a stream in the global mode.
+    /// While another thread captures a stream in the global mode, which is the default, a
+    /// potentially unsafe call of this thread fails and invalidates the capture. The relaxed mode
+    /// permits such calls.
     fn exchange_capture_mode(&self, mode: i32) -> DriverResult<i32>;
 
     /// Whether a stream is being captured into a graph.

@@ -14,13 +14,14 @@ use crate::jpeg::{BackendSet, JpegBackend, is_grey_or_ycbcr};
 pub enum FallbackReason {
     /// The file is not a JPEG.
     OtherFormat,
-    /// The header of the JPEG is corrupt or truncated.
+    /// The header of the JPEG is corrupt or truncated, or the image exceeds 2²⁸ pixels.
     DamagedHeader,
     /// nvJPEG does not support the coding process or the bit depth of the JPEG.
     Coding,
     /// The colour space is neither grey nor YCbCr: CMYK, for example.
     Color,
-    /// nvJPEG rejected the image.
+    /// nvJPEG, or its backend that [`DeviceImages::only`](super::DeviceImages::only) selects,
+    /// rejected the image.
     Refused,
     /// Device memory is too small for the image.
     TooLarge,
@@ -81,7 +82,7 @@ impl FallbackReason {
     }
 }
 
-/// Counts of images by the decoder that decoded them.
+/// Counts of decoded images by decoder, of fallbacks by reason, and of failed images.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageStatistics {

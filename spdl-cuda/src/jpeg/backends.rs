@@ -21,7 +21,7 @@ const MAX_HYBRID_STATES: usize = 64;
 /// states are in use, the host waits for the oldest one.
 const MAX_HARDWARE_STATES: usize = 8;
 
-/// The JPEG engines of the device. Fields are dropped in their order.
+/// The JPEG engines of the device. Fields are dropped in declaration order.
 pub(super) struct HardwareBackend {
     /// The decode states, least recently used first.
     pub(super) states: VecDeque<HardwareState>,
@@ -44,7 +44,7 @@ pub(super) struct HardwareState {
 }
 
 /// The hybrid backend: entropy decoding on the CPU, the remaining steps on the multiprocessors.
-/// Fields are dropped in their order.
+/// Fields are dropped in declaration order.
 pub(super) struct HybridBackend {
     /// The decode states, least recently used first.
     pub(super) states: VecDeque<(ImageState, Option<Arc<Event>>)>,

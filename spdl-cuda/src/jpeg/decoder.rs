@@ -36,7 +36,7 @@ const LIBRARY: &str = "nvJPEG";
 ///
 /// A failed image does not affect the other images. Corruption after the header may not be
 /// detected; the pixels of that image are then wrong. [`decode`](NvJpeg::decode) does not wait for
-/// its pixels: consumers wait on [`DecodedJpegs::memory`]. If too many images are in flight,
+/// the pixels: consumers wait on [`DecodedJpegs::memory`]. If too many images are in flight,
 /// `decode` waits for the oldest ones.
 ///
 /// The backends may differ in the last bit of a value, because their inverse DCTs differ. For

@@ -227,7 +227,7 @@ pub(crate) struct ParsedJpeg(NvJpegObject);
 pub(crate) struct BatchState(NvJpegObject);
 
 /// `nvjpegJpegState_t` of the hybrid backend with its buffers, for one image at a time. Fields are
-/// dropped in their order.
+/// dropped in declaration order.
 #[derive(Debug)]
 pub(crate) struct ImageState {
     state: NvJpegObject,

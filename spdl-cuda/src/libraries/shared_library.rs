@@ -27,7 +27,8 @@ impl SharedLibrary {
     #[cfg(unix)]
     pub(crate) fn opened(name: &str) -> Option<SharedLibrary> {
         use libloading::os::unix;
-        /// Loads nothing new (glibc and musl on Linux).
+        /// The flag that prevents loading: only a library that is already loaded is opened. The
+        /// value is that of glibc and musl on Linux.
         const RTLD_NOLOAD: std::ffi::c_int = 4;
         let flags = unix::RTLD_NOW | RTLD_NOLOAD;
         // SAFETY: no initialiser runs, because nothing is loaded.

@@ -15,14 +15,14 @@ pub trait AllocatorFunctions: fmt::Debug + Send + Sync + 'static {
     /// The errors of [`DeviceAllocator::allocate`].
     fn allocate(&self, bytes: usize) -> Result<u64>;
 
-    /// Frees memory. The caller guarantees that all work on it has completed.
+    /// Frees memory. The caller guarantees that all work that uses the memory has completed.
     fn free(&self, address: u64);
 }
 
 /// Creates an allocator from functions.
 ///
-/// The functions return plain addresses. This function trusts them to satisfy the contract of
-/// [`DeviceAllocator`], as C functions do. Therefore it exists only for bindings.
+/// The functions return plain addresses. This function trusts the functions to satisfy the contract
+/// of [`DeviceAllocator`]. Therefore, it exists only for bindings.
 pub fn allocator_of(functions: impl AllocatorFunctions) -> Arc<dyn DeviceAllocator> {
     Arc::new(TrustedAllocator(functions))
 }

@@ -8,8 +8,8 @@ use super::context::Context;
 use super::slabs::SlabPool;
 use super::stream::CopyStream;
 
-/// State that all resources of a device hold. Fields are dropped in their order: first, streams
-/// wait for their copies; then memory is freed; then the context is released.
+/// State that all resources of a device hold. Fields are dropped in declaration order: first,
+/// streams wait for their copies; then memory is freed; then the context is released.
 pub(crate) struct DeviceInner {
     pub(crate) uploads: CopyStream,
     pub(crate) downloads: CopyStream,

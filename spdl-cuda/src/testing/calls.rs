@@ -505,7 +505,7 @@ impl Driver for FakeDriver {
     }
 }
 
-/// Whether the test skips this record or wait.
+/// Whether the test skips this event record or wait.
 fn is_left_out(state: &mut FakeState) -> bool {
     let number = state.order_count;
     state.order_count += 1;

@@ -126,14 +126,14 @@ impl FakeDriver {
         self.state().fault = Some(InjectedFault { calls: 0..usize::MAX, function, code });
     }
 
-    /// Skips one record or wait, after `after` more records and waits, as if the program had
-    /// omitted this call.
+    /// Skips one event record or wait, after `after` more of these calls, as if the program had
+    /// omitted the skipped call.
     pub fn skip_order_call(&self, after: usize) {
         let mut state = self.state();
         state.skipped_call = Some(state.order_count + after);
     }
 
-    /// The number of records and waits.
+    /// The number of event records and waits.
     pub fn order_calls(&self) -> usize {
         self.state().order_count
     }

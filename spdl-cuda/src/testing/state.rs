@@ -34,7 +34,7 @@ pub(super) struct FakeState {
     pub(super) calls: BTreeMap<&'static str, usize>,
     pub(super) call_count: usize,
     pub(super) fault: Option<InjectedFault>,
-    /// Number of records and waits so far, and which of them is skipped.
+    /// Number of event records and waits so far, and the index of the skipped one, if any.
     pub(super) order_count: usize,
     pub(super) skipped_call: Option<usize>,
     pub(super) contexts: Vec<usize>,
@@ -50,7 +50,7 @@ pub(super) struct FakeState {
     pub(super) thread_streams: HashMap<ThreadId, usize>,
     pub(super) events: BTreeMap<usize, FakeEvent>,
     pub(super) records: u64,
-    /// Records that have not completed.
+    /// Event records that have not completed.
     pub(super) pending: BTreeSet<u64>,
     pub(super) memories: FakeAllocations,
     pub(super) capacity: usize,

@@ -130,7 +130,7 @@ impl FakeState {
         }
     }
 
-    /// Makes a record that completes after all operations that are in the stream now.
+    /// Creates an event record that completes after all operations that are in the stream now.
     fn new_record(&mut self, handle: usize) -> (u64, VectorClock) {
         self.records += 1;
         self.pending.insert(self.records);

@@ -13,10 +13,10 @@ use super::format::{ChromaFormat, VideoCodec, VideoFormat};
 use super::library::{ContextLock, NvcuvidLibrary};
 use crate::runtime::DeviceInner;
 
-/// Number of idle decoders that are kept. Each of them holds its surfaces in device memory.
+/// Maximum number of idle decoders that are kept. Each of them holds its surfaces in device memory.
 const IDLE_DECODERS: usize = 8;
 
-/// State that all videos of a device share. Fields are dropped in their order.
+/// State that all videos of a device share. Fields are dropped in declaration order.
 pub(crate) struct SharedDecoders {
     pub(crate) cache: DecoderCache<Decoder>,
     pub(crate) counters: NvDecCounters,

@@ -154,7 +154,7 @@ impl fmt::Display for ChromaFormat {
 }
 
 impl VideoFormat {
-    /// Validates the format from the parser.
+    /// Converts and validates the format from the parser.
     ///
     /// # Errors
     /// `Corrupt` for inconsistent values; `Unsupported` for valid values that this crate does not

@@ -33,7 +33,7 @@ struct Callbacks {
     failure: Mutex<Option<Error>>,
 }
 
-/// A parser with the state of its video. Fields are dropped in their order.
+/// A parser with the state of its video. Fields are dropped in declaration order.
 pub(crate) struct Parser {
     handle: ParserHandle,
     /// The user data of the callbacks. The parser holds a pointer to it.
