@@ -1,4 +1,4 @@
-//! A folder of images as training batches: the program of `README.md`.
+//! Loads a folder of images as training batches, like the example in `README.md`.
 //!
 //! `cargo run --release -p spdl-cli --example batches -- path/to/images`
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]

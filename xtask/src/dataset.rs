@@ -335,7 +335,8 @@ fn crop(
     Ok(pixels)
 }
 
-/// Encodes an image as JPEG with a random chroma subsampling; the proportions are fixed.
+/// Encodes an image as JPEG with random quality (94 to 97) and random chroma subsampling; 2 % of the
+/// images are greyscale.
 fn encode(pixels: Vec<u8>, width: u16, height: u16, random: &mut Random) -> Result<Vec<u8>> {
     let quality = 94 + random.below(4) as u8;
     let mut bytes = Vec::with_capacity(pixels.len() / 3);

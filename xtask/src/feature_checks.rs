@@ -112,7 +112,7 @@ pub(crate) fn packages_with_optional_features(workspace: &Workspace) -> Vec<&str
 /// The features of a crate, each with the features of the same crate that it enables.
 struct Features(BTreeMap<String, Vec<String>>);
 
-/// Two features, each with whether it is enabled.
+/// Two features, and for each of them whether it is enabled.
 type Way<'a> = (&'a str, bool, &'a str, bool);
 
 impl Features {

@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &LsArguments) -> Result<(), Failure> {
     }
 }
 
-/// Entries that could not be listed: their number, and the failure of the first.
+/// The number of entries that could not be listed, and the failure of the first such entry.
 #[derive(Default)]
 struct Unreadable {
     first: Option<Failure>,

@@ -21,7 +21,7 @@ pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// The number of images used, of all known images: `18 of 20 images, 2 skipped`.
+/// The numbers of used, all and skipped images: `18 of 20 images, 2 skipped`.
 pub(crate) fn used(used: u64, skipped: u64) -> String {
     let all = counted(used.saturating_add(skipped), "image", "images");
     format!("{} of {all}, {} skipped", count(used), count(skipped))

@@ -14,14 +14,14 @@ use super::format::{bytes, measured};
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar over `images` images; hidden if `wanted` is false, standard error is not a terminal,
-    /// or `TERM` is `dumb`.
+    /// A bar for `images` images; hidden if `wanted` is false, standard error is not a terminal, or
+    /// `TERM` is `dumb`.
     pub(crate) fn new(images: u64, wanted: bool) -> Self {
         let template = "{wide_bar} {human_pos} / {human_len}  {rate}  {eta} left";
         Progress::drawn(images, template, |rate| format!("{} images/s", measured(rate)), wanted)
     }
 
-    /// A bar over `all` bytes; hidden in the same cases as the bar of [`new`](Self::new).
+    /// A bar for `all` bytes; hidden in the same cases as the bar of [`new`](Self::new).
     pub(crate) fn of_bytes(all: u64, wanted: bool) -> Self {
         let template = "{wide_bar} {decimal_bytes} / {decimal_total_bytes}  {rate}  {eta} left";
         Progress::drawn(all, template, |rate| format!("{}/s", bytes(rate as u64)), wanted)

@@ -267,7 +267,7 @@ fn reexports(root: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// `a::{b, c::{d}}` as `a::b` and `a::c::d`.
+/// Expands `a::{b, c::{d}}` to `a::b` and `a::c::d`.
 pub(super) fn expand(tree: &str) -> Vec<String> {
     let Some(open) = tree.find('{') else { return vec![tree.trim().to_owned()] };
     let prefix = tree[..open].trim();
@@ -293,7 +293,8 @@ pub(super) fn expand(tree: &str) -> Vec<String> {
     parts.flat_map(expand).map(|part| format!("{prefix}{part}")).collect()
 }
 
-/// Line and first name of each path that starts at the crate's root, by `crate::` or `super::`.
+/// The line and the first name of each path that starts at the crate's root, by `crate::` or
+/// `super::`.
 fn crate_paths(code: &str, module: &[String]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut add = |at: usize, name: &str| {
@@ -397,7 +398,8 @@ fn python_imports(workspace: &Workspace, package: &Path) -> Result<Vec<Import>> 
     Ok(imports)
 }
 
-/// Line and first name of each import relative to the package, in a module `depth` folders below it.
+/// The line and the first name of each import relative to the package; the module is `depth`
+/// folders below the package.
 fn relative_imports(file: &str, depth: usize) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut lines = file.lines().enumerate();

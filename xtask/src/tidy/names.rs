@@ -13,7 +13,7 @@ use crate::tools::Workspace;
 /// The maximum number of names that the root of `spdl-core` exports, not counting modules.
 const ROOT_NAMES: usize = 45;
 
-/// Types of one crate that share a name.
+/// Finds names that several types of one crate have.
 pub(crate) fn duplicates(workspace: &Workspace) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for package in &workspace.packages {
