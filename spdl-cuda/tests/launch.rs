@@ -313,7 +313,7 @@ fn kernels_match_the_device_or_the_error_names_what_is_missing() {
         assert_eq!(load(major, minor, None).unwrap(), expected);
     }
     let missing = [
-        (7, 0, None, "need 7.5 or newer"),
+        (7, 0, None, "need 7.5 or higher"),
         (12, 1, Some(221), "the PTX compiler of the driver is missing"),
         (12, 1, Some(222), "install a newer NVIDIA driver"),
         (12, 1, Some(223), "unset CUDA_DISABLE_PTX_JIT"),

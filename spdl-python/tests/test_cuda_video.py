@@ -126,7 +126,7 @@ def test_g06_nv12_crops_must_be_even(nvcuvid):
     with pytest.raises(ValueError, match="even numbers"):
         decoder.decode_packets(video(1))
     decoder = nvdec_decoder(None, "h264", crop_right=1)
-    with pytest.raises(UnsupportedError, match="even sides"):
+    with pytest.raises(UnsupportedError, match="even width and height"):
         decoder.decode_packets(video(1))
 
 

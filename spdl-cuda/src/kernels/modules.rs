@@ -71,8 +71,8 @@ pub fn module_for(major: u32, minor: u32) -> Result<Module> {
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(
-            "unsupported compute capability {major}.{minor}: the image kernels need {}.{} \
-             (Turing) or higher",
+            "unsupported compute capability {major}.{minor}: the image kernels need {}.{} or higher \
+             (Turing)",
             PTX.0, PTX.1
         ),
     ))
