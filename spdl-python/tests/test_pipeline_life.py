@@ -152,7 +152,7 @@ def test_l04_a_negative_timeout_is_an_error():
     pipeline = build(source([1]))
     with pipeline.auto_stop():
         for wait in (pipeline.get_item, pipeline.get_iterator):
-            with pytest.raises(ValueError, match=r"timeout must not be negative, not -1\.0"):
+            with pytest.raises(ValueError, match=r"timeout must be at least 0, not -1\.0"):
                 wait(timeout=-1)
         assert pipeline.get_item(timeout=20) == 1
 

@@ -678,10 +678,10 @@ const MOST_NAMED: usize = 10;
 
 impl fmt::Display for OrderDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.same {
-            return write!(f, "no difference in {} samples", self.common);
-        }
         let samples = if self.common == 1 { "sample" } else { "samples" };
+        if self.same {
+            return write!(f, "no difference in {} {samples}", self.common);
+        }
         write!(f, "the orders differ after {} {samples}", self.common)?;
         if let Some(step) = self.step {
             write!(f, ", in step {step}")?;

@@ -200,6 +200,6 @@ def timeout(value: Any, *, least: float = -math.inf) -> float | None:
         return None
     number = seconds("timeout", value)
     if number < least:
-        raise ValueError(f"timeout must not be negative, not {number}")
+        raise ValueError(f"timeout must be at least 0, not {number}")
     # The operating system's clocks overflow beyond this limit; longer waits count as unlimited.
     return None if number > _MAX_SECONDS else number

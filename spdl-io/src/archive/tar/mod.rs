@@ -75,7 +75,7 @@ impl TarEntry {
             .with_offset(archive_len)
     }
 
-    /// Checks that the data can be read as those of a file.
+    /// Checks that the member is a regular file, not a sparse one.
     ///
     /// # Errors
     /// `Unsupported` for sparse files, links and members of unknown type; `InvalidArgument` for other

@@ -1,4 +1,4 @@
-//! Checks whether samples have labels, and warnings if they do not.
+//! Checks whether samples have labels, and the warnings about missing labels.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -98,7 +98,8 @@ impl CoefficientBuffer {
         Ok(())
     }
 
-    /// Releases memory that is far larger than the recent need.
+    /// Records the memory that an image needs, in bytes. After every [`IMAGES`] images, releases the
+    /// buffers if they are far larger than the largest recorded need.
     fn record_need(&mut self, needed: usize) {
         self.recent.most = self.recent.most.max(needed);
         self.recent.images += 1;

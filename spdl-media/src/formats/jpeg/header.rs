@@ -488,10 +488,10 @@ fn read_frame(
         return Err(corrupt("corrupt JPEG: frame header too short", at));
     };
     if !precisions.contains(&bits) {
-        return Err(unsupported(
-            format!("unsupported JPEG with {bits} bits per sample: expected 8"),
-            at,
-        ));
+        let accepted: Vec<_> = precisions.iter().map(u8::to_string).collect();
+        let accepted = accepted.join(" or ");
+        let message = format!("unsupported JPEG with {bits} bits per sample: expected {accepted}");
+        return Err(unsupported(message, at));
     }
     let size = Size::new(u16::from_be_bytes([w0, w1]).into(), u16::from_be_bytes([h0, h1]).into());
     let count = usize::from(count);

@@ -215,7 +215,8 @@ pub(super) fn is_cmyk(decoder: &mut Reader<'_>) -> Result<bool> {
     Ok(set.is_none_or(|set| set == CMYK))
 }
 
-/// Whether a JPEG stream ends with EOI, so that it is not truncated.
+/// Whether a JPEG stream ends with an EOI marker, ignoring trailing zero bytes. If not, the stream
+/// is truncated.
 pub(super) fn ends_with_marker(data: &[u8]) -> bool {
     let end = data.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     data[..end].ends_with(b"\xFF\xD9")

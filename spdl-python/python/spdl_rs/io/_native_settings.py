@@ -66,7 +66,7 @@ def around(name: str, value: Any, middle: int, *, zero: bool = False) -> Interva
         return interval(name, value)
     number = check.real(name, value)
     if number < 0:
-        raise ValueError(f"{name} must not be negative, not {number}")
+        raise ValueError(f"{name} must be at least 0, not {number}")
     if number == 0 and not zero:
         return None
     least = middle - number

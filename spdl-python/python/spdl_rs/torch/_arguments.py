@@ -48,7 +48,7 @@ def checked_workers(
     """Returns `num_workers`, and `prefetch_factor` with its default. Checks `timeout`."""
     num_workers = whole("num_workers", num_workers, 0, MAX_THREADS)
     if seconds("timeout", timeout) < 0:
-        raise ValueError(f"timeout must not be negative, not {shown(timeout)}")
+        raise ValueError(f"timeout must be at least 0, not {shown(timeout)}")
     if num_workers == 0:
         if prefetch_factor is not None:
             raise ValueError("prefetch_factor requires num_workers of at least 1")

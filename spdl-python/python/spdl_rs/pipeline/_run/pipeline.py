@@ -343,7 +343,7 @@ class Pipeline(Generic[T]):
 
 def _not_negative(timeout: float | None) -> float | None:
     if timeout is not None and timeout < 0:
-        raise ValueError(f"timeout must not be negative, not {timeout}")
+        raise ValueError(f"timeout must be at least 0, not {timeout}")
     return timeout
 
 
