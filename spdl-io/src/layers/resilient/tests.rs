@@ -121,7 +121,7 @@ enum Response {
     TooLong,
     /// Responds after a delay.
     Late(Duration),
-    /// The first byte arrives after 10 ms. The fetcher then buffers the body for the given duration.
+    /// The first byte arrives after 10 ms. The fetcher buffers the body for the given duration.
     Buffers(Duration),
     /// Single bytes with a delay before each.
     Trickles(Duration),
