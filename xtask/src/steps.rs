@@ -346,8 +346,8 @@ pub(crate) fn cargo_test(
     finish_tests(output, Counts::of_cargo_test(&text), at_least, status.success())
 }
 
-/// Builds all test programs of the selected packages, and runs two of them at a time, because many
-/// tests mostly wait.
+/// Builds all test programs of the selected packages, and runs two at a time, because many tests
+/// only wait. The second thread runs the documentation tests first.
 pub(crate) fn test_programs(
     workspace: &Workspace,
     output: &mut Output,
@@ -361,8 +361,12 @@ pub(crate) fn test_programs(
     ensure!(status.success(), "cannot build the tests: {status}");
     let programs: Vec<(PathBuf, PathBuf)> = text.lines().filter_map(test_program).collect();
     let programs = Mutex::new(programs.into_iter());
-    in_two_threads(workspace, output, limit, |_, output| {
-        let (mut counts, mut succeeded) = (Counts::default(), true);
+    in_two_threads(workspace, output, limit, |thread, output| {
+        let mut counts = Counts::default();
+        if thread == 1 {
+            counts = cargo_test(workspace, output, 1, |cargo| cargo.args(selection).arg("--doc"))?;
+        }
+        let mut succeeded = true;
         loop {
             let next = programs.lock().map_err(|_| anyhow!("the other thread panicked"))?.next();
             let Some((program, folder)) = next else { break };

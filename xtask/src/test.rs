@@ -155,9 +155,7 @@ fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     examples.args(["build", "--quiet"]).args(selection);
     examples.args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
     output.run(examples.current_dir(&workspace.root))?;
-    let mut counts = test_programs(workspace, output, STEP_LIMIT, &selection)?;
-    counts.add(cargo_test(workspace, output, 1, |cargo| cargo.args(selection).arg("--doc"))?);
-    Ok(counts)
+    test_programs(workspace, output, STEP_LIMIT, &selection)
 }
 
 /// Runs the tests that depend on features with default features, for each crate that has features
@@ -257,32 +255,39 @@ const EXAMPLE_IMAGES: dataset::Settings =
 /// Minimum number of tests marked `frameworks`.
 const TESTS_WITH_FRAMEWORKS: u64 = 50;
 
-/// Runs the examples and the tests that need another library.
+/// Runs the examples and the tests that need another library; the tests with Debian's PyTorch run
+/// concurrently.
 ///
-/// PyTorch is Debian's package. With `SPDL_TEST_TORCH=1`, pip installs PyTorch instead, from the
-/// package index that pip is configured to use.
+/// With `SPDL_TEST_TORCH=1`, pip installs PyTorch instead, from the package index that pip is
+/// configured to use.
 fn examples_python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let torch_by_pip = env::var("SPDL_TEST_TORCH").is_ok_and(|value| value == "1");
     let photos = workspace.root.join("assets/photos");
     let parent = workspace.target.join("demo");
     let (images, _) = dataset::find_or_make(&photos, &parent, EXAMPLE_IMAGES)?;
-    let venv = wheel::install_with_frameworks(workspace, output, torch_by_pip)?;
-    let mut counts = pytest(workspace, output, &venv, TESTS_WITH_FRAMEWORKS, |pytest| {
-        pytest.args(["-m", "frameworks"]).env("SPDL_TEST_IMAGES", images)
-    })?;
-    if !torch_by_pip {
-        counts.add(match wheel::install_with_debian_torch(workspace, output) {
-            Ok(venv) => {
-                let files = torch_tests(workspace)?;
-                let set_up = |pytest: &mut Command| {
-                    pytest.args(["-m", "frameworks"]).args(&files);
-                };
-                pytest_files(workspace, output, &venv, 1, set_up)?
-            }
-            Err(error) => Counts::one_skipped(&format!("no PyTorch: {error:#}")),
-        });
+    let with_frameworks = |output: &mut Output| {
+        let venv = wheel::install_with_frameworks(workspace, output, torch_by_pip)?;
+        pytest(workspace, output, &venv, TESTS_WITH_FRAMEWORKS, |pytest| {
+            pytest.args(["-m", "frameworks"]).env("SPDL_TEST_IMAGES", &images)
+        })
+    };
+    let with_debian_torch = |output: &mut Output| {
+        let venv = match wheel::install_with_debian_torch(workspace, output) {
+            Ok(venv) => venv,
+            Err(error) => return Ok(Counts::one_skipped(&format!("no PyTorch: {error:#}"))),
+        };
+        let files = torch_tests(workspace)?;
+        pytest_files(workspace, output, &venv, 1, |pytest| {
+            pytest.args(["-m", "frameworks"]).args(&files);
+        })
+    };
+    if torch_by_pip {
+        return with_frameworks(output);
     }
-    Ok(counts)
+    in_two_threads(workspace, output, STEP_LIMIT, |thread, output| match thread {
+        0 => with_frameworks(output),
+        _ => with_debian_torch(output),
+    })
 }
 
 /// The Python test files, relative to the root.

@@ -103,6 +103,10 @@ fn build_anew(
         .arg("--interpreter")
         .arg(python.map_or_else(|| venv.python(), Path::to_owned))
         .current_dir(&workspace.root);
+    if python.is_none() {
+        // The value in `.cargo/config.toml`. Without it, maturin would set another one.
+        maturin.env("PYO3_CONFIG_FILE", workspace.root.join("spdl-python/pyo3.config"));
+    }
     if !dev {
         maturin.arg("--release");
     }
