@@ -48,7 +48,7 @@
 //! | read local files, or objects in memory | `LocalFetcher` (feature `local`), [`MemoryFetcher`] |
 //! | read the size and version of an object, its bytes as a stream, or ranges | [`Fetcher`] |
 //! | add retries, hedged requests and stall timeouts | [`Resilient`] |
-//! | cache objects in memory or on disk | `CachedFetcher` (feature `cache`) |
+//! | cache samples or objects in memory or on disk | `FetchLabeled::with_cache`, `CachedFetcher` (feature `cache`) |
 //! | read members of tar and zip archives, and NumPy arrays | [`archive`] |
 //! | write a data set as tar shards | [`shards`] |
 //! | implement a store | [`Fetcher`], tested by `testing::fetcher_contract` (feature `testing`) |
