@@ -246,7 +246,7 @@ fn with_classes_refuses_a_list_that_lacks_a_class() {
     refused(&root, &["cat", "dog"], &["\"eel\" is not", "2 classes", name]);
     refused(&root, &["dog"], &["\"cat\" and 1 more are not"]);
     refused(&root, &["cat", "dog", "eel", "cat"], &["duplicate class \"cat\""]);
-    refused(&tree(&["1.jpg"]), &["cat"], &["have none"]);
+    refused(&tree(&["1.jpg"]), &["cat"], &["have no classes"]);
     let list = ImageFolder::from_paths(["a.jpg"], Some(&[3])).unwrap();
     assert_eq!(list.with_classes(&["cat"]).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }

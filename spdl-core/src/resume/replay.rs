@@ -442,7 +442,8 @@ impl OrderRecord {
     fn push_run(&mut self, run: IndexRun) -> Result<()> {
         let IndexRun { epoch, start, len } = run;
         if len == 0 || start.checked_add(len).is_none() {
-            let message = format!("invalid range in the order record: {len} samples from {start}");
+            let message =
+                format!("invalid range in the order record: {len} samples from index {start}");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let Some(total) = self.len.checked_add(len) else {

@@ -598,7 +598,7 @@ impl State {
             state.epoch == epoch && (&state.base, state.padded) != (&known.base, known.padded)
         }) {
             let message = format!(
-                "rank {} and rank {} resumed from different combined states",
+                "rank {} and rank {} did not resume from the same combined state",
                 other.shard.unwrap_or_default().rank,
                 known.shard.unwrap_or_default().rank
             );

@@ -313,7 +313,7 @@ pub(crate) mod tests {
                     counts[(part * 16 + order.at(position) * 16 / len) as usize] += 1;
                 }
             }
-            assert_uniform(&counts, &format!("items by position in orders of {len} items"));
+            assert_uniform(&counts, &format!("items by position in an order of {len} items"));
         }
     }
 }

@@ -132,8 +132,8 @@ impl DeviceImages {
     /// Adds the stages to a pipeline.
     ///
     /// `options` apply to the first stage, which runs on CPU threads. This stage parses headers,
-    /// draws crops, and decodes images if their header shows that the device does not decode them.
-    /// The crops equal the crops of a host stage with the same name and seed. The other stages are
+    /// draws crops, and decodes images if nvJPEG is missing or disabled, or if their header shows
+    /// that the device does not decode them. The crops equal the crops of a host stage with the same name and seed. The other stages are
     /// `group`, `nvjpeg` and `batch`; their failures are handled by the [policy of the
     /// pipeline](PipelineBuilder::on_error).
     ///

@@ -184,7 +184,7 @@ impl ImageKernels {
         let mut table = self.device.slabs.take(table_bytes)?;
         let Some(mut output) = batch.output.take() else {
             self.device.slabs.recycle(table);
-            return Err(invalid("this batch was already processed".to_owned()));
+            return Err(invalid("this batch was already launched".to_owned()));
         };
         let stream = self.stream.handle();
         let written = MemoryAccess::written(output.memory.address.0, len as u64);

@@ -185,8 +185,8 @@ impl SlabPool {
         self.free_surplus();
     }
 
-    /// Recycles a slab after a failed call if all its uses are known; otherwise excludes the slab
-    /// from reuse. If a wait fails now (for example, for the event of a stream under capture), the
+    /// Recycles a slab after a failed call if all its uses are known and can be waited for;
+    /// otherwise excludes the slab from reuse. If a wait fails now (for example, for the event of a stream under capture), the
     /// same wait would also fail for the next batch.
     pub(crate) fn recycle_after_failure(&self, slab: Slab, uses_are_known: bool) {
         if uses_are_known {

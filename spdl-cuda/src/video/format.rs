@@ -186,7 +186,7 @@ impl VideoFormat {
         let down = visible(area.top, area.bottom, coded_size.1);
         let (Some((left, width)), Some((top, height))) = (across, down) else {
             let message = format!(
-                "display area (columns {} to {}, rows {} to {}) not inside the coded size {}x{}",
+                "invalid display area (columns {} to {}, rows {} to {}) for the coded size {}x{}",
                 area.left, area.right, area.top, area.bottom, coded_size.0, coded_size.1
             );
             return Err(corrupt(codec, message));

@@ -17,7 +17,7 @@ use crate::runtime::{CudaDevice, DeviceInner};
 /// Decodes videos on a device, with its NVDEC engines.
 ///
 /// Clones share decoders: a finished video returns its decoder for the next video of the same
-/// codec, chroma format, bit depth and similar size. [`open`](NvDec::open) starts a video. Several
+/// codec, chroma format and bit depth, and of similar size. [`open`](NvDec::open) starts a video. Several
 /// threads can decode several videos concurrently.
 ///
 /// This type never decodes on the CPU. If the device does not decode a video, the video is counted,
@@ -47,7 +47,7 @@ pub struct NvDec(Arc<SharedDecoders>);
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvDecStatistics {
-    /// Frames that were decoded without errors.
+    /// Frames without reported errors.
     pub frames: u64,
     /// Frames with errors.
     pub damaged_frames: u64,

@@ -288,7 +288,7 @@ fn listings_are_complete_or_unsupported(
     let below: Vec<_> =
         expected.iter().filter(|object| object.key == join(folder, "a/b")).cloned().collect();
     let found = expect(list(&join(folder, "a")), "a nested folder can be listed");
-    assert_eq!(found, below, "siblings that share its prefix are not listed");
+    assert_eq!(found, below, "a nested folder is listed without siblings that share its prefix");
     match list(&join(folder, "missing")) {
         Ok(found) => assert_eq!(found, [], "a missing folder is listed as empty"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report()),

@@ -165,7 +165,8 @@ impl ZipEntry {
     /// Checks the local header against the central directory. Returns the offset of the data.
     pub(super) fn check_local(&self, span: &[u8]) -> Result<usize> {
         if span.len() < LOCAL || u32_at(span, 0) != LOCAL_SIGNATURE {
-            return Err(self.corrupt("no local header at the offset in the central directory"));
+            let message = "no local header at the offset that the central directory states";
+            return Err(self.corrupt(message));
         }
         let (name_len, extra_len) = (usize::from(u16_at(span, 26)), usize::from(u16_at(span, 28)));
         let flags = u16_at(span, 6);
@@ -219,7 +220,8 @@ impl ZipEntry {
                 Ok(data.into())
             }
             Ok(_) => Err(self.corrupt(format!(
-                "the compressed data are not exactly one DEFLATE stream of {len} bytes"
+                "the compressed data are not exactly one DEFLATE stream that decompresses to {len} \
+                 bytes"
             ))),
             Err(error) => Err(self.corrupt("cannot decompress the data").with_source(error)),
         }

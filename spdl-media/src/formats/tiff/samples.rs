@@ -145,7 +145,7 @@ impl<'a> Samples<'a> {
             _ => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
-                    "unsupported TIFF sample type: expected 8 to 32-bit integers or 32-bit floats",
+                    "unsupported TIFF sample type: expected 8- to 32-bit integers or 32-bit floats",
                 ));
             }
         })
