@@ -133,9 +133,9 @@ impl DeviceImages {
     ///
     /// `options` apply to the first stage, which runs on CPU threads. This stage parses headers,
     /// draws crops, and decodes images if nvJPEG is missing or disabled, or if their header shows
-    /// that the device does not decode them. The crops equal the crops of a host stage with the same name and seed. The other stages are
-    /// `group`, `nvjpeg` and `batch`; their failures are handled by the [policy of the
-    /// pipeline](PipelineBuilder::on_error).
+    /// that the device does not decode them. The crops equal the crops of a host stage with the
+    /// same name and seed. The other stages are `group`, `nvjpeg` and `batch`; their failures are
+    /// handled by the [policy of the pipeline](PipelineBuilder::on_error).
     ///
     /// # Errors
     /// `InvalidArgument` for a batch size or group of 0, and for an invalid transform;

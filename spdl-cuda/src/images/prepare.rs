@@ -1,5 +1,5 @@
-//! The stage `decode`, on CPU threads: parses headers, draws crops, and decodes images if their
-//! header shows that the device does not decode them.
+//! The stage `decode`, on CPU threads: parses headers, draws crops, and decodes images if nvJPEG is
+//! missing or disabled, or if their header shows that the device does not decode them.
 
 use std::sync::Arc;
 
