@@ -27,9 +27,7 @@ pub(crate) struct Workspace {
 impl Workspace {
     /// Runs `cargo metadata`.
     pub(crate) fn find() -> Result<Self> {
-        let manifest = env::var_os("CARGO_MANIFEST_DIR")
-            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
-            .join("Cargo.toml");
+        let manifest = manifest_folder().join("Cargo.toml");
         let output = cargo()
             .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
             .arg(&manifest)
@@ -62,7 +60,21 @@ impl Workspace {
 /// A command that runs the same cargo as this process, without the environment variables that cargo
 /// sets for this package.
 pub(crate) fn cargo() -> Command {
-    clean(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
+    let mut cargo = clean(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())));
+    cargo.env("PYO3_CONFIG_FILE", pyo3_config());
+    cargo
+}
+
+/// The configuration of PyO3 for the stable ABI. If cargo and maturin used different ones, each
+/// build would compile PyO3 and its dependents again.
+pub(crate) fn pyo3_config() -> PathBuf {
+    manifest_folder().join("../spdl-python/pyo3.config")
+}
+
+/// The folder of this package.
+fn manifest_folder() -> PathBuf {
+    env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
 }
 
 /// A command without the environment variables that `cargo run` sets for its child.

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::tools::{Output, Workspace, command, install_packages};
+use crate::tools::{Output, Workspace, command, install_packages, pyo3_config};
 use crate::venv::{self, Venv};
 
 /// Build the Python wheel (abi3: one wheel for Python 3.10 and newer).
@@ -104,8 +104,7 @@ fn build_anew(
         .arg(python.map_or_else(|| venv.python(), Path::to_owned))
         .current_dir(&workspace.root);
     if python.is_none() {
-        // The value in `.cargo/config.toml`. Without it, maturin would set another one.
-        maturin.env("PYO3_CONFIG_FILE", workspace.root.join("spdl-python/pyo3.config"));
+        maturin.env("PYO3_CONFIG_FILE", pyo3_config());
     }
     if !dev {
         maturin.arg("--release");

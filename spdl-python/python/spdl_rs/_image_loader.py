@@ -148,8 +148,8 @@ class ImageLoader:
     `DataError` if it cannot be decoded; `error.key` names the file. Reads from stores are retried up to a
     time limit before `UnavailableError` or `TimedOutError` is raised. The limit is 2 seconds if connections
     are refused or the host name is unknown and the store has never responded. While the data set is
-    opened, each failed attempt is logged as a warning to the logger `spdl_rs`. `CudaError` is raised if the
-    device or its allocator fails or its memory is full.
+    opened, the first failure to reach a store that has never responded is logged as a warning to the logger
+    `spdl_rs`. `CudaError` is raised if the device or its allocator fails or its memory is full.
 
     >>> loader = ImageLoader("photos", batch_size=3, size=32, layout="nchw-f32")
     >>> len(loader), loader.class_to_idx

@@ -84,7 +84,7 @@ pub(crate) fn bars_in_order(title: &str, unit: &str, bars: &[Bar], decimals: usi
     svg
 }
 
-/// The distance between axis labels: 1, 2 or 5 times a power of ten, for three to six labels.
+/// The distance between axis labels: 1, 2 or 5 times a power of ten, usually for four to six labels.
 fn tick(longest: f64) -> f64 {
     let rough = (longest / 5.0).max(f64::MIN_POSITIVE);
     let power = 10f64.powf(rough.log10().floor());
