@@ -28,7 +28,7 @@
 //! | `common` | keys, content hashes, size checks |
 //! | `webdataset/`, `tfrecord/`, `mds/`, `parquet/`, `file_list/`, `image_folder` | the data sets |
 //!
-//! Imports: `fetch`, `files`, `stores`, `archive`, `records`, `shards`.
+//! Imports: `fetch`, `files`, `layers`, `stores`, `archive`, `records`, `shards`.
 
 mod braces;
 mod common;

@@ -112,6 +112,41 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
         Ok(parts)
     }
 
+    /// Reads ranges of one version of an object, as [`read_ranges`](Fetcher::read_ranges) does, and
+    /// returns that version.
+    ///
+    /// `version` is the required version; `None` accepts any version. The returned version is
+    /// `None` if the storage does not report versions. The provided method opens each range.
+    ///
+    /// # Errors
+    /// As [`read_ranges`](Fetcher::read_ranges). `Changed` if the version differs from the required
+    /// one, or if the object changes between two ranges. `Unsupported` if a version is required and
+    /// [`Capability::versions`] is false.
+    async fn read_version(
+        &self,
+        key: &Key,
+        ranges: &[Range<u64>],
+        version: Option<&Arc<str>>,
+    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
+        if !self.capability().versions {
+            return match version {
+                Some(_) => Err(unsupported(self, "compare versions", key)),
+                None => Ok((self.read_ranges(key, ranges).await?, None)),
+            };
+        }
+        let mut version = version.cloned();
+        let mut parts = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let request =
+                ReadRequest { version: version.clone(), ..ReadRequest::range(range.clone()) };
+            let body = self.open(key, &request).await?;
+            check_version(key, version.as_ref(), body.version.as_ref())?;
+            version = version.or_else(|| body.version.clone());
+            parts.push(body.bytes().await?);
+        }
+        Ok((parts, version))
+    }
+
     /// Opens an object, or a range of it, as a stream of chunks.
     ///
     /// The chunks together are exactly the requested bytes, unless the stream ends with an error.

@@ -15,9 +15,9 @@ use crate::fetch::{Fetch, Fetcher};
 #[cfg(feature = "local")]
 use crate::files::IoThreads;
 #[cfg(feature = "cache")]
-use crate::layers::Cache;
-#[cfg(feature = "cache")]
 use crate::layers::local_version;
+#[cfg(feature = "cache")]
+use crate::layers::{Cache, Pinned, PinnedVersions};
 use crate::records::label_text::is_empty_text;
 use crate::records::{
     Encoding, FieldRequest, FieldValue, IMAGE_EXTENSIONS, StoredField, StoredRecord, no_such_field,
@@ -149,6 +149,8 @@ impl FetchLabeled {
     ///   ([`Capability::local_versions`](crate::Capability::local_versions)).
     /// - Images and tar shards of a store have the version that they had when the data set was opened
     ///   ([`StoredRecord::version`]).
+    /// - TFRecord, MDS and Parquet files of a store have the version that they had when they were
+    ///   opened or first read. If the version changes later, reads fail with `Changed`.
     /// - Changes of other objects, such as those of address lists, are not detected. Use a separate
     ///   namespace for each version of such data.
     ///
@@ -166,6 +168,8 @@ impl FetchLabeled {
     #[must_use]
     pub fn with_cache(mut self, cache: Cache) -> Self {
         self.cache = Some(cache);
+        // Cached and read parts of a shard have the same version.
+        self.fetcher = Arc::new(Pinned::new(self.fetcher, PinnedVersions::default()));
         self
     }
 
@@ -394,7 +398,8 @@ fn cache_key(item: &StoredRecord, value: &str, label: Option<&str>) -> Vec<u8> {
 /// The current version of a sample.
 ///
 /// If the fetcher reports versions without a network request, these are the versions of the objects that hold
-/// the value and the label. Otherwise, it is the version that the data set recorded.
+/// the value and the label. Otherwise, it is the version that the data set recorded, or else the pinned version of
+/// the shard.
 ///
 /// # Errors
 /// The errors of [`Fetcher::stat`].
@@ -406,7 +411,13 @@ async fn cache_version(
     label: Option<&str>,
 ) -> Result<Option<Vec<u8>>> {
     if !fetcher.capability().local_versions {
-        return Ok(item.version.map(|version| version.to_le_bytes().to_vec()));
+        if let Some(recorded) = item.version {
+            return Ok(Some(recorded.to_le_bytes().to_vec()));
+        }
+        let shard = item.row.as_ref().and_then(|row| row.group.object());
+        let Some(shard) = shard.filter(|_| fetcher.capability().versions) else { return Ok(None) };
+        let version = fetcher.stat(shard).await?.version;
+        return Ok(version.map(|version| version.as_bytes().to_vec()));
     }
     let mut objects: Vec<&Key> = Vec::new();
     for name in [Some(value), label].into_iter().flatten() {

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::ops::Range;
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -237,8 +238,16 @@ fn other_versions_are_rejected(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) 
     for (key, bytes) in objects {
         let open =
             |version: &str| block_on(fetcher.open(key, &ReadRequest::whole().of_version(version)));
+        let (middle, end) = (bytes.len() as u64 / 2, bytes.len() as u64);
+        let halves = [0..middle, middle..end];
+        let read = |version: Option<&str>| {
+            block_on(fetcher.read_version(key, &halves, version.map(Arc::from).as_ref()))
+        };
         if !fetcher.capability().versions {
             let error = expect_error(open("1"), "requesting a version without the capability");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
+            let error =
+                expect_error(read(Some("1")), "requesting a version without the capability");
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
             continue;
         }
@@ -250,12 +259,23 @@ fn other_versions_are_rejected(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) 
         let body = expect(block_on(fetcher.open(key, &ReadRequest::whole())), "a body opens");
         assert_eq!(
             body.version,
-            Some(version),
+            Some(Arc::clone(&version)),
             "a body reports its version also if none is requested"
         );
-        let error = expect_error(open("\"no such version\""), "reading another version");
-        assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report());
-        assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
+        let other = "\"no such version\"";
+        let mut errors = vec![expect_error(open(other), "opening another version")];
+        if fetcher.capability().ranges && !bytes.is_empty() {
+            for wanted in [None, Some(&*version)] {
+                let (parts, found) = expect(read(wanted), "ranges of the version can be read");
+                assert!(*bytes == parts.concat(), "ranges of a version are the requested bytes");
+                assert_eq!(found.as_ref(), Some(&version), "ranges are read with their version");
+            }
+            errors.push(expect_error(read(Some(other)), "reading ranges of another version"));
+        }
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report());
+            assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
+        }
     }
 }
 

@@ -33,10 +33,15 @@ fn files(compressed: &[u8], limits: DecompressLimits) -> (Vec<TarFile>, Option<E
         Err(error) => return (Vec::new(), Some(error)),
     };
     let mut files = Vec::new();
-    for file in TarStream::new(stream).files() {
+    let mut stream = TarStream::new(stream).files();
+    while let Some(file) = stream.next() {
         match file {
             Ok(file) => files.push(file),
-            Err(error) => return (files, Some(error)),
+            Err(error) => {
+                // An error of one member may be followed by the other members.
+                assert!(stream.take(10).count() < 3, "the stream continues after {error}");
+                return (files, Some(error));
+            }
         }
     }
     (files, None)

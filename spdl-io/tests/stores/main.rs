@@ -7,6 +7,7 @@ mod faults;
 mod http;
 mod lists;
 mod object_stores;
+mod replaced;
 mod s3_server;
 mod secrets;
 mod soak;

@@ -218,9 +218,7 @@ impl Opened {
             }
             // The sample index holds neither threads nor connections.
             (_, Some(first)) if !self.data.is_local => {
-                let mut data = self.data.clone();
-                data.fetcher = stores.open(&first.to_string_lossy())?.fetcher;
-                data
+                self.data.clone().with_fetcher(stores.open(&first.to_string_lossy())?.fetcher)
             }
             _ => self.data.clone(),
         };
@@ -240,17 +238,17 @@ impl Opened {
         };
         let mut pipeline = PipelineBuilder::new(samples);
         let mut stage = StageOptions::new("fetch").parameters(self.request.fields());
-        let fetcher: Arc<dyn Fetcher> = if self.data.is_local {
+        let (mut fetch, fetcher) = if self.data.is_local {
             // Reads of uncached files block a thread each, so more concurrency does not help.
             let fetcher = LocalFetcher::new();
             stage = stage.concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
-            Arc::new(fetcher)
+            let data = self.data.clone().with_fetcher(Arc::new(fetcher));
+            (data.fetch_labeled(), data.fetcher)
         } else {
             // For a store, the stage adjusts its in-flight window.
             pipeline = pipeline.runtime(self.stores.runtime()?);
-            Arc::clone(&self.data.fetcher)
+            (self.data.fetch_labeled(), Arc::clone(&self.data.fetcher))
         };
-        let mut fetch = self.data.fetch_labeled_by(Arc::clone(&fetcher));
         if let Some(cache) = &self.cache {
             fetch = fetch.with_cache(cache.clone());
         }

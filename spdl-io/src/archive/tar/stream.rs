@@ -41,6 +41,9 @@ pub struct TarStream<R> {
     entry: Option<(TarEntry, bool)>,
     /// The bytes for the parser.
     block: Vec<u8>,
+    /// Whether the archive has ended. The reader is not used again, because a damaged stream may
+    /// fail forever.
+    ended: bool,
 }
 
 impl<R: Read> TarStream<R> {
@@ -58,6 +61,7 @@ impl<R: Read> TarStream<R> {
             position: 0,
             entry: None,
             block: Vec::new(),
+            ended: false,
         }
     }
 
@@ -70,8 +74,11 @@ impl<R: Read> TarStream<R> {
     /// - `Truncated` if the archive ends inside the data of the last entry.
     /// - The errors of the reader.
     pub fn next_entry(&mut self) -> Result<Option<TarEntry>> {
+        if self.ended {
+            return Ok(None);
+        }
         let entry = self.step();
-        if entry.is_err() {
+        if !matches!(entry, Ok(Some(_))) {
             self.stop();
         }
         entry
@@ -118,7 +125,7 @@ impl<R: Read> TarStream<R> {
 
     fn stop(&mut self) {
         self.entry = None;
-        self.parser = TarParser::ended();
+        self.ended = true;
     }
 
     fn step(&mut self) -> Result<Option<TarEntry>> {

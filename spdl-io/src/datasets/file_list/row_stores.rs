@@ -95,6 +95,17 @@ impl Fetcher for RowStores {
         route.with_requested_key(key, route.fetcher.read_ranges(&route.key, ranges).await)
     }
 
+    async fn read_version(
+        &self,
+        key: &Key,
+        ranges: &[Range<u64>],
+        version: Option<&Arc<str>>,
+    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
+        let route = self.route(key)?;
+        let read = route.fetcher.read_version(&route.key, ranges, version).await;
+        route.with_requested_key(key, read)
+    }
+
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         let route = self.route(key)?;
         route.with_requested_key(key, route.fetcher.open(&route.key, request).await)

@@ -15,6 +15,7 @@ use crate::datasets::{
 #[cfg(feature = "parquet")]
 use crate::datasets::{ParquetDataset, ParquetOptions};
 use crate::fetch::{Fetcher, Key};
+use crate::layers::PinnedVersions;
 use crate::records::StoredRecord;
 use crate::stores::StoreRegistry;
 
@@ -31,6 +32,7 @@ fn folder_of(file: &Key) -> Key {
 /// Opens data sets of one store.
 pub(super) struct Opener<'a> {
     pub(super) fetcher: &'a Arc<dyn Fetcher>,
+    pub(super) versions: PinnedVersions,
     pub(super) is_local: bool,
     /// The address of the store; `None` for local files.
     pub(super) store: Option<&'a str>,
@@ -50,6 +52,7 @@ impl Opener<'_> {
             kind,
             samples: Arc::new(samples),
             fetcher: Arc::clone(self.fetcher),
+            versions: self.versions.clone(),
             is_local: self.is_local,
             classes: Vec::new(),
             shard_lens,
@@ -125,7 +128,13 @@ impl Opener<'_> {
         let options = WebDatasetOptions::default();
         match self.is_local {
             // Saves the indexes next to local archives.
-            true => WebDataset::open_files(keys.iter().map(|key| key.to_path()), &options),
+            true => {
+                // The index is read without the fetcher, so the versions are pinned before.
+                for key in &keys {
+                    self.versions.pin(&**self.fetcher, key).await?;
+                }
+                WebDataset::open_files(keys.iter().map(|key| key.to_path()), &options)
+            }
             false => WebDataset::fetch_files(self.fetcher, keys, &options).await,
         }
     }

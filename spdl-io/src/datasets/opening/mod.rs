@@ -29,6 +29,7 @@ pub use self::options::OpenOptions;
 use super::file_list::FILE_FIELD;
 use crate::datasets::ImageFolder;
 use crate::fetch::{Fetcher, Key};
+use crate::layers::{Pinned, PinnedVersions};
 use crate::records::{FetchLabeled, StoredRecord};
 use crate::stores::{Location, StoreRegistry};
 
@@ -117,7 +118,8 @@ pub struct OpenedDataset {
     pub kind: DatasetKind,
     /// The samples.
     pub samples: Arc<dyn Dataset<Item = StoredRecord>>,
-    /// Reads the fields of samples.
+    /// Reads the fields of samples. Files with several samples are read in one version: if a file
+    /// changes after it was opened, reads fail with `Changed`.
     pub fetcher: Arc<dyn Fetcher>,
     /// Whether all samples are local files.
     pub is_local: bool,
@@ -142,6 +144,7 @@ pub struct OpenedDataset {
     /// The address of the store without secrets; `None` for local files. For a file list, the store of the
     /// list; its rows may be in other stores.
     pub store: Option<Arc<str>>,
+    versions: PinnedVersions,
     options: OpenOptions,
     /// The path column of a file list, if [`OpenOptions::image_field`] names it.
     path_column: Option<String>,
@@ -213,8 +216,12 @@ impl OpenedDataset {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
+        let versions = PinnedVersions::default();
+        let fetcher: Arc<dyn Fetcher> =
+            Arc::new(Pinned::new(Arc::clone(&first.fetcher), versions.clone()));
         let opener = Opener {
-            fetcher: &first.fetcher,
+            fetcher: &fetcher,
+            versions,
             is_local: first.is_local,
             store: first.store.as_deref(),
             stores,
@@ -288,6 +295,7 @@ impl OpenedDataset {
         };
         let opener = Opener {
             fetcher: &fetcher,
+            versions: PinnedVersions::default(),
             is_local,
             store: store.as_deref(),
             stores,
@@ -309,12 +317,7 @@ impl OpenedDataset {
     /// [`FetchLabeled::new`]. If the options set no label field, the label of a file list is the
     /// label of the row. The stage uses the classes of the data set.
     pub fn fetch_labeled(&self) -> FetchLabeled {
-        self.fetch_labeled_by(Arc::clone(&self.fetcher))
-    }
-
-    /// [`fetch_labeled`](Self::fetch_labeled) with another fetcher for the same keys.
-    pub fn fetch_labeled_by(&self, fetcher: Arc<dyn Fetcher>) -> FetchLabeled {
-        let fetch = FetchLabeled::new(fetcher)
+        let fetch = FetchLabeled::new(Arc::clone(&self.fetcher))
             .with_classes(&self.classes)
             // Empty labels are counted and reported when the data set is opened.
             .with_empty_labels(self.kind == DatasetKind::Parquet && self.unlabeled.is_some());
@@ -328,6 +331,15 @@ impl OpenedDataset {
             (None, DatasetKind::FileList) => fetch.with_label_fields([""; 0]),
             (None, _) => fetch,
         }
+    }
+
+    /// The data set with another fetcher for the same keys, for example one with other options.
+    ///
+    /// Reads of a file still fail with `Changed` if the file has changed since it was opened.
+    #[must_use]
+    pub fn with_fetcher(self, fetcher: Arc<dyn Fetcher>) -> OpenedDataset {
+        let fetcher = Arc::new(Pinned::new(fetcher, self.versions.clone()));
+        OpenedDataset { fetcher, ..self }
     }
 
     /// The name of the image field in samples: `file` for the path column of a file list, otherwise `name`.

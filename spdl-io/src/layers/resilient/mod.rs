@@ -43,7 +43,8 @@ use self::reading::Reading;
 pub use self::retry::{Attempt, Attempts};
 use self::retry::{RetryState, is_retryable};
 use crate::fetch::{
-    Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Unreached, coalesce, range_len,
+    Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Unreached, check_version, coalesce,
+    range_len,
 };
 
 /// A layer that adds retries, timeouts and hedged requests to another fetcher.
@@ -281,11 +282,11 @@ impl Fetcher for Resilient {
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let request = range.map_or_else(ReadRequest::whole, ReadRequest::range);
-        self.reading(key, request, u64::MAX)?.all().await
+        Ok(self.reading(key, request, u64::MAX)?.all().await?.0)
     }
 
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
-        self.reading(key, ReadRequest::whole(), max_bytes)?.all().await
+        Ok(self.reading(key, ReadRequest::whole(), max_bytes)?.all().await?.0)
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
@@ -298,32 +299,50 @@ impl Fetcher for Resilient {
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        Ok(self.read_version(key, ranges, None).await?.0)
+    }
+
+    async fn read_version(
+        &self,
+        key: &Key,
+        ranges: &[Range<u64>],
+        version: Option<&Arc<str>>,
+    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
+        if version.is_some() && !self.inner.capability().versions {
+            // The inner fetcher returns its own error.
+            return self.inner.read_version(key, ranges, version).await;
+        }
         for range in ranges {
             range_len(key, range)?;
         }
         let options = &self.state.options;
         let joined = coalesce::coalesce(ranges, options.range_gap, options.range_limit);
+        let mut version = version.cloned();
         let reads: Vec<_> = joined
             .into_iter()
             .map(|joined| {
-                let reading = self.reading(key, ReadRequest::range(joined.range.clone()), u64::MAX);
+                let request = ReadRequest::range(joined.range.clone());
+                let request = ReadRequest { version: version.clone(), ..request };
+                let reading = self.reading(key, request, u64::MAX);
                 async move {
-                    let bytes = reading?.all().await?;
+                    let (bytes, version) = reading?.all().await?;
                     self.state.counts.wasted_bytes.add(joined.gap_bytes);
-                    Ok::<_, Error>((joined, bytes))
+                    Ok::<_, Error>((joined, bytes, version))
                 }
             })
             .collect();
         let mut reads = stream::iter(reads).buffer_unordered(options.concurrent_ranges);
         let mut parts = vec![Bytes::new(); ranges.len()];
-        while let Some((joined, bytes)) = reads.try_next().await? {
+        while let Some((joined, bytes, found)) = reads.try_next().await? {
+            check_version(key, version.as_ref(), found.as_ref())?;
+            version = version.or(found);
             for index in joined.members {
                 let Range { start, end } = &ranges[index];
                 let from = |at: u64| (at - joined.range.start) as usize;
                 parts[index] = bytes.slice(from(*start)..from(*end));
             }
         }
-        Ok(parts)
+        Ok((parts, version))
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {

@@ -102,8 +102,8 @@ impl Reading {
         (self.size, self.version.clone())
     }
 
-    /// Reads all requested bytes.
-    pub(super) async fn all(mut self) -> Result<Bytes> {
+    /// Reads all requested bytes. Also returns the version of the object, if known.
+    pub(super) async fn all(mut self) -> Result<(Bytes, Option<Arc<str>>)> {
         let mut joined = JoinedPieces::default();
         loop {
             match self.attempt().await {
@@ -114,7 +114,7 @@ impl Reading {
                     check_limit(&self.key, all, self.max_bytes)
                         .map_err(|error| self.fail(error))?;
                 }
-                Ok(None) => return Ok(joined.finish()),
+                Ok(None) => return Ok((joined.finish(), self.version)),
                 Err(failure) => {
                     let before = self.next;
                     self.recover(failure).await?;

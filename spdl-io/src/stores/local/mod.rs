@@ -177,19 +177,36 @@ impl Fetcher for LocalFetcher {
             .await
     }
 
-    /// Opens the file once for all ranges, and reads nearby ranges together.
+    /// Reads ranges of one version of the file.
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        Ok(self.read_version(key, ranges, None).await?.0)
+    }
+
+    /// Opens the file once for all ranges, and reads nearby ranges together.
+    async fn read_version(
+        &self,
+        key: &Key,
+        ranges: &[Range<u64>],
+        wanted: Option<&Arc<str>>,
+    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
         for range in ranges {
             range_len(key, range)?;
         }
         let joined = coalesce(ranges, RANGE_GAP, MAX_COALESCED_BYTES);
         let page_cache = self.page_cache.as_ref();
-        if let Some(bytes) = page_cache.and_then(|it| it.parts(key, &joined, &self.buffers)) {
-            return Ok(split_ranges(ranges, &joined, &bytes));
+        if let Some((bytes, stamp)) =
+            page_cache.and_then(|it| it.parts(key, &joined, &self.buffers))
+        {
+            let version = version_of(stamp.size, stamp.changed);
+            check_version(key, wanted, Some(&version))?;
+            return Ok((split_ranges(ranges, &joined, &bytes), Some(version)));
         }
-        let (key, ranges, buffers) = (key.clone(), ranges.to_vec(), Arc::clone(&self.buffers));
-        let cached_files = self.page_cache.clone();
-        let read = move || read_parts(&key, &ranges, &joined, &buffers, cached_files.as_deref());
+        let (key, ranges, wanted) = (key.clone(), ranges.to_vec(), wanted.cloned());
+        let (buffers, cached_files) = (Arc::clone(&self.buffers), self.page_cache.clone());
+        let read = move || {
+            let cached_files = cached_files.as_deref();
+            read_parts(&key, &ranges, wanted.as_ref(), &joined, &buffers, cached_files)
+        };
         self.threads.run(read).await
     }
 
@@ -253,10 +270,7 @@ impl StreamedFile {
         let range = self.next..self.end.min(self.next + CHUNK_BYTES);
         let (key, size) = (&self.key, self.size);
         let piece = read_part(key, &mut self.file, size, range.clone(), &self.buffers);
-        let metadata = self.file.metadata();
-        let metadata =
-            metadata.map_err(|error| os_error("cannot read file metadata", &self.key, error))?;
-        check_version(&self.key, Some(&self.version), Some(&version(&metadata)))?;
+        check_unchanged(&self.key, &self.file, &self.version)?;
         self.next = range.end;
         Ok((piece?, self))
     }
@@ -287,6 +301,10 @@ fn read_whole(
     let len = metadata.len();
     check_limit(key, len, max_bytes)?;
     let bytes = read_up_to(key, &mut file, len, buffers)?;
+    // Files of procfs have content, but a size of 0, and their modification time is the current time.
+    if len > 0 {
+        check_unchanged(key, &file, &version(&metadata))?;
+    }
     if (bytes.len() as u64) < len {
         return Ok(bytes);
     }
@@ -304,12 +322,14 @@ fn read_whole(
 fn read_parts(
     key: &Key,
     ranges: &[Range<u64>],
+    wanted: Option<&Arc<str>>,
     joined: &[CoalescedRange],
     buffers: &ReadBuffers,
     cached_files: Option<&PageCacheReader>,
-) -> Result<Vec<Bytes>> {
+) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
     let (mut file, metadata) = open(key, cached_files)?;
-    let len = metadata.len();
+    let (len, found) = (metadata.len(), version(&metadata));
+    check_version(key, wanted, Some(&found))?;
     for range in ranges {
         check_range(key, len, range)?;
     }
@@ -317,7 +337,15 @@ fn read_parts(
         .iter()
         .map(|joined| read_part(key, &mut file, len, joined.range.clone(), buffers))
         .collect::<Result<Vec<_>>>()?;
-    Ok(split_ranges(ranges, joined, &read))
+    check_unchanged(key, &file, &found)?;
+    Ok((split_ranges(ranges, joined, &read), Some(found)))
+}
+
+/// Returns `Changed` if a file was modified during a read.
+fn check_unchanged(key: &Key, file: &File, before: &Arc<str>) -> Result<()> {
+    let metadata =
+        file.metadata().map_err(|error| os_error("cannot read file metadata", key, error))?;
+    check_version(key, Some(before), Some(&version(&metadata)))
 }
 
 /// Extracts the original ranges from the coalesced reads.

@@ -59,13 +59,13 @@ impl PageCacheReader {
         self.attempt(|| self.files.whole(key, max_bytes.min(MAX_BYTES), buffers))
     }
 
-    /// Reads ranges of one file. Returns `None` if an I/O thread must read them.
+    /// Reads ranges of one version of a file. Returns `None` if an I/O thread must read them.
     pub(crate) fn parts(
         &self,
         key: &Key,
         joined: &[CoalescedRange],
         buffers: &ReadBuffers,
-    ) -> Option<Vec<Bytes>> {
+    ) -> Option<(Vec<Bytes>, FileStamp)> {
         let lengths = joined.iter().map(|joined| joined.range.end - joined.range.start);
         let bytes = lengths.fold(0, u64::saturating_add);
         if bytes > MAX_BYTES {
@@ -161,16 +161,18 @@ mod system {
         changed: (i64, u32),
     }
 
+    impl Identity {
+        fn stamp(self) -> FileStamp {
+            let (seconds, rest) = self.changed;
+            let changed = i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+            FileStamp { size: self.size, changed }
+        }
+    }
+
     impl Files {
         pub(super) fn stat(&self, key: &Key) -> ReadOutcome<FileStamp> {
             let found = self.regular_file(&key.to_path());
-            found.map_or(
-                ReadOutcome::Missed,
-                |Identity { size, changed: (seconds, rest), .. }| {
-                    let changed = i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-                    ReadOutcome::Read(FileStamp { size, changed })
-                },
-            )
+            found.map_or(ReadOutcome::Missed, |found| ReadOutcome::Read(found.stamp()))
         }
 
         pub(super) fn whole(
@@ -180,14 +182,17 @@ mod system {
             buffers: &ReadBuffers,
         ) -> ReadOutcome<Bytes> {
             let path = key.to_path();
-            let Some(Identity { size, .. }) = self.regular_file(&path) else {
-                return ReadOutcome::Missed;
-            };
+            let Some(identity) = self.regular_file(&path) else { return ReadOutcome::Missed };
+            let size = identity.size;
             if size >= limit {
                 return ReadOutcome::TooLarge;
             }
             // One more byte detects growth.
-            let bytes = open(&path).and_then(|file| read(&file, 0, size + 1, buffers));
+            let bytes = open(&path).and_then(|file| {
+                let bytes = read(&file, 0, size + 1, buffers)?;
+                // A write during the read may have changed a part of the bytes.
+                (identity_of(&file)? == identity).then_some(bytes)
+            });
             match bytes.filter(|bytes| bytes.len() as u64 == size) {
                 Some(bytes) => ReadOutcome::Read(bytes),
                 None => ReadOutcome::Missed,
@@ -199,24 +204,26 @@ mod system {
             key: &Key,
             mut ranges: impl Iterator<Item = Range<u64>>,
             buffers: &ReadBuffers,
-        ) -> ReadOutcome<Vec<Bytes>> {
-            let Some((file, size)) = self.file(key) else { return ReadOutcome::Missed };
+        ) -> ReadOutcome<(Vec<Bytes>, FileStamp)> {
+            let Some((file, identity)) = self.file(key) else { return ReadOutcome::Missed };
             let parts = ranges.try_fold(Vec::new(), |mut parts, Range { start, end }| {
-                let wanted = end.checked_sub(start).filter(|_| end <= size)?;
+                let wanted = end.checked_sub(start).filter(|_| end <= identity.size)?;
                 let bytes = read(&file, start, wanted, buffers)?;
                 let is_all = bytes.len() as u64 == wanted;
                 parts.push(bytes);
                 is_all.then_some(parts)
             });
-            parts.map_or(ReadOutcome::Missed, ReadOutcome::Read)
+            // A write during the read may have changed a part of the bytes.
+            let parts = parts.filter(|_| identity_of(&file).is_some_and(|now| now == identity));
+            parts.map_or(ReadOutcome::Missed, |parts| ReadOutcome::Read((parts, identity.stamp())))
         }
 
-        /// Returns the open file and its size in bytes.
-        fn file(&self, key: &Key) -> Option<(Arc<OwnedFd>, u64)> {
+        /// Returns the open file and its identity when it was looked up.
+        fn file(&self, key: &Key) -> Option<(Arc<OwnedFd>, Identity)> {
             let path = key.to_path();
             let found = self.regular_file(&path);
             if let Some(file) = self.known(key, found) {
-                return Some((file, found?.size));
+                return Some((file, found?));
             }
             let identity = found?;
             let file = Arc::new(open(&path)?);
@@ -233,7 +240,7 @@ mod system {
                 // Closing may block, so the lock is released first.
                 drop((replaced, oldest));
             }
-            Some((file, identity.size))
+            Some((file, identity))
         }
 
         /// Returns the cached file if it is still the same.
@@ -262,17 +269,7 @@ mod system {
         fn regular_file(&self, path: &Path) -> Option<Identity> {
             let how = OFlags::PATH | OFlags::CLOEXEC;
             let path_handle = openat2(CWD, path, how, Mode::empty(), ResolveFlags::CACHED).ok()?;
-            let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::INO | StatxFlags::MTIME;
-            let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-            let found = statx(&path_handle, "", how, wanted).ok()?;
-            let device = (found.stx_dev_major, found.stx_dev_minor);
-            let is_file = FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile;
-            (is_file && self.is_local_disk(device)).then_some(Identity {
-                device,
-                inode: found.stx_ino,
-                size: found.stx_size,
-                changed: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
-            })
+            identity_of(&path_handle).filter(|found| self.is_local_disk(found.device))
         }
 
         fn is_local_disk(&self, device: Device) -> bool {
@@ -292,6 +289,20 @@ mod system {
         pub(super) fn count(&self) -> usize {
             lock(&self.open).len()
         }
+    }
+
+    /// Returns the identity of a regular file.
+    fn identity_of(file: &OwnedFd) -> Option<Identity> {
+        let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::INO | StatxFlags::MTIME;
+        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = statx(file, "", how, wanted).ok()?;
+        let is_file = FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile;
+        is_file.then_some(Identity {
+            device: (found.stx_dev_major, found.stx_dev_minor),
+            inode: found.stx_ino,
+            size: found.stx_size,
+            changed: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
+        })
     }
 
     /// Finds the file system type of a device in `/proc/self/mountinfo`: see proc_pid_mountinfo(5).
@@ -349,7 +360,7 @@ mod system {
             _: &Key,
             _: impl Iterator<Item = Range<u64>>,
             _: &ReadBuffers,
-        ) -> ReadOutcome<Vec<Bytes>> {
+        ) -> ReadOutcome<(Vec<Bytes>, FileStamp)> {
             ReadOutcome::Missed
         }
 
@@ -421,7 +432,7 @@ mod tests {
             let (files, buffers) = (system::Files::default(), ReadBuffers::default());
             let ranges = joined.iter().map(|joined| joined.range.clone());
             let parts = read(files.ranges(&key, ranges, &buffers)).unwrap();
-            for (part, joined) in parts.iter().zip(&joined) {
+            for (part, joined) in parts.0.iter().zip(&joined) {
                 let Range { start, end } = joined.range;
                 prop_assert_eq!(&part[..], &bytes[start as usize..end as usize]);
             }
@@ -513,7 +524,8 @@ mod tests {
         let (path, other) = (key.to_path().into_owned(), folder.path().join("other"));
         let (open, buffers) = (system::Files::default(), ReadBuffers::default());
         let part = || {
-            read(open.ranges(&key, std::iter::once(1..3), &buffers)).map(|parts| parts[0].clone())
+            read(open.ranges(&key, std::iter::once(1..3), &buffers))
+                .map(|(parts, _)| parts[0].clone())
         };
         assert_eq!(part().unwrap(), "ir");
         assert_eq!(part().unwrap(), "ir", "open already");
@@ -538,7 +550,7 @@ mod tests {
                 let path = folder.path().join(number.to_string());
                 fs::write(&path, [number as u8; 10]).unwrap();
                 let parts = open.ranges(&Key::from_path(&path), std::iter::once(2..4), &buffers);
-                assert_eq!(read(parts).unwrap()[0], [number as u8; 2][..], "round {round}");
+                assert_eq!(read(parts).unwrap().0[0], [number as u8; 2][..], "round {round}");
                 assert!(open.count() <= MAX_OPEN_FILES);
             }
         }

@@ -1,0 +1,148 @@
+//! Objects and files that are replaced during a run: bytes of two versions are never mixed.
+
+use std::fs;
+use std::path::Path;
+
+use spdl_core::{PipelineBuilder, block_on};
+use spdl_io::datasets::OpenedDataset;
+use spdl_io::testing::FaultServer;
+use spdl_io::{Cache, ErrorKind, FetchLabeled, Result, StoreRegistry};
+
+const SAMPLES: u64 = 40;
+
+/// A tar archive whose members hold the byte `fill`, except their first byte, which is their
+/// number.
+fn shard(fill: u8) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for number in 0..SAMPLES {
+        let mut image = vec![fill; 30_000];
+        image[0] = number as u8;
+        let mut header = tar::Header::new_ustar();
+        header.set_size(image.len() as u64);
+        archive.append_data(&mut header, format!("{number:04}.jpg"), &image[..]).unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+fn open(address: &str) -> OpenedDataset {
+    block_on(OpenedDataset::open(&[address], &StoreRegistry::new())).unwrap()
+}
+
+/// The last byte of the image of a sample.
+fn read(data: &OpenedDataset, fetch: FetchLabeled, index: u64) -> Result<u8> {
+    let sample = data.samples.item(index)?;
+    let mut images = PipelineBuilder::from_iter([sample]).async_stage("fetch", fetch).build()?;
+    let image = images.next().unwrap()?.value;
+    assert_eq!((image.len(), u64::from(image[0])), (30_000, index));
+    Ok(image[29_999])
+}
+
+fn check_changed(result: Result<u8>, name: &str) {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report());
+    assert!(error.report().contains(name), "{}", error.report());
+}
+
+#[test]
+fn a_shard_that_is_replaced_in_a_store_is_an_error() {
+    let server = FaultServer::start([("s.tar", shard(b'a'))]);
+    let address = format!("{}/s.tar", server.url());
+    let data = open(&address);
+    assert_eq!(read(&data, data.fetch_labeled(), 0).unwrap(), b'a');
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::builder().folder(folder.path(), 10 << 20).open().unwrap();
+    let cached = |data: &OpenedDataset| data.fetch_labeled().with_cache(cache.clone());
+    assert_eq!(read(&data, cached(&data), 1).unwrap(), b'a');
+    server.insert("s.tar", shard(b'b'));
+    for index in [0, 2, SAMPLES - 1] {
+        check_changed(read(&data, data.fetch_labeled(), index), "s.tar");
+        check_changed(read(&data, cached(&data), index), "s.tar");
+    }
+    // The cache still holds the old version, but a new run does not use it.
+    assert_eq!(read(&data, cached(&data), 1).unwrap(), b'a');
+    let again = open(&address);
+    for index in 0..3 {
+        assert_eq!(read(&again, cached(&again), index).unwrap(), b'b');
+    }
+}
+
+#[test]
+fn a_shard_that_is_replaced_before_its_first_read_is_an_error() {
+    let server = FaultServer::start([("s.tar", shard(b'a'))]);
+    let data = open(&format!("{}/s.tar", server.url()));
+    server.insert("s.tar", shard(b'b'));
+    check_changed(read(&data, data.fetch_labeled(), 3), "s.tar");
+}
+
+/// Sets another modification time: writes within the resolution of the clock may have the same.
+fn rewrite(path: &Path, bytes: &[u8]) {
+    let before = fs::metadata(path).unwrap().modified().unwrap();
+    fs::write(path, bytes).unwrap();
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(before + std::time::Duration::from_secs(1)).unwrap();
+}
+
+#[test]
+fn a_local_shard_that_is_rewritten_or_replaced_is_an_error() {
+    for is_read_before in [false, true] {
+        for by_rename in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("s.tar");
+            fs::write(&path, shard(b'a')).unwrap();
+            let data = open(path.to_str().unwrap());
+            if is_read_before {
+                assert_eq!(read(&data, data.fetch_labeled(), 0).unwrap(), b'a');
+            }
+            if by_rename {
+                let new = folder.path().join("new");
+                fs::copy(&path, &new).unwrap();
+                rewrite(&new, &shard(b'b'));
+                fs::rename(&new, &path).unwrap();
+            } else {
+                rewrite(&path, &shard(b'b'));
+            }
+            for index in [0, 5] {
+                check_changed(read(&data, data.fetch_labeled(), index), "s.tar");
+            }
+            let again = open(path.to_str().unwrap());
+            assert_eq!(read(&again, again.fetch_labeled(), 5).unwrap(), b'b');
+        }
+    }
+}
+
+/// An MDS shard of two samples of the column `jpg`, and its index. The bytes of the samples are `fill`.
+fn mds(fill: u8) -> (Vec<u8>, String) {
+    let sample = [&100_u32.to_le_bytes()[..], &[fill; 100]].concat();
+    let head = [2, 16, 120, 224_u32].map(u32::to_le_bytes).concat();
+    let shard = [&head[..], &sample, &sample].concat();
+    let index = r#"{"version": 2, "shards": [{"version": 2, "format": "mds", "samples": 2,
+        "compression": null, "zip_data": null, "hashes": [], "size_limit": null,
+        "raw_data": {"basename": "s.mds", "bytes": 224, "hashes": {}},
+        "column_names": ["jpg"], "column_encodings": ["jpeg"], "column_sizes": [null]}]}"#;
+    (shard, index.to_owned())
+}
+
+#[test]
+fn a_cache_serves_no_bytes_of_a_replaced_mds_shard() {
+    let (shard, index) = mds(b'a');
+    let server = FaultServer::start([("s.mds", shard), ("index.json", index.into())]);
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::builder().folder(folder.path(), 10 << 20).open().unwrap();
+    let read = |data: &OpenedDataset, index| -> Result<u8> {
+        let samples = [data.samples.item(index)?];
+        let fetch = data.fetch_labeled().with_cache(cache.clone());
+        let mut images = PipelineBuilder::from_iter(samples).async_stage("fetch", fetch).build()?;
+        Ok(images.next().unwrap()?.value[99])
+    };
+    let address = format!("{}/index.json", server.url());
+    let data = open(&address);
+    let stats = || server.seen().iter().filter(|request| request.method == "HEAD").count();
+    for _ in 0..5 {
+        assert_eq!(read(&data, 0).unwrap(), b'a');
+    }
+    assert_eq!(stats(), 1, "one request finds the version of a shard");
+    server.insert("s.mds", mds(b'b').0);
+    check_changed(read(&data, 1), "s.mds");
+    let again = open(&address);
+    assert_eq!((read(&again, 0).unwrap(), read(&again, 1).unwrap()), (b'b', b'b'));
+}
