@@ -90,11 +90,16 @@ fn read_one_dimensional(
 ) -> Result<(), CcittError> {
     let (mut at, mut is_black) = (0, false);
     while at < width {
-        at = at.saturating_add(read_run(bits, is_black)?).min(width);
+        at = within(at.saturating_add(read_run(bits, is_black)?), width)?;
         changes.push(at);
         is_black = !is_black;
     }
     Ok(())
+}
+
+/// A position in a row. Other decoders clamp runs that exceed the row and warn.
+fn within(at: u32, width: u32) -> Result<u32, CcittError> {
+    if at > width { Err(CcittError::InvalidCode) } else { Ok(at) }
 }
 
 /// The length of a run: make-up codes for multiples of 64, and a terminating code.
@@ -135,12 +140,12 @@ fn read_two_dimensional(
             Mode::Pass => at = change(index + 1),
             Mode::Horizontal => {
                 for is_black in [is_black, !is_black] {
-                    at = at.saturating_add(read_run(bits, is_black)?).min(width);
+                    at = within(at.saturating_add(read_run(bits, is_black)?), width)?;
                     changes.push(at);
                 }
             }
             Mode::Vertical(by) => {
-                let next = change(index).saturating_add_signed(by.into()).min(width);
+                let next = within(change(index).saturating_add_signed(by.into()), width)?;
                 if next < at {
                     return Err(CcittError::InvalidCode);
                 }
