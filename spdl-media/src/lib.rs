@@ -92,9 +92,10 @@
 //!
 //! - AVIF, HEIF and JPEG 2000,
 //! - lossless, hierarchical and 12-bit JPEG,
-//! - TIFF with 12-bit samples, with subsampled chroma in a compression other than JPEG, with uncommon
-//!   JPEG components, or with old-style JPEG (compression 6) whose tables are stored apart from the
-//!   data.
+//! - TIFF with other compressions than none, CCITT, LZW, Deflate, PackBits and JPEG,
+//! - TIFF with 12-bit samples, 16- or 64-bit floats, CIELAB colours, channels of different sizes, with
+//!   subsampled chroma in a compression other than JPEG, with uncommon JPEG components, or with
+//!   old-style JPEG (compression 6) whose tables are stored apart from the data.
 //!
 //! # Corrupt and truncated files
 //!
@@ -110,7 +111,7 @@
 //! - JPEG by the default codec, and CCITT fax and JPEG in TIFF: row by row,
 //! - PNG, GIF and BMP: if rows are stored from top to bottom. Interlaced files are excluded, and so are
 //!   bottom-up BMP files, which are the most common ones,
-//! - other TIFF: whole strips and rows of tiles, unless components are stored in separate planes.
+//! - other TIFF: row by row in strips; whole rows of tiles.
 //!
 //! All other formats and JPEG codecs return `Truncated`.
 //!

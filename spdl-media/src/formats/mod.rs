@@ -5,8 +5,7 @@
 //! | `jpeg` | the JPEG decoder of this crate, and the header parser of all JPEG decoders |
 //! | `turbojpeg`, `zune_jpeg` | JPEG by libjpeg-turbo and by the crate `zune-jpeg` |
 //! | `png`, `webp`, `jxl` | formats that other crates decode |
-//! | `gif`, `bmp` | formats that this crate decodes |
-//! | `tiff` | TIFF, by the crate `tiff`, with the CCITT and JPEG decoders of this crate |
+//! | `gif`, `bmp`, `tiff` | formats that this crate decodes |
 //! | `image_crate` | rare formats, by the crate `image` |
 //! | `adapter` | limits, regions, truncation of all codecs except `jpeg` and `turbojpeg` |
 //! | `convert` | conversion of decoded samples to RGB |

@@ -30,12 +30,13 @@ COMMON = HERE.parent / "data"
 STRIP_ROWS = 16
 
 
-def keep(name, content, pixels=None):
+def keep(name, content, pixels=None, *, ask_pillow=True):
     (DATA / name).write_bytes(content)
     by_pillow = None
     try:
-        by_pillow = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
-    except OSError:
+        if ask_pillow:
+            by_pillow = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    except (OSError, ValueError):
         assert pixels is not None, name
     if pixels is None:
         pixels = by_pillow
@@ -376,6 +377,244 @@ def make_tiffs():
     (DATA / "old-jpeg.tiff.rgb").write_bytes(zlib.compress(packed, 9))
 
 
+def reversed_bits(data):
+    return bytes(int(f"{byte:08b}"[::-1], 2) for byte in data)
+
+
+def pack_bits(data):
+    """Runs and literals, and a byte without an effect."""
+    out, at = b"\x80", 0
+    while at < len(data):
+        end = at + 1
+        while end < len(data) and data[end] == data[at] and end - at < 128:
+            end += 1
+        if end - at > 2:
+            out += bytes([257 - (end - at), data[at]])
+        else:
+            end = min(at + 7, len(data))
+            out += bytes([end - at - 1]) + data[at:end]
+        at = end
+    return out
+
+
+def lzw(data, *, old=False):
+    """LZW codes; in files of before TIFF 5.0, from the lowest bit, and one code later longer."""
+    codes, clear, end = [], 256, 257
+    table, width, word = {bytes([byte]): byte for byte in range(256)}, 9, b""
+    count, codes = 258, [(clear, 9)]
+    for byte in data:
+        longer = word + bytes([byte])
+        if longer in table:
+            word = longer
+            continue
+        codes.append((table[word], width))
+        table[longer], count = count, count + 1
+        word = bytes([byte])
+        # The decoder is one entry behind.
+        if count - 1 + (not old) >= 1 << width:
+            width += 1
+        if count >= 4093:
+            codes.append((table[word], width))
+            codes.append((clear, width))
+            table, width, word = {bytes([byte]): byte for byte in range(256)}, 9, b""
+            count = 258
+    if word:
+        codes.append((table[word], width))
+        if count + (not old) >= 1 << width:
+            width += 1
+    codes.append((end, width))
+    if old:
+        total, at = 0, 0
+        for code, width in codes:
+            total, at = total | code << at, at + width
+        return total.to_bytes(-(-at // 8), "little")
+    text = "".join(f"{code:0{width}b}" for code, width in codes)
+    return int(text.ljust(-(-len(text) // 8) * 8, "0"), 2).to_bytes(-(-len(text) // 8), "big")
+
+
+def packed(values, bits, order="<"):
+    """Rows of numbers, each at a byte boundary."""
+    if bits >= 8:
+        return np.asarray(values).astype(f"{order}u{bits // 8}").tobytes()
+    rows = []
+    for row in values:
+        text = "".join(f"{int(value):0{bits}b}" for value in np.ravel(row))
+        text = text.ljust(-(-len(text) // 8) * 8, "0")
+        rows.append(int(text, 2).to_bytes(len(text) // 8, "big"))
+    return b"".join(rows)
+
+
+def differences(values):
+    """The horizontal predictor."""
+    before = np.concatenate([np.zeros_like(values[:, :1]), values[:, :-1]], 1)
+    return values - before
+
+
+def tiles_of(values, width, height):
+    rows, columns = values.shape[:2]
+    more = [(0, -rows % height), (0, -columns % width)] + [(0, 0)] * (values.ndim - 2)
+    filled = np.pad(values, more, mode="edge")
+    return [
+        filled[top : top + height, left : left + width]
+        for top in range(0, filled.shape[0], height)
+        for left in range(0, filled.shape[1], width)
+    ]
+
+
+def tiled(parts, width, height):
+    """Tags of the tiles that `tiff` stores one after the other."""
+    starts = [8 + sum(map(len, parts[:number])) for number in range(len(parts))]
+    return [(322, 3, [width]), (323, 3, [height]), (324, 4, starts), (325, 4, [len(part) for part in parts])]
+
+
+def big_tiff(entries, data):
+    letters = {3: "H", 4: "I", 16: "Q"}
+    entries = sorted([*entries, (273, 16, [16]), (279, 16, [len(data)])])
+    directory = struct.pack("<Q", len(entries))
+    body = data
+    for number, kind, values in entries:
+        content = struct.pack(f"<{len(values)}{letters[kind]}", *values)
+        if len(content) > 8:
+            content, body = struct.pack("<Q", 16 + len(body)), body + content
+        directory += struct.pack("<HHQ", number, kind, len(values)) + content.ljust(8, b"\0")
+    return b"II+\0\x08\0\0\0" + struct.pack("<Q", 16 + len(body)) + body + directory + bytes(8)
+
+
+def make_tiff_layouts():
+    """Layouts of samples, of strips and of tiles."""
+    rgb = scene()
+    pixels = np.asarray(rgb)
+    grey = np.asarray(rgb.convert("L"))
+    few = rgb.quantize(13, dither=Image.Dither.NONE)
+    indices = np.asarray(few)
+    colors = np.zeros((256, 3), np.uint16)
+    colors[:13] = np.asarray(few.getpalette()[: 13 * 3], np.uint16).reshape(-1, 3) * 257
+    shown = (colors[indices] >> 8).astype(np.uint8)
+    one_strip = (278, 3, [HEIGHT])
+
+    def repeated(values):
+        return np.repeat(np.asarray(values)[..., None], 3, 2)
+
+    def color_map(bits):
+        return (320, 3, [int(value) for value in colors[: 1 << bits].T.ravel()])
+
+    def grey_page(bits, compression, *more, samples=1):
+        return page(bits, samples, 1, compression, one_strip, *more)
+
+    # Channels in separate planes.
+    planes = [pixels[..., channel] for channel in range(3)]
+    separate = (284, 3, [2])
+    parts = [tile.tobytes() for plane in planes for tile in tiles_of(plane, 16, 16)]
+    keep("planar-tiles.tiff", tiff(page(8, 3, 2, 1, separate, *tiled(parts, 16, 16)), parts), pixels)
+    parts = [lzw(differences(tile).tobytes()) for plane in planes for tile in tiles_of(plane, 16, 16)]
+    tags = page(8, 3, 2, 5, separate, (317, 3, [2]), *tiled(parts, 16, 16))
+    keep("planar-tiles-lzw.tiff", tiff(tags, parts), pixels)
+    tops = range(0, HEIGHT, STRIP_ROWS)
+    parts = [zlib.compress(plane[top : top + STRIP_ROWS].tobytes()) for plane in planes for top in tops]
+    keep("planar-strips.tiff", tiff(page(8, 3, 2, 8, separate, (278, 3, [STRIP_ROWS])), parts), pixels)
+    # Pillow reads uncompressed 16-bit planes as planes of bytes, so these are compressed.
+    wide = pixels.astype(np.uint16) << 8 | pixels[..., ::-1]
+    parts = [lzw(packed(differences(wide[..., channel]), 16, ">")) for channel in range(3)]
+    tags = page(16, 3, 2, 5, separate, one_strip, (317, 3, [2]))
+    keep("planar-16.tiff", tiff(tags, parts, order=">"), pixels)
+    alpha = np.full((HEIGHT, WIDTH, 1), 77, np.uint8)
+    inks = np.asarray(rgb.convert("CMYK"))
+    parts = [inks[..., channel].tobytes() for channel in range(4)]
+    keep("planar-cmyk.tiff", tiff(page(8, 4, 5, 1, separate, one_strip), parts))
+
+    # The lowest bit of a byte is the first.
+    for bits in (1, 2, 4, 8):
+        values = grey >> (8 - bits)
+        content = packed(values, bits)
+        expected = repeated(values.astype(np.uint16) * 255 // ((1 << bits) - 1))
+        order = (266, 3, [2])
+        for name, compression, data in (
+            ("", 1, content),
+            ("-packbits", 32773, pack_bits(content)),
+            ("-lzw", 5, lzw(content)),
+            ("-deflate", 8, zlib.compress(content)),
+        ):
+            if name and bits in (1, 8):
+                continue
+            tags = grey_page(bits, compression, order)
+            keep(f"reversed-{bits}{name}.tiff", tiff(tags, [reversed_bits(data)]), expected)
+        inverted = packed((1 << bits) - 1 - values, bits)
+        tags = page(bits, 1, 0, 1, one_strip)
+        keep(f"white-is-zero-{bits}.tiff", tiff(tags, [inverted]), expected)
+        keep(f"reversed-white-is-zero-{bits}.tiff", tiff([*tags, order], [reversed_bits(inverted)]), expected)
+    for bits in (2, 4, 8):
+        values = np.minimum(indices, (1 << bits) - 1)
+        expected = (colors[values] >> 8).astype(np.uint8)
+        tags = page(bits, 1, 3, 1, one_strip, color_map(bits), (266, 3, [2]))
+        keep(f"reversed-palette-{bits}.tiff", tiff(tags, [reversed_bits(packed(values, bits))]), expected)
+    tags = page(8, 3, 2, 32773, one_strip, (266, 3, [2]))
+    keep("reversed-rgb.tiff", tiff(tags, [reversed_bits(pack_bits(pixels.tobytes()))]), pixels)
+
+    # Extra samples.
+    with_alpha = np.stack([indices, alpha[..., 0]], -1)
+    for name, kind in (("unspecified", 0), ("alpha", 2)):
+        tags = page(8, 2, 3, 1, one_strip, color_map(8), (338, 3, [kind]))
+        keep(f"palette-{name}.tiff", tiff(tags, [with_alpha.tobytes()]), shown)
+        tags[3] = (259, 3, [5])
+        keep(f"palette-{name}-lzw.tiff", tiff(tags, [lzw(with_alpha.tobytes())]), shown)
+        content = np.stack([grey, alpha[..., 0]], -1).tobytes()
+        keep(f"grey-{name}.tiff", tiff(grey_page(8, 1, (338, 3, [kind]), samples=2), [content]), repeated(grey))
+    parts = [indices.tobytes(), alpha.tobytes()]
+    tags = page(8, 2, 3, 1, one_strip, separate, color_map(8), (338, 3, [0]))
+    keep("palette-planar-extra.tiff", tiff(tags, parts), shown)
+    extra = np.concatenate([pixels, alpha, alpha], -1)
+    tags = page(8, 5, 2, 5, one_strip, (317, 3, [2]), (338, 3, [0, 0]))
+    keep("rgb-two-extra.tiff", tiff(tags, [lzw(differences(extra).tobytes())]), pixels)
+    alpha = (np.arange(WIDTH * HEIGHT) % 256).reshape(HEIGHT, WIDTH, 1).astype(np.uint8)
+    multiplied = (pixels.astype(np.uint16) * alpha // 255).astype(np.uint8)
+    tags = page(8, 4, 2, 1, one_strip, (338, 3, [1]))
+    keep("premultiplied.tiff", tiff(tags, [np.concatenate([multiplied, alpha], -1).tobytes()]))
+
+    # Strips, their tags, and other directories.
+    tags = page(8, 3, 2, 1, (278, 4, [2**32 - 1]))
+    keep("endless-rows.tiff", tiff(tags, [pixels.tobytes()]), pixels)
+    tags = page(8, 3, 2, 5, (278, 4, [2**32 - 1]), separate)
+    keep("endless-rows-planar.tiff", tiff(tags, [lzw(plane.tobytes()) for plane in planes]), pixels)
+    keep("no-rows.tiff", tiff(page(8, 3, 2, 8), [zlib.compress(pixels.tobytes())]), pixels)
+    content = tiff(page(8, 3, 2, 1, one_strip), [pixels.tobytes()])
+    keep("loop.tiff", content[:-4] + content[4:8], pixels)
+    keep("no-lengths.tiff", tiff(page(8, 3, 2, 1, one_strip, (273, 4, [8])), [pixels.tobytes()]), pixels)
+    keep("big.tiff", big_tiff(page(8, 3, 2, 5, one_strip), lzw(pixels.tobytes())), pixels)
+
+    # LZW of before TIFF 5.0, with codes of 9 to 12 bits and a new table.
+    noise = np.random.default_rng(3).integers(0, 200, (HEIGHT, WIDTH, 3)).astype(np.uint8)
+    for name, values in (("old-lzw", pixels), ("old-lzw-noise", noise)):
+        keep(f"{name}.tiff", tiff(page(8, 3, 2, 5, one_strip), [lzw(values.tobytes(), old=True)]), values)
+    keep("lzw-noise.tiff", tiff(page(8, 3, 2, 5, one_strip), [lzw(noise.tobytes())]), noise)
+    tags = page(8, 3, 2, 5, one_strip, (317, 3, [2]))
+    keep("old-lzw-predictor.tiff", tiff(tags, [lzw(differences(pixels).tobytes(), old=True)]), pixels)
+
+    # Predictors. libtiff ignores the tag for compressions without a predictor.
+    for name, compression, data in (("none", 1, pixels.tobytes()), ("packbits", 32773, pack_bits(pixels.tobytes()))):
+        tags = page(8, 3, 2, compression, one_strip, (317, 3, [2]))
+        keep(f"predictor-{name}.tiff", tiff(tags, [data]), pixels)
+    for order, name in (("<", "little"), (">", "big")):
+        parts = [lzw(packed(differences(tile), 16, order)) for tile in tiles_of(wide, 16, 32)]
+        tags = page(16, 3, 2, 5, (317, 3, [2]), *tiled(parts, 16, 32))
+        keep(f"predictor-16-{name}.tiff", tiff(tags, parts, order=order), pixels)
+        # Each byte of a float in a plane of its own, the most significant first.
+        floats = (grey.astype(np.float32) * 1.25 - 20).astype(np.float32)
+        expected = repeated(np.clip(np.trunc(floats), 0, 255))
+        parts = []
+        for tile in tiles_of(floats, 16, 16):
+            planes_of_bytes = tile.astype(">f4").view(np.uint8).reshape(16, 16, 4).transpose(0, 2, 1)
+            parts.append(zlib.compress(differences(planes_of_bytes.reshape(16, 64)).tobytes()))
+        tags = page(32, 1, 1, 8, (317, 3, [3]), (339, 3, [3]), *tiled(parts, 16, 16))
+        # Pillow swaps the bytes of big-endian floats, which libtiff has already swapped.
+        keep(f"predictor-float-{name}.tiff", tiff(tags, parts, order=order), expected, ask_pillow=name == "little")
+        tags = grey_page(32, 1, (339, 3, [3]))
+        keep(f"float-{name}.tiff", tiff(tags, [floats.astype(f"{order}f4").tobytes()], order=order), expected)
+    wide_grey = grey.astype(np.uint16) * 3
+    keep("grey-16.tiff", tiff(grey_page(16, 1), [packed(wide_grey, 16)]), repeated(np.minimum(wide_grey, 255)))
+    tags = page(16, 1, 0, 1, one_strip)
+    keep("white-is-zero-16.tiff", tiff(tags, [packed(wide_grey, 16)]), repeated(np.minimum(wide_grey, 255)))
+
+
 def main():
     DATA.mkdir(exist_ok=True)
     for old in DATA.iterdir():
@@ -402,6 +641,7 @@ def main():
     make_bmps()
     make_gifs()
     make_tiffs()
+    make_tiff_layouts()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 //! The strips or tiles of a page.
 
 use spdl_core::Result;
-use tiff::tags::Tag;
 
 use super::super::errors;
-use super::directory::Reader;
-use super::errors::{NAME, convert_error};
+use super::directory::{Directory, Values};
+use super::errors::NAME;
+use super::tags::Tag;
 use crate::image::{Rect, Size};
 
 /// The strips or tiles of a page; the last strips or tiles may extend beyond the page.
@@ -49,11 +49,8 @@ pub(super) fn overlap(one: Rect, other: Rect) -> Option<Rect> {
     })
 }
 
-/// The tags of chunk offsets and chunk lengths.
-pub(super) const STRIP_TAGS: (Tag, Tag) = (Tag::StripOffsets, Tag::StripByteCounts);
-pub(super) const TILE_TAGS: (Tag, Tag) = (Tag::TileOffsets, Tag::TileByteCounts);
-
 /// The byte range of a chunk in the file.
+#[derive(Clone, Copy)]
 pub(super) struct ChunkRange {
     pub(super) start: u64,
     pub(super) length: u64,
@@ -72,19 +69,60 @@ impl ChunkRange {
     }
 }
 
-/// The chunks of a page, from the tags of offsets and lengths.
-pub(super) fn chunks(
-    decoder: &mut Reader<'_>,
-    (starts, lengths): (Tag, Tag),
-) -> Result<Vec<ChunkRange>> {
-    let mut numbers = |tag| {
-        let found = decoder.find_tag_unsigned_vec::<u64>(tag).map_err(convert_error)?;
-        found.ok_or_else(|| errors::corrupt(NAME, format!("missing tag {tag:?}")))
-    };
-    let (starts, lengths) = (numbers(starts)?, numbers(lengths)?);
-    Ok(starts
-        .into_iter()
-        .zip(lengths)
-        .map(|(start, length)| ChunkRange { start, length })
-        .collect())
+/// The chunks of a page: their sizes, and their positions in the file.
+pub(super) struct Chunks<'a> {
+    pub(super) grid: ChunkGrid,
+    pub(super) is_tiled: bool,
+    starts: Values<'a>,
+    lengths: Option<Values<'a>>,
+}
+
+impl<'a> Chunks<'a> {
+    /// The chunks of a page whose samples are stored in `planes` planes.
+    pub(super) fn read(directory: &Directory<'a>, page: Size, planes: u64) -> Result<Chunks<'a>> {
+        let tiles = directory.values(Tag::TileOffsets)?;
+        let strips = directory.values(Tag::StripOffsets)?;
+        let side = |tag| -> Result<u32> {
+            let side = directory.required(tag)?;
+            u32::try_from(side).ok().filter(|&side| side > 0).ok_or_else(|| {
+                errors::corrupt(NAME, format!("invalid value {side} of tag {tag:?}"))
+            })
+        };
+        let (starts, lengths, part) = match (tiles, strips) {
+            (Some(tiles), None) => {
+                let lengths = directory.values(Tag::TileByteCounts)?;
+                (tiles, lengths, (side(Tag::TileWidth)?, side(Tag::TileLength)?))
+            }
+            (None, Some(strips)) => {
+                let rows = match directory.number(Tag::RowsPerStrip)? {
+                    Some(0) => return Err(errors::corrupt(NAME, "strips without rows")),
+                    // 2³² − 1 is the default value: one strip.
+                    Some(rows) => rows.min(page.height.into()) as u32,
+                    None => page.height,
+                };
+                let lengths = directory.values(Tag::StripByteCounts)?;
+                (strips, lengths, (page.width, rows))
+            }
+            (Some(_), Some(_)) => {
+                return Err(errors::corrupt(NAME, "the page has both strips and tiles"));
+            }
+            (None, None) => return Err(errors::corrupt(NAME, "missing tag StripOffsets")),
+        };
+        let grid = ChunkGrid::new(page, part);
+        let needed = grid.count().saturating_mul(planes);
+        let stored = lengths.map_or(starts.len(), |lengths| lengths.len().min(starts.len()));
+        if (stored as u64) < needed {
+            let message = "fewer strips or tiles than the image size needs";
+            return Err(errors::corrupt(NAME, message));
+        }
+        Ok(Chunks { grid, is_tiled: tiles.is_some(), starts, lengths })
+    }
+
+    /// The byte range of a chunk. If its length is not stored, the range has no end, so that the
+    /// chunk counts as truncated if its data end early.
+    pub(super) fn range(&self, index: usize) -> Result<ChunkRange> {
+        let start = self.starts.number(index)?;
+        let length = self.lengths.map_or(Ok(u64::MAX), |lengths| lengths.number(index))?;
+        Ok(ChunkRange { start, length })
+    }
 }

@@ -1,168 +1,206 @@
-//! The first directory of a file, and the changes that make the crate `tiff` accept it.
+//! The fields of the first directory of a file.
 
-use std::io::{self, Read, Seek, SeekFrom};
+use spdl_core::{Error, ErrorKind, Result};
 
-use tiff::decoder::Decoder;
-use tiff::tags::Tag;
+use super::super::errors;
+use super::errors::NAME;
+use super::tags::Tag;
 
-use super::tags::{BLACK_IS_ZERO, LONG, PALETTE, YCBCR};
-
-pub(super) type Reader<'a> = Decoder<PatchedFile<'a>>;
-
-/// The compression of the strips or tiles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compression {
-    /// Decompressed by the crate `tiff`.
-    Other,
-    /// CCITT. The crate supports only a part of it.
-    Ccitt(Ccitt),
-    /// JPEG. The crate decodes it without a size limit, and invents missing data.
-    Jpeg { is_old: bool },
-}
-
-/// CCITT compressions, with their TIFF numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ccitt {
-    ModifiedHuffman = 2,
-    Group3 = 3,
-    Group4 = 4,
-}
-
-/// A file with some bytes replaced, followed by zeros.
-pub(super) struct PatchedFile<'a> {
+/// The first directory of a classic TIFF or BigTIFF. Directories after it are never read, so a loop
+/// of directories has no effect.
+pub(super) struct Directory<'a> {
     pub(super) file: &'a [u8],
-    /// Offset, replacement, and its length in bytes.
-    pub(super) patches: [Option<(usize, [u8; 4], usize)>; 2],
-    pub(super) zeros: usize,
-    pub(super) at: u64,
+    is_little: bool,
+    fields: Vec<Field>,
 }
 
-impl Read for PatchedFile<'_> {
-    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        let end = self.file.len() + self.zeros;
-        let start = usize::try_from(self.at).unwrap_or(usize::MAX).min(end);
-        let count = target.len().min(end - start);
-        let stored = &self.file[start.min(self.file.len())..];
-        let stored = &stored[..stored.len().min(count)];
-        let (from_file, zeros) = target[..count].split_at_mut(stored.len());
-        from_file.copy_from_slice(stored);
-        zeros.fill(0);
-        for &(place, bytes, length) in self.patches.iter().flatten() {
-            for (offset, &byte) in bytes[..length].iter().enumerate() {
-                let at = (place + offset).checked_sub(start);
-                if let Some(target) = at.and_then(|at| from_file.get_mut(at)) {
-                    *target = byte;
-                }
+struct Field {
+    tag: u16,
+    kind: u16,
+    count: u64,
+    /// The offset of the values in the file.
+    start: u64,
+}
+
+/// The maximum number of fields: that of classic TIFF.
+const MAX_FIELDS: u64 = u16::MAX as u64;
+
+impl<'a> Directory<'a> {
+    pub(super) fn read(file: &'a [u8]) -> Result<Directory<'a>> {
+        let is_little = file.first() == Some(&b'I');
+        let number = |at: u64, length: usize| {
+            let bytes = slice(file, at, length as u64).ok_or_else(|| {
+                let message = "truncated tiff: the file ends inside the first directory";
+                Error::new(ErrorKind::Truncated, message).with_offset(file.len() as u64)
+            })?;
+            Ok::<u64, Error>(unsigned(bytes, is_little))
+        };
+        let is_big = number(2, 2)? == 43;
+        // The lengths of the entry count, of an entry, and of the values inside an entry.
+        let (start, count_bytes, entry_bytes, inline) = if is_big {
+            if (number(4, 2)?, number(6, 2)?) != (8, 0) {
+                return Err(errors::corrupt(NAME, "offsets of a BigTIFF must have 8 bytes"));
+            }
+            (number(8, 8)?, 8, 20, 8)
+        } else {
+            (number(4, 4)?, 2, 12, 4)
+        };
+        let count = number(start, count_bytes)?;
+        if count == 0 || count > MAX_FIELDS {
+            return Err(errors::corrupt(NAME, format!("directory with {count} fields")));
+        }
+        let mut fields = Vec::new();
+        for index in 0..count {
+            let at = start + count_bytes as u64 + index * entry_bytes;
+            let (tag, kind) = (number(at, 2)? as u16, number(at + 2, 2)? as u16);
+            let count = number(at + 4, inline)?;
+            let value = at + 4 + inline as u64;
+            let is_inline = count.saturating_mul(type_bytes(kind)) <= inline as u64;
+            let stored = number(value, inline)?;
+            fields.push(Field { tag, kind, count, start: if is_inline { value } else { stored } });
+        }
+        Ok(Directory { file, is_little, fields })
+    }
+
+    pub(super) fn is_little(&self) -> bool {
+        self.is_little
+    }
+
+    /// The values of a tag; `None` if the tag is missing or has no values.
+    pub(super) fn values(&self, tag: Tag) -> Result<Option<Values<'a>>> {
+        let Some(field) = self.fields.iter().find(|field| field.tag == tag as u16) else {
+            return Ok(None);
+        };
+        let value_bytes = type_bytes(field.kind);
+        if value_bytes == 0 {
+            let message = format!("tag {tag:?} has the unknown type {}", field.kind);
+            return Err(errors::corrupt(NAME, message));
+        }
+        let length = field.count.saturating_mul(value_bytes);
+        let Some(bytes) = slice(self.file, field.start, length) else {
+            let message = format!("truncated tiff: the values of tag {tag:?} are missing");
+            let error = Error::new(ErrorKind::Truncated, message);
+            return Err(error.with_offset(self.file.len() as u64));
+        };
+        let values = Values { tag, kind: field.kind, bytes, is_little: self.is_little };
+        Ok((field.count > 0).then_some(values))
+    }
+
+    /// The first value of a tag.
+    pub(super) fn number(&self, tag: Tag) -> Result<Option<u64>> {
+        self.values(tag)?.map(|values| values.number(0)).transpose()
+    }
+
+    /// The first value of a tag that must be present.
+    pub(super) fn required(&self, tag: Tag) -> Result<u64> {
+        let missing = || errors::corrupt(NAME, format!("missing tag {tag:?}"));
+        self.number(tag)?.ok_or_else(missing)
+    }
+}
+
+/// The values of a tag.
+#[derive(Clone, Copy)]
+pub(super) struct Values<'a> {
+    tag: Tag,
+    kind: u16,
+    pub(super) bytes: &'a [u8],
+    is_little: bool,
+}
+
+impl Values<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() / type_bytes(self.kind).max(1) as usize
+    }
+
+    fn value(&self, index: usize) -> Option<&[u8]> {
+        self.bytes.chunks_exact(type_bytes(self.kind).max(1) as usize).nth(index)
+    }
+
+    fn invalid(&self, index: usize) -> Error {
+        let Values { tag, kind, .. } = self;
+        let message = format!("invalid value {index} of tag {tag:?} (type {kind})");
+        errors::corrupt(NAME, message)
+    }
+
+    /// An unsigned integer.
+    pub(super) fn number(&self, index: usize) -> Result<u64> {
+        let bytes = self.value(index).ok_or_else(|| self.invalid(index))?;
+        let value = unsigned(bytes, self.is_little);
+        let is_negative = value >> (8 * bytes.len() - 1) != 0;
+        match self.kind {
+            BYTE | UNDEFINED | SHORT | LONG | IFD | LONG8 | IFD8 => Ok(value),
+            SBYTE | SSHORT | SLONG | SLONG8 if !is_negative => Ok(value),
+            _ => Err(self.invalid(index)),
+        }
+    }
+
+    /// A number that may have a fraction.
+    pub(super) fn float(&self, index: usize) -> Result<f32> {
+        let bytes = self.value(index).ok_or_else(|| self.invalid(index))?;
+        let value = match self.kind {
+            RATIONAL => {
+                let (above, below) = bytes.split_at(4);
+                let (above, below) =
+                    (unsigned(above, self.is_little), unsigned(below, self.is_little));
+                if below == 0 { f32::NAN } else { above as f32 / below as f32 }
+            }
+            REAL => f32::from_bits(unsigned(bytes, self.is_little) as u32),
+            _ => self.number(index)? as f32,
+        };
+        if value.is_finite() { Ok(value) } else { Err(self.invalid(index)) }
+    }
+
+    /// The value that all of the first `count` values have. A single value counts for all.
+    pub(super) fn common(&self, count: usize) -> Result<Option<u64>> {
+        let first = self.number(0)?;
+        if self.len() > 1 && self.len() < count {
+            return Err(self.invalid(self.len()));
+        }
+        for index in 1..count.min(self.len()) {
+            if self.number(index)? != first {
+                return Ok(None);
             }
         }
-        self.at += count as u64;
-        Ok(count)
+        Ok(Some(first))
     }
 }
 
-impl Seek for PatchedFile<'_> {
-    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
-        let moved = match position {
-            SeekFrom::Start(at) => Some(at),
-            SeekFrom::Current(by) => self.at.checked_add_signed(by),
-            SeekFrom::End(by) => ((self.file.len() + self.zeros) as u64).checked_add_signed(by),
-        };
-        self.at = moved.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.at)
+/// Field types.
+const BYTE: u16 = 1;
+const SHORT: u16 = 3;
+const LONG: u16 = 4;
+const RATIONAL: u16 = 5;
+const SBYTE: u16 = 6;
+const UNDEFINED: u16 = 7;
+const SSHORT: u16 = 8;
+const SLONG: u16 = 9;
+const REAL: u16 = 11;
+const IFD: u16 = 13;
+const LONG8: u16 = 16;
+const SLONG8: u16 = 17;
+const IFD8: u16 = 18;
+
+/// The size of a value in bytes; 0 for an unknown type.
+fn type_bytes(kind: u16) -> u64 {
+    match kind {
+        BYTE | 2 | SBYTE | UNDEFINED => 1,
+        SHORT | SSHORT => 2,
+        LONG | SLONG | REAL | IFD => 4,
+        RATIONAL | 10 | 12 | LONG8 | SLONG8 | IFD8 => 8,
+        _ => 0,
     }
 }
 
-/// Values of the first directory. They are read before the crate `tiff` parses the file, because
-/// the crate rejects some valid files.
-#[derive(Default)]
-pub(super) struct Directory {
-    pub(super) is_little: bool,
-    pub(super) photometric: Option<u64>,
-    /// The offset of the 2-byte value of the tag.
-    pub(super) photometric_at: usize,
-    pub(super) compression: Option<u64>,
-    /// If the page has only one strip: the offset of its 4-byte length, and its maximum length in
-    /// bytes.
-    pub(super) strip: Option<(usize, u64)>,
-    /// Whether the file ends with the directory, so that the offset of the next directory is
-    /// missing.
-    pub(super) is_last: bool,
+fn slice(file: &[u8], at: u64, length: u64) -> Option<&[u8]> {
+    let end = usize::try_from(at.checked_add(length)?).ok()?;
+    file.get(usize::try_from(at).ok()?..end)
 }
 
-impl Directory {
-    pub(super) fn read(encoded: &[u8]) -> Option<Directory> {
-        let little = encoded.first() == Some(&b'I');
-        let number = |at: usize, bytes: usize| {
-            let field = encoded.get(at..at.checked_add(bytes)?)?;
-            let shift = |value: u64, &byte: &u8| value << 8 | u64::from(byte);
-            Some(match little {
-                true => field.iter().rev().fold(0, shift),
-                false => field.iter().fold(0, shift),
-            })
-        };
-        let big = number(2, 2)? == 43;
-        let (directory, count_bytes, entry_bytes) =
-            if big { (number(8, 8)?, 8, 20) } else { (number(4, 4)?, 2, 12) };
-        let directory = usize::try_from(directory).ok()?;
-        let mut found = Directory { is_little: little, ..Directory::default() };
-        let (mut start, mut length) = (None, None);
-        let entries = number(directory, count_bytes)?;
-        // If the entry count is too large, the loop ends at the end of the file.
-        for entry in 0..entries {
-            let offset = usize::try_from(entry).ok()?.checked_mul(entry_bytes)?;
-            let at = directory.checked_add(count_bytes)?.checked_add(offset)?;
-            let value = at.checked_add(if big { 12 } else { 8 })?;
-            let Some(tag) = number(at, 2) else { return Some(found) };
-            let is = |name: Tag| tag == u64::from(name.to_u16());
-            let is_one = !big && number(at + 4, 4) == Some(1);
-            if is(Tag::PhotometricInterpretation) {
-                (found.photometric, found.photometric_at) = (number(value, 2), value);
-            } else if is(Tag::Compression) {
-                found.compression = number(value, 2);
-            } else if is_one && is(Tag::StripOffsets) && number(at + 2, 2) == Some(LONG) {
-                start = number(value, 4);
-            } else if is_one && is(Tag::StripByteCounts) && number(at + 2, 2) == Some(LONG) {
-                length = number(value, 4).map(|length| (value, length));
-            }
-        }
-        if let (Some(start), Some((at, length))) = (start, length) {
-            let most = (encoded.len() as u64).saturating_sub(start);
-            found.strip = (length > most).then_some((at, most));
-        }
-        let end = (entries as usize).checked_mul(entry_bytes)?.checked_add(directory + count_bytes);
-        found.is_last = end == Some(encoded.len());
-        Some(found)
-    }
-
-    pub(super) fn compression(&self) -> Compression {
-        match (self.compression, self.photometric) {
-            (Some(2), _) => Compression::Ccitt(Ccitt::ModifiedHuffman),
-            (Some(3), _) => Compression::Ccitt(Ccitt::Group3),
-            (Some(4), _) => Compression::Ccitt(Ccitt::Group4),
-            (Some(6), Some(YCBCR)) => Compression::Jpeg { is_old: true },
-            (Some(7), _) => Compression::Jpeg { is_old: false },
-            _ => Compression::Other,
-        }
-    }
-
-    /// The file, changed so that the crate accepts it. Palette indices, which the crate does not
-    /// support, are declared grey and converted here. The length of the only strip is reduced to
-    /// the file size.
-    pub(super) fn readable<'a>(&self, file: &'a [u8]) -> PatchedFile<'a> {
-        let patch = |at: usize, value: u64, length: usize| {
-            let [a, b, c, d, ..] = value.to_le_bytes();
-            let mut bytes = [a, b, c, d];
-            if !self.is_little {
-                bytes[..length].reverse();
-            }
-            Some((at, bytes, length))
-        };
-        let grey = match self.photometric {
-            Some(PALETTE) => patch(self.photometric_at, BLACK_IS_ZERO, 2),
-            _ => None,
-        };
-        let strip = self.strip.and_then(|(at, most)| patch(at, most, 4));
-        let zeros = if self.is_last { 8 } else { 0 };
-        PatchedFile { file, patches: [grey, strip], zeros, at: 0 }
+/// An unsigned integer of up to 8 bytes.
+fn unsigned(bytes: &[u8], is_little: bool) -> u64 {
+    let shift = |value: u64, &byte: &u8| value << 8 | u64::from(byte);
+    match is_little {
+        true => bytes.iter().rev().fold(0, shift),
+        false => bytes.iter().fold(0, shift),
     }
 }

@@ -2,8 +2,6 @@
 
 use spdl_core::{Error, ErrorKind};
 
-use super::super::errors;
-
 pub(super) const NAME: &str = "tiff";
 
 /// An error after `rows` complete rows.
@@ -28,17 +26,6 @@ pub(super) fn classify(error: Error, is_there: bool) -> Error {
             offset.map_or(damaged.clone(), |offset| damaged.with_offset(offset))
         }
         _ => error,
-    }
-}
-
-/// An error of the crate `tiff` as an error of `spdl-core`.
-pub(super) fn convert_error(error: tiff::TiffError) -> Error {
-    use tiff::TiffError::*;
-    match error {
-        IoError(error) => errors::read_error(NAME, error),
-        LimitsExceeded | IntSizeError => errors::limit_exceeded(NAME),
-        error @ UnsupportedError(_) => errors::unsupported(NAME, error),
-        error => errors::corrupt(NAME, error),
     }
 }
 

@@ -1,65 +1,57 @@
 //! Strips and tiles that are JPEG streams.
 
 use spdl_core::{Error, ErrorKind, Result};
-use tiff::decoder::ChunkType;
-use tiff::tags::Tag;
 
 use super::super::adapter::{DecodeJob, reserve};
 use super::super::{errors, jpeg};
-use super::chunks::{ChunkGrid, STRIP_TAGS, TILE_TAGS, chunks, overlap};
-use super::directory::Reader;
-use super::errors::{NAME, RowError, classify, convert_error, unsupported};
-use super::tags::{
-    BLACK_IS_ZERO, INK_SET, JPEG_LENGTH, JPEG_START, RGB, SEPARATED, WHITE_IS_ZERO, YCBCR,
-};
+use super::chunks::{ChunkGrid, ChunkRange, Chunks, overlap};
+use super::directory::Directory;
+use super::errors::{NAME, RowError, classify, unsupported};
+use super::tags::{BLACK_IS_ZERO, RGB, SEPARATED, Tag, WHITE_IS_ZERO, YCBCR};
 use super::ycbcr::YCbCrCoefficients;
 use crate::image::{CHANNELS, DecodeRequest, ImageDecoder as _, OnTruncated, PixelsMut, Rect};
 
 /// Decodes strips or tiles that are JPEG streams, with shared tables. Each stream must have the
 /// size of its chunk, so that the page size limits the total work.
 pub(super) fn read_jpeg(
-    decoder: &mut Reader<'_>,
-    photometric: Option<u64>,
+    directory: &Directory<'_>,
     is_old: bool,
     job: &mut DecodeJob<'_>,
 ) -> Result<(), RowError> {
     job.limits.check_depth(2)?;
     let size = job.info.size;
+    let photometric = directory.number(Tag::PhotometricInterpretation)?;
     let (components, adobe) = match photometric {
         Some(WHITE_IS_ZERO | BLACK_IS_ZERO) => (1, NO_TRANSFORM),
         Some(RGB) => (3, NO_TRANSFORM),
-        Some(SEPARATED) if is_cmyk(decoder)? => (4, NO_TRANSFORM),
+        Some(SEPARATED) if is_cmyk(directory)? => (4, NO_TRANSFORM),
         Some(YCBCR) => {
-            if !YCbCrCoefficients::read(decoder)?.is_jpeg() {
+            if !YCbCrCoefficients::read(directory)?.is_jpeg() {
                 return Err(unsupported("JPEG with unusual YCbCr coefficients in TIFF").into());
             }
             (3, YCBCR_TRANSFORM)
         }
         _ => return Err(unsupported("JPEG other than grey, RGB, YCbCr or CMYK in TIFF").into()),
     };
-    let planes =
-        decoder.find_tag_unsigned::<u32>(Tag::PlanarConfiguration).map_err(convert_error)?;
-    if planes == Some(2) && components > 1 {
+    if directory.number(Tag::PlanarConfiguration)? == Some(2) && components > 1 {
         return Err(unsupported("JPEG with separate planes in TIFF").into());
     }
-    let (chunk_size, tags) = match (is_old, decoder.get_chunk_type()) {
+    let (grid, places) = if is_old {
         // The whole page is one stream, from its SOI marker.
-        (true, _) => {
-            let tags = (Tag::Unknown(JPEG_START), Tag::Unknown(JPEG_LENGTH));
-            ((size.width, size.height), tags)
-        }
-        (false, ChunkType::Strip) => (decoder.chunk_dimensions(), STRIP_TAGS),
-        (false, ChunkType::Tile) => (decoder.chunk_dimensions(), TILE_TAGS),
+        let start = directory.required(Tag::JpegInterchangeFormat)?;
+        let length = directory.required(Tag::JpegInterchangeFormatLength)?;
+        (ChunkGrid::new(size, (size.width, size.height)), vec![ChunkRange { start, length }])
+    } else {
+        let chunks = Chunks::read(directory, size, 1)?;
+        let ranges = (0..chunks.grid.count() as usize).map(|index| chunks.range(index));
+        let ranges = ranges.collect::<Result<Vec<_>>>()?;
+        (chunks.grid, ranges)
     };
-    let places = chunks(decoder, tags)?;
-    let tables = match decoder.find_tag(Tag::JPEGTables).map_err(convert_error)? {
-        Some(tables) if !is_old => tables.into_u8_vec().map_err(convert_error)?,
-        _ => Vec::new(),
+    let chunk_size = grid.part;
+    let tables = match directory.values(Tag::JpegTables)? {
+        Some(tables) if !is_old => tables.bytes,
+        _ => &[],
     };
-    let grid = ChunkGrid::new(size, chunk_size);
-    if (places.len() as u64) < grid.count() {
-        return Err(errors::corrupt(NAME, "fewer strips or tiles than the image size needs").into());
-    }
     if tables.len() > MAX_HEADER_BYTES {
         let message = format!("{} bytes of JPEG tables exceed the limit of 16 KiB", tables.len());
         return Err(errors::corrupt(NAME, message).into());
@@ -104,7 +96,7 @@ pub(super) fn read_jpeg(
         stream.clear();
         stream.extend(SOI_AND_ADOBE);
         stream.push(adobe);
-        append_segments(&tables, &mut stream);
+        append_segments(tables, &mut stream);
         let found = append_segments(data, &mut stream);
         if let Some(found) = found
             && found != components
@@ -114,8 +106,8 @@ pub(super) fn read_jpeg(
         }
         let found = jpeg.inspect(&stream).map_err(|error| cut(part.top, error))?.size;
         // The last chunks may be padded to the size of the others.
-        if !(part.width..=chunk_size.0).contains(&found.width)
-            || !(part.height..=chunk_size.1).contains(&found.height)
+        if !(part.width..=chunk_size.width).contains(&found.width)
+            || !(part.height..=chunk_size.height).contains(&found.height)
         {
             let message = format!(
                 "JPEG size {found} does not match the strip or tile of {} pixels",
@@ -209,10 +201,9 @@ pub(super) fn append_segments(jpeg: &[u8], stream: &mut Vec<u8>) -> Option<u8> {
 }
 
 /// Whether the inks of a page with separated inks are CMYK.
-pub(super) fn is_cmyk(decoder: &mut Reader<'_>) -> Result<bool> {
-    const CMYK: u32 = 1;
-    let set = decoder.find_tag_unsigned::<u32>(Tag::Unknown(INK_SET)).map_err(convert_error)?;
-    Ok(set.is_none_or(|set| set == CMYK))
+fn is_cmyk(directory: &Directory<'_>) -> Result<bool> {
+    const CMYK: u64 = 1;
+    Ok(directory.number(Tag::InkSet)?.is_none_or(|set| set == CMYK))
 }
 
 /// Whether a JPEG stream ends with an EOI marker, ignoring trailing zero bytes. If not, the stream

@@ -1,13 +1,10 @@
 //! The first page of a TIFF, by the strips or tiles that intersect the region.
 //!
-//! The crate `tiff` parses the file and decompresses most chunks. CCITT and JPEG are decoded here:
-//! the crate supports only a part of CCITT; it decodes JPEG without limits and invents missing
-//! data.
-//!
 //! | file | content |
 //! |---|---|
-//! | `directory` | values of the first directory, and changes that make the crate accept the file |
+//! | `directory` | the fields of the first directory |
 //! | `chunks` | position and file range of strips and tiles |
+//! | `decompress` | PackBits, LZW, Deflate, and predictors |
 //! | `samples`, `ycbcr` | conversion of decompressed samples to RGB |
 //! | `ccitt` | the CCITT fax decoder |
 //! | `jpeg` | strips and tiles that are JPEG streams |
@@ -15,6 +12,7 @@
 
 mod ccitt;
 mod chunks;
+mod decompress;
 mod directory;
 mod errors;
 #[cfg(feature = "jpeg")]
@@ -24,17 +22,16 @@ mod tags;
 mod ycbcr;
 
 use spdl_core::{Error, ErrorKind, Result};
-use tiff::decoder::{ChunkType, Decoder, DecodingResult, Limits as TiffLimits};
-use tiff::tags::Tag;
 
 use self::ccitt::{CcittError, CcittScheme};
-use self::chunks::{ChunkGrid, STRIP_TAGS, TILE_TAGS, chunks, overlap};
-use self::directory::{Ccitt, Compression, Directory, Reader};
-use self::errors::{NAME, RowError, classify, convert_error, unsupported};
+use self::chunks::{ChunkRange, Chunks, overlap};
+use self::decompress::{ByteCompression, Decompressor, Predictor};
+use self::directory::Directory;
+use self::errors::{NAME, RowError, classify, unsupported};
 #[cfg(feature = "jpeg")]
 use self::jpeg::read_jpeg;
-use self::samples::{PixelReader, Samples, write_chunk};
-use self::tags::{JPEG_START, T4_OPTIONS, WHITE_IS_ZERO};
+use self::samples::{PixelLayoutTags, PixelReader, SampleRows};
+use self::tags::{BLACK_IS_ZERO, Tag, WHITE_IS_ZERO, YCBCR};
 use super::adapter::{DecodeJob, FormatReader, reserve};
 use super::errors as format_errors;
 use crate::image::{Decoded, ImageInfo, Limits, Orientation, Rect, Size};
@@ -42,15 +39,44 @@ use crate::image::{Decoded, ImageInfo, Limits, Orientation, Rect, Size};
 /// TIFF, the first page.
 #[derive(Default)]
 pub(super) struct Tiff {
-    /// The decompressed bits of a CCITT page.
-    bilevel: Vec<u8>,
+    /// The decompressed samples of a chunk, or the bits of a CCITT page.
+    samples: Vec<u8>,
+    /// The data of a chunk with reversed bits, or a row of the float predictor.
+    scratch: Vec<u8>,
 }
 
 /// A file whose first directory was parsed.
-pub(super) struct TiffFile<'a> {
-    decoder: Reader<'a>,
-    photometric: Option<u64>,
-    compression: Compression,
+pub(super) struct TiffFile<'a>(Directory<'a>);
+
+/// The compression of the strips or tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compression {
+    Bytes(ByteCompression),
+    Ccitt(CcittScheme),
+    Jpeg { is_old: bool },
+}
+
+impl Compression {
+    fn read(directory: &Directory<'_>) -> Result<Compression> {
+        let number = directory.number(Tag::Compression)?.unwrap_or(1);
+        Ok(match number {
+            1 => Compression::Bytes(ByteCompression::None),
+            2 => Compression::Ccitt(CcittScheme::ModifiedHuffman),
+            3 => {
+                let options = directory.number(Tag::T4Options)?.unwrap_or(0);
+                Compression::Ccitt(CcittScheme::Group3 { two_dimensional: options & 1 != 0 })
+            }
+            4 => Compression::Ccitt(CcittScheme::Group4),
+            5 => Compression::Bytes(ByteCompression::Lzw),
+            6 if directory.number(Tag::PhotometricInterpretation)? == Some(YCBCR) => {
+                Compression::Jpeg { is_old: true }
+            }
+            7 => Compression::Jpeg { is_old: false },
+            8 | 32946 => Compression::Bytes(ByteCompression::Deflate),
+            32773 => Compression::Bytes(ByteCompression::PackBits),
+            other => return Err(unsupported(&format!("TIFF with compression {other}"))),
+        })
+    }
 }
 
 impl FormatReader for Tiff {
@@ -62,38 +88,35 @@ impl FormatReader for Tiff {
         [b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"].iter().any(|magic| head.starts_with(*magic))
     }
 
-    fn open<'a>(encoded: &'a [u8], media_limits: &Limits) -> Result<(TiffFile<'a>, ImageInfo)> {
-        let directory = Directory::read(encoded).unwrap_or_default();
-        let photometric = directory.photometric;
-        let compression = directory.compression();
-        let bytes = usize::try_from(media_limits.bytes()).unwrap_or(usize::MAX);
-        let mut limits = TiffLimits::default();
-        limits.decoding_buffer_size = bytes;
-        limits.intermediate_buffer_size = bytes;
-        let encoded = directory.readable(encoded);
-        let mut decoder = Decoder::new(encoded).map_err(convert_error)?.with_limits(limits);
-        let (width, height) = decoder.dimensions().map_err(convert_error)?;
-        let orientation = match decoder.find_tag_unsigned::<u16>(Tag::Orientation) {
-            Ok(Some(number)) => Orientation::from_exif(number).unwrap_or_default(),
-            Ok(None) | Err(_) => Orientation::Upright,
+    fn open<'a>(encoded: &'a [u8], _: &Limits) -> Result<(TiffFile<'a>, ImageInfo)> {
+        let directory = Directory::read(encoded)?;
+        let side = |tag| -> Result<u32> {
+            let side = directory.required(tag)?;
+            u32::try_from(side).map_err(|_| {
+                format_errors::corrupt(NAME, format!("invalid value {side} of tag {tag:?}"))
+            })
         };
-        let info = ImageInfo::new(Size::new(width, height), orientation);
-        Ok((TiffFile { decoder, photometric, compression }, info))
+        let size = Size::new(side(Tag::ImageWidth)?, side(Tag::ImageLength)?);
+        let orientation = match directory.number(Tag::Orientation) {
+            Ok(Some(number)) => u16::try_from(number).ok().and_then(Orientation::from_exif),
+            Ok(None) | Err(_) => None,
+        };
+        Ok((TiffFile(directory), ImageInfo::new(size, orientation.unwrap_or_default())))
     }
 
     fn decode(&mut self, file: TiffFile<'_>, mut job: DecodeJob<'_>) -> Result<Decoded> {
-        let TiffFile { mut decoder, photometric, compression } = file;
-        let outcome = match compression {
-            Compression::Other => read_chunks(&mut decoder, photometric, &mut job),
-            Compression::Ccitt(kind) => self.read_ccitt(&mut decoder, kind, &mut job),
+        let TiffFile(directory) = file;
+        let outcome = match Compression::read(&directory)? {
+            Compression::Bytes(compression) => self.read_bytes(&directory, compression, &mut job),
+            Compression::Ccitt(scheme) => self.read_ccitt(&directory, scheme, &mut job),
             Compression::Jpeg { is_old: true }
-                if decoder.find_tag(Tag::Unknown(JPEG_START)).map_err(convert_error)?.is_none() =>
+                if directory.number(Tag::JpegInterchangeFormat)?.is_none() =>
             {
                 return Err(unsupported(
                     "old-style JPEG compression (6) with separate tables in TIFF",
                 ));
             }
-            Compression::Jpeg { is_old } => read_jpeg(&mut decoder, photometric, is_old, &mut job),
+            Compression::Jpeg { is_old } => read_jpeg(&directory, is_old, &mut job),
         };
         match outcome {
             Ok(()) => Ok(job.done()),
@@ -102,54 +125,45 @@ impl FormatReader for Tiff {
     }
 
     fn scratch_bytes(&self) -> usize {
-        self.bilevel.capacity()
+        self.samples.capacity() + self.scratch.capacity()
     }
+}
+
+/// Whether the bits of each byte are stored in reverse order.
+fn has_reversed_bits(directory: &Directory<'_>) -> Result<bool> {
+    Ok(directory.number(Tag::FillOrder)? == Some(2))
 }
 
 impl Tiff {
     /// Decodes CCITT strips.
     fn read_ccitt(
         &mut self,
-        decoder: &mut Reader<'_>,
-        kind: Ccitt,
+        directory: &Directory<'_>,
+        scheme: CcittScheme,
         job: &mut DecodeJob<'_>,
     ) -> Result<(), RowError> {
-        let reader = PixelReader::new(decoder, None)?;
-        if (reader.bits, reader.channels) != (1, 1) || decoder.get_chunk_type() != ChunkType::Strip
+        let layout = PixelLayoutTags::read(directory)?;
+        let chunks = Chunks::read(directory, job.info.size, layout.planes() as u64)?;
+        let photometric = directory.number(Tag::PhotometricInterpretation)?;
+        if !matches!(photometric, Some(WHITE_IS_ZERO | BLACK_IS_ZERO))
+            || (layout.bits, layout.channels) != (1, 1)
+            || chunks.is_tiled
         {
-            return Err(
-                unsupported("CCITT compression other than of strips with 1 bit per pixel").into()
-            );
+            let what = "CCITT compression other than of strips with 1 bit per pixel in TIFF";
+            return Err(unsupported(what).into());
         }
-        let number = |decoder: &mut Reader<'_>, tag, default: u32| -> Result<u32> {
-            Ok(decoder.find_tag_unsigned(tag).map_err(convert_error)?.unwrap_or(default))
-        };
-        let scheme = match kind {
-            Ccitt::ModifiedHuffman => CcittScheme::ModifiedHuffman,
-            Ccitt::Group3 => CcittScheme::Group3 {
-                two_dimensional: number(decoder, Tag::Unknown(T4_OPTIONS), 0)? & 1 != 0,
-            },
-            Ccitt::Group4 => CcittScheme::Group4,
-        };
-        let lsb_first = number(decoder, Tag::FillOrder, 1)? == 2;
-        let white_is_zero =
-            u64::from(number(decoder, Tag::PhotometricInterpretation, 0)?) == WHITE_IS_ZERO;
+        let reader = PixelReader::new(directory, layout)?;
+        let lsb_first = has_reversed_bits(directory)?;
         let Size { width, height } = job.info.size;
-        let row_bytes = (width as usize).div_ceil(8);
-        let strip_rows = decoder.chunk_dimensions().1 as usize;
-        let strips = chunks(decoder, (Tag::StripOffsets, Tag::StripByteCounts))?;
-        let samples = &mut self.bilevel;
-        samples.clear();
-        let bytes = row_bytes as u64 * u64::from(height);
-        reserve(samples, bytes, job.limits, job.info.size)?;
-        let parts = samples.chunks_mut(row_bytes.max(1).saturating_mul(strip_rows.max(1)));
-        if parts.len() > strips.len() {
-            return Err(
-                format_errors::corrupt(NAME, "fewer strips than the image height needs").into()
-            );
-        }
+        let row_bytes = layout.row_bytes(width);
+        let strip_rows = chunks.grid.part.height as usize;
+        let bytes = row_bytes * u64::from(height);
+        self.samples.clear();
+        reserve(&mut self.samples, bytes, job.limits, job.info.size)?;
         let mut cut = None;
-        for (index, (rows, place)) in parts.zip(strips).enumerate() {
+        let parts = self.samples.chunks_mut((row_bytes as usize).saturating_mul(strip_rows).max(1));
+        for (index, rows) in parts.enumerate() {
+            let place = chunks.range(index)?;
             let data = place.data(job.encoded);
             if let Err((row, error)) = ccitt::decode(data, lsb_first, scheme, width, rows) {
                 let row = index * strip_rows + row;
@@ -171,88 +185,135 @@ impl Tiff {
                 break;
             }
         }
-        if white_is_zero {
-            samples.iter_mut().for_each(|byte| *byte = !*byte);
-        }
-        write_chunk(&reader, &Samples::Bytes(samples), 1, Rect::full(job.info.size), job)?;
+        // The byte order has no influence on packed bits.
+        SampleRows::new(&reader, &self.samples, false, row_bytes as usize, height as usize)?
+            .write(&reader, Rect::full(job.info.size), job)?;
         cut.map_or(Ok(()), Err)
+    }
+
+    /// Decodes the strips or tiles that intersect the region, of the compressions that yield bytes.
+    fn read_bytes(
+        &mut self,
+        directory: &Directory<'_>,
+        compression: ByteCompression,
+        job: &mut DecodeJob<'_>,
+    ) -> Result<(), RowError> {
+        let layout = PixelLayoutTags::read(directory)?;
+        let reader = PixelReader::new(directory, layout)?;
+        let size = job.info.size;
+        let chunks = Chunks::read(directory, size, layout.planes() as u64)?;
+        let predictor = read_predictor(directory, compression, &layout)?;
+        let reverses = has_reversed_bits(directory)?;
+        let is_little = directory.is_little();
+        let planes = if layout.is_planar { reader.used_channels() } else { 1 };
+        let row_bytes = layout.row_bytes(chunks.grid.part.width);
+        let mut decompressor = Decompressor::default();
+        for index in 0..chunks.grid.count() as u32 {
+            let part = chunks.grid.part(index);
+            let plane_bytes = row_bytes.saturating_mul(part.height.into());
+            let range = |plane: usize| -> Result<ChunkRange> {
+                let index = plane as u64 * chunks.grid.count() + u64::from(index);
+                let range = chunks.range(index as usize)?;
+                // Other decoders read uncompressed samples regardless of the stored length.
+                Ok(match compression {
+                    ByteCompression::None => ChunkRange { length: plane_bytes, ..range },
+                    _ => range,
+                })
+            };
+            let mut is_there = true;
+            for plane in 0..planes {
+                is_there &= !range(plane)?.is_truncated(job.encoded);
+            }
+            // Chunks outside the region are not decoded, only checked for truncation.
+            if overlap(part, job.region).is_none() && is_there && !job.exact {
+                continue;
+            }
+            let mut rows = part.height as usize;
+            let samples = match range(0)?.data(job.encoded) {
+                data if compression == ByteCompression::None
+                    && !reverses
+                    && planes == 1
+                    && is_there =>
+                {
+                    data
+                }
+                _ => {
+                    let bytes = plane_bytes.saturating_mul(planes as u64);
+                    reserve(&mut self.samples, bytes, job.limits, size)?;
+                    let limits = job.limits.after(bytes, size)?;
+                    let places = self.samples.chunks_exact_mut((plane_bytes as usize).max(1));
+                    for (plane, place) in places.enumerate() {
+                        let mut data = range(plane)?.data(job.encoded);
+                        // No valid data are longer. Chunks may overlap in the file.
+                        data = &data[..data.len().min(4 * place.len() + (1 << 12))];
+                        if reverses {
+                            reserve(&mut self.scratch, data.len() as u64, &limits, size)?;
+                            let reversed = data.iter().map(|byte| byte.reverse_bits());
+                            self.scratch.iter_mut().zip(reversed).for_each(|(a, b)| *a = b);
+                            data = &self.scratch;
+                        }
+                        let written =
+                            decompressor.run(compression, data, place).map_err(|error| {
+                                let offset = range(plane).map_or(0, |range| range.start);
+                                RowError { rows: part.top, error: error.with_offset(offset) }
+                            })?;
+                        rows = rows.min(written / (row_bytes as usize).max(1));
+                        for row in place.chunks_exact_mut((row_bytes as usize).max(1)).take(rows) {
+                            predictor.restore(
+                                row,
+                                layout.bits,
+                                layout.plane_channels(),
+                                is_little,
+                                &mut self.scratch,
+                            );
+                        }
+                    }
+                    &self.samples
+                }
+            };
+            let complete = rows == part.height as usize;
+            let across = chunks.grid.across;
+            let rows_bytes = row_bytes as usize;
+            SampleRows::new(&reader, samples, is_little, rows_bytes, part.height as usize)?.write(
+                &reader,
+                Rect { height: rows as u32, ..part },
+                job,
+            )?;
+            if !complete {
+                let message = format!(
+                    "truncated TIFF: the data of strip or tile {index} end after {rows} of {} rows",
+                    part.height
+                );
+                let error = Error::new(ErrorKind::Truncated, message);
+                // Rows of a chunk count as rows of the page only if the chunk is as wide as the page.
+                let rows = part.top + if across == 1 { rows as u32 } else { 0 };
+                return Err(RowError { rows, error: classify(error, is_there) });
+            }
+        }
+        Ok(())
     }
 }
 
-/// Decodes the strips or tiles that intersect the region and that the crate decompresses.
-fn read_chunks(
-    decoder: &mut Reader<'_>,
-    photometric: Option<u64>,
-    job: &mut DecodeJob<'_>,
-) -> Result<(), RowError> {
-    let reader = PixelReader::new(decoder, photometric)?;
-    let layout = decoder.image_buffer_layout().map_err(convert_error)?;
-    let size = job.info.size;
-    if layout.planes > 1 {
-        // If planes are stored separately, every row needs samples from all parts of the file.
-        job.limits.check_bytes(layout.complete_len as u64, size)?;
-        let mut page = DecodingResult::U8(Vec::new());
-        decoder.read_image_to_buffer(&mut page).map_err(convert_error)?;
-        if page.as_buffer(0).byte_len() < layout.complete_len {
-            return Err(format_errors::limit_exceeded(NAME).into());
+/// The predictor of the samples, if its combination with the samples is valid.
+fn read_predictor(
+    directory: &Directory<'_>,
+    compression: ByteCompression,
+    layout: &PixelLayoutTags,
+) -> Result<Predictor> {
+    if !compression.has_predictor() {
+        return Ok(Predictor::None);
+    }
+    match (directory.number(Tag::Predictor)?.unwrap_or(1), layout.bits) {
+        (1, _) => Ok(Predictor::None),
+        (2, 8 | 16 | 32) => Ok(Predictor::Horizontal),
+        (3, 32) if layout.is_float() => Ok(Predictor::Float),
+        (number, bits) => {
+            Err(unsupported(&format!("TIFF with predictor {number} and {bits} bits per sample")))
         }
-        let samples = Samples::new(&page)?;
-        return Ok(write_chunk(&reader, &samples, layout.planes, Rect::full(size), job)?);
     }
-    let (count, tags) = match decoder.get_chunk_type() {
-        ChunkType::Strip => (decoder.strip_count(), STRIP_TAGS),
-        ChunkType::Tile => (decoder.tile_count(), TILE_TAGS),
-    };
-    let count = count.map_err(convert_error)?;
-    let grid = ChunkGrid::new(size, decoder.chunk_dimensions());
-    if u64::from(count) < grid.count() {
-        return Err(format_errors::corrupt(
-            NAME,
-            "fewer strips or tiles than the image size needs",
-        )
-        .into());
-    }
-    // Chunks outside the region are not decoded, only checked for truncation.
-    let places = match job.region == Rect::full(size) {
-        true => Vec::new(),
-        false => chunks(decoder, tags)?,
-    };
-    for index in 0..grid.count() as u32 {
-        let part = grid.part(index);
-        let is_there =
-            places.get(index as usize).is_some_and(|place| !place.is_truncated(job.encoded));
-        if overlap(part, job.region).is_none() && is_there && !job.exact {
-            continue;
-        }
-        let needed = decoder.image_chunk_buffer_layout(index).map_err(convert_error)?.len;
-        job.limits.check_bytes(needed as u64, size)?;
-        let samples = match decoder.read_chunk(index) {
-            Ok(samples) => samples,
-            Err(error) => {
-                // A strip whose length was reduced to the file size is truncated as well.
-                let is_clipped = decoder.inner().patches[1].is_some();
-                let is_there = !is_clipped
-                    && chunks(decoder, tags)?
-                        .get(index as usize)
-                        .is_some_and(|place| !place.is_truncated(job.encoded));
-                return Err(RowError {
-                    rows: part.top,
-                    error: classify(convert_error(error), is_there),
-                });
-            }
-        };
-        let samples = Samples::new(&samples)?;
-        write_chunk(&reader, &samples, 1, part, job)?;
-    }
-    Ok(())
 }
 
 #[cfg(not(feature = "jpeg"))]
-fn read_jpeg(
-    _: &mut Reader<'_>,
-    _: Option<u64>,
-    _: bool,
-    _: &mut DecodeJob<'_>,
-) -> Result<(), RowError> {
+fn read_jpeg(_: &Directory<'_>, _: bool, _: &mut DecodeJob<'_>) -> Result<(), RowError> {
     Err(unsupported("JPEG in TIFF, which needs the cargo feature `jpeg` of spdl-media").into())
 }

@@ -1,286 +1,370 @@
 //! Decompressed samples as RGB pixels.
 
 use spdl_core::{Error, ErrorKind, Result};
-use tiff::ColorType;
-use tiff::decoder::DecodingResult;
-use tiff::tags::Tag;
 
 use super::super::adapter::DecodeJob;
 use super::super::convert::{PixelLayout, cmyk_to_rgb};
+use super::super::errors;
 use super::chunks::overlap;
-use super::directory::Reader;
-use super::errors::convert_error;
-use super::tags::{ASSOCIATED_ALPHA, PALETTE};
+use super::directory::Directory;
+use super::errors::{NAME, unsupported};
+use super::tags::{
+    ASSOCIATED_ALPHA, BLACK_IS_ZERO, FLOAT, PALETTE, RGB, SEPARATED, SIGNED, Tag,
+    UNASSOCIATED_ALPHA, UNSIGNED, WHITE_IS_ZERO, YCBCR,
+};
 use super::ycbcr::YCbCrCoefficients;
-use crate::image::{CHANNELS, Rect, Size};
+use crate::image::{CHANNELS, Rect};
+
+/// The samples of a pixel, from the tags of the page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PixelLayoutTags {
+    photometric: u64,
+    /// Bits per sample.
+    pub(super) bits: usize,
+    /// Samples per pixel.
+    pub(super) channels: usize,
+    format: u64,
+    /// The number of samples that are no colours, and the first value of the tag `ExtraSamples`.
+    extra: (usize, Option<u64>),
+    /// Whether each channel is stored in chunks of its own.
+    pub(super) is_planar: bool,
+}
+
+impl PixelLayoutTags {
+    pub(super) fn read(directory: &Directory<'_>) -> Result<PixelLayoutTags> {
+        let photometric = directory.number(Tag::PhotometricInterpretation)?;
+        let photometric =
+            photometric.ok_or_else(|| unsupported("TIFF without a photometric interpretation"))?;
+        let channels = directory.number(Tag::SamplesPerPixel)?.unwrap_or(1);
+        let channels = usize::from(u16::try_from(channels).unwrap_or(0));
+        if channels == 0 {
+            return Err(errors::corrupt(NAME, "invalid number of samples per pixel"));
+        }
+        // libtiff does not read channels of different sizes either.
+        let common = |tag, default| match directory.values(tag)? {
+            None => Ok(default),
+            Some(values) => values
+                .common(channels)?
+                .ok_or_else(|| unsupported(&format!("TIFF with channels that differ in {tag:?}"))),
+        };
+        let bits = common(Tag::BitsPerSample, 1)?;
+        if !(1..=64).contains(&bits) {
+            return Err(unsupported(&format!("TIFF with {bits} bits per sample")));
+        }
+        let format = common(Tag::SampleFormat, UNSIGNED)?;
+        let extra = match directory.values(Tag::ExtraSamples)? {
+            Some(values) => (values.len(), Some(values.number(0)?)),
+            None => (0, None),
+        };
+        if extra.0 > channels {
+            return Err(errors::corrupt(NAME, "more extra samples than samples per pixel"));
+        }
+        let is_planar = match directory.number(Tag::PlanarConfiguration)? {
+            None | Some(1) => false,
+            Some(2) => channels > 1,
+            Some(other) => {
+                let message = format!("invalid planar configuration {other}");
+                return Err(errors::corrupt(NAME, message));
+            }
+        };
+        Ok(PixelLayoutTags { photometric, bits: bits as usize, channels, format, extra, is_planar })
+    }
+
+    pub(super) fn is_float(&self) -> bool {
+        self.format == FLOAT
+    }
+
+    /// The number of planes, each with its own chunks.
+    pub(super) fn planes(&self) -> usize {
+        if self.is_planar { self.channels } else { 1 }
+    }
+
+    /// The samples per pixel in a plane.
+    pub(super) fn plane_channels(&self) -> usize {
+        if self.is_planar { 1 } else { self.channels }
+    }
+
+    /// The size in bytes of a row of a plane; rows start at a byte boundary.
+    pub(super) fn row_bytes(&self, width: u32) -> u64 {
+        let bits = self.plane_channels() as u64 * self.bits as u64;
+        u64::from(width).saturating_mul(bits).div_ceil(8)
+    }
+}
 
 /// The meaning of the samples of a pixel.
 pub(super) struct PixelReader {
-    pub(super) meaning: ColorMeaning,
-    pub(super) bits: u8,
-    pub(super) channels: usize,
+    meaning: ColorMeaning,
+    encoding: SampleEncoding,
+    pub(super) layout: PixelLayoutTags,
     /// The colour map of a palette image.
-    pub(super) palette: Vec<[u8; CHANNELS]>,
-    pub(super) luma: YCbCrCoefficients,
+    palette: Vec<[u8; CHANNELS]>,
+    luma: YCbCrCoefficients,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ColorMeaning {
+enum ColorMeaning {
     Grey,
+    /// Grey, premultiplied by the second sample, alpha.
+    GreyPremultiplied,
     Palette,
     Rgb,
     /// Red, green and blue, premultiplied by the fourth sample, alpha.
     RgbPremultiplied,
     Cmyk,
-    /// YCbCrCoefficients and two colour differences.
+    /// Luma and two colour differences.
     YCbCr,
 }
 
+/// How a sample is stored, and reduced to 8 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SampleEncoding {
+    /// 1, 2 or 4 bits. Grey is scaled to 0 to 255; white is zero if `inverted`.
+    Packed {
+        inverted: bool,
+    },
+    Byte,
+    InvertedByte,
+    /// 16 bits, of which the upper 8 are used.
+    Word,
+    /// 16 bits, clamped to 255, as in Pillow.
+    ClampedWord,
+    SignedWord,
+    Long,
+    SignedLong,
+    Float,
+}
+
 impl PixelReader {
-    pub(super) fn new(decoder: &mut Reader<'_>, photometric: Option<u64>) -> Result<Self> {
-        let has_palette = photometric == Some(PALETTE);
-        let color = decoder.colortype().map_err(convert_error)?;
-        let bits = color.bit_depth();
-        let channels = usize::from(color.num_samples());
-        let whole = matches!(bits, 8 | 16);
-        let meaning = match color {
-            ColorType::Gray(1 | 2 | 4 | 8) if has_palette => Some(ColorMeaning::Palette),
-            ColorType::Gray(1 | 2 | 4 | 8 | 16 | 32) if !has_palette => Some(ColorMeaning::Grey),
-            // Grey with an extra sample that is not declared as alpha.
-            ColorType::GrayA(_) | ColorType::Multiband { num_samples: 2, .. } if whole => {
-                Some(ColorMeaning::Grey)
+    pub(super) fn new(directory: &Directory<'_>, layout: PixelLayoutTags) -> Result<Self> {
+        let PixelLayoutTags { photometric, bits, channels, format, extra, .. } = layout;
+        let has_alpha = matches!(extra.1, Some(ASSOCIATED_ALPHA | UNASSOCIATED_ALPHA));
+        let is_premultiplied = extra.1 == Some(ASSOCIATED_ALPHA);
+        let whole = matches!((bits, format), (8 | 16, UNSIGNED) | (8, SIGNED));
+        let meaning = match (photometric, channels) {
+            (WHITE_IS_ZERO | BLACK_IS_ZERO, 1) => Some(ColorMeaning::Grey),
+            (BLACK_IS_ZERO, 2) if whole && is_premultiplied => {
+                Some(ColorMeaning::GreyPremultiplied)
             }
-            ColorType::RGB(_) if whole => Some(ColorMeaning::Rgb),
-            ColorType::RGBA(_) if whole => {
-                let extra = decoder.find_tag_unsigned_vec::<u16>(Tag::ExtraSamples);
-                match extra {
-                    Ok(Some(extra)) if extra.first() == Some(&ASSOCIATED_ALPHA) => {
-                        Some(ColorMeaning::RgbPremultiplied)
-                    }
-                    _ => Some(ColorMeaning::Rgb),
+            (BLACK_IS_ZERO, 2) if whole => Some(ColorMeaning::Grey),
+            (PALETTE, 1) if matches!(bits, 1 | 2 | 4 | 8) => Some(ColorMeaning::Palette),
+            (PALETTE, 2) if bits == 8 => Some(ColorMeaning::Palette),
+            (RGB, _) if whole && matches!(channels - extra.0, 3 | 4) => {
+                match channels > 3 && is_premultiplied {
+                    true => Some(ColorMeaning::RgbPremultiplied),
+                    false => Some(ColorMeaning::Rgb),
                 }
             }
-            ColorType::YCbCr(8) => Some(ColorMeaning::YCbCr),
-            ColorType::CMYK(_) if whole => Some(ColorMeaning::Cmyk),
+            (SEPARATED, _) if whole && channels - extra.0 == 4 && !has_alpha => {
+                Some(ColorMeaning::Cmyk)
+            }
+            (YCBCR, 3) if bits == 8 && format == UNSIGNED => Some(ColorMeaning::YCbCr),
             _ => None,
         };
-        let Some(meaning) = meaning else {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("unsupported TIFF colour type {color:?}"),
-            ));
+        let is_inverted = photometric == WHITE_IS_ZERO;
+        let is_grey = matches!(meaning, Some(ColorMeaning::Grey | ColorMeaning::GreyPremultiplied));
+        let encoding = match (bits, format) {
+            (1 | 2 | 4, UNSIGNED) => Some(SampleEncoding::Packed { inverted: is_inverted }),
+            (8, UNSIGNED) if is_inverted => Some(SampleEncoding::InvertedByte),
+            // As in other decoders, the sign is ignored.
+            (8, UNSIGNED | SIGNED) => Some(SampleEncoding::Byte),
+            // As in Pillow, white is not zero in samples of 16 bits and floats.
+            (16, UNSIGNED) if is_grey => Some(SampleEncoding::ClampedWord),
+            (16, UNSIGNED) => Some(SampleEncoding::Word),
+            (16, SIGNED) if !is_inverted => Some(SampleEncoding::SignedWord),
+            (32, UNSIGNED) if !is_inverted => Some(SampleEncoding::Long),
+            (32, SIGNED) if !is_inverted => Some(SampleEncoding::SignedLong),
+            (32, FLOAT) => Some(SampleEncoding::Float),
+            _ => None,
+        };
+        let (Some(meaning), Some(encoding)) = (meaning, encoding) else {
+            return Err(unsupported(&format!(
+                "TIFF with photometric interpretation {photometric} and {channels} samples per \
+                 pixel of {bits} bits (sample format {format}, {} extra samples)",
+                extra.0
+            )));
         };
         let palette = match meaning {
-            ColorMeaning::Palette => read_palette(decoder, bits)?,
+            ColorMeaning::Palette => read_palette(directory, bits)?,
             _ => Vec::new(),
         };
         let luma = match meaning {
-            ColorMeaning::YCbCr => YCbCrCoefficients::read(decoder)?,
+            ColorMeaning::YCbCr => {
+                for index in 0..2 {
+                    let values = directory.values(Tag::YCbCrSubSampling)?;
+                    let factor = values.map_or(Ok(2), |values| values.number(index))?;
+                    if factor != 1 {
+                        return Err(unsupported("TIFF with subsampled YCbCr other than JPEG"));
+                    }
+                }
+                YCbCrCoefficients::read(directory)?
+            }
             _ => YCbCrCoefficients::JPEG,
         };
-        Ok(PixelReader { meaning, bits, channels, palette, luma })
+        Ok(PixelReader { meaning, encoding, layout, palette, luma })
+    }
+
+    /// The number of channels that the pixels depend on.
+    pub(super) fn used_channels(&self) -> usize {
+        match self.meaning {
+            ColorMeaning::Grey | ColorMeaning::Palette => 1,
+            ColorMeaning::GreyPremultiplied => 2,
+            ColorMeaning::Rgb | ColorMeaning::YCbCr => 3,
+            ColorMeaning::RgbPremultiplied | ColorMeaning::Cmyk => 4,
+        }
     }
 
     /// Converts the samples of a pixel, each 0 to 255 (for a palette image, the index).
     #[inline]
-    pub(super) fn rgb(&self, sample: impl Fn(usize) -> u8) -> [u8; CHANNELS] {
+    fn rgb(&self, sample: impl Fn(usize) -> u8) -> [u8; CHANNELS] {
+        let divided = |value: u8, alpha: u8| match u32::from(alpha) {
+            0 => 0,
+            alpha => (u32::from(value) * 255 / alpha).min(255) as u8,
+        };
         match self.meaning {
             ColorMeaning::Grey => [sample(0); CHANNELS],
+            ColorMeaning::GreyPremultiplied => [divided(sample(0), sample(1)); CHANNELS],
             ColorMeaning::Palette => {
                 self.palette.get(usize::from(sample(0))).copied().unwrap_or_default()
             }
             ColorMeaning::Rgb => [sample(0), sample(1), sample(2)],
-            ColorMeaning::RgbPremultiplied => match u32::from(sample(3)) {
-                0 => [0; CHANNELS],
-                alpha => {
-                    let divided = |value: u8| (u32::from(value) * 255 / alpha).min(255) as u8;
-                    [divided(sample(0)), divided(sample(1)), divided(sample(2))]
-                }
-            },
+            ColorMeaning::RgbPremultiplied => {
+                [0, 1, 2].map(|channel| divided(sample(channel), sample(3)))
+            }
             ColorMeaning::YCbCr => self.luma.rgb([sample(0), sample(1), sample(2)]),
             ColorMeaning::Cmyk => cmyk_to_rgb([sample(0), sample(1), sample(2), sample(3)]),
         }
     }
-}
 
-pub(super) fn read_palette(decoder: &mut Reader<'_>, bits: u8) -> Result<Vec<[u8; CHANNELS]>> {
-    let map = decoder.get_tag_u16_vec(Tag::ColorMap).map_err(convert_error)?;
-    let colors = 1 << bits;
-    if map.len() != CHANNELS * colors {
-        return Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "corrupt TIFF: colour map of {} values for {bits} bits: expected {}",
-                map.len(),
-                CHANNELS * colors
-            ),
-        ));
-    }
-    // All reds, then all greens, then all blues; 16 bits each.
-    let upper = |at: usize| (map[at] >> 8) as u8;
-    Ok((0..colors).map(|at| [upper(at), upper(colors + at), upper(2 * colors + at)]).collect())
-}
-
-/// The samples of a chunk or page, reduced to 8 bits on access.
-pub(super) enum Samples<'a> {
-    Bytes(&'a [u8]),
-    SignedBytes(&'a [i8]),
-    Words(&'a [u16]),
-    Signed(&'a [i16]),
-    Longs(&'a [u32]),
-    SignedLongs(&'a [i32]),
-    Floats(&'a [f32]),
-}
-
-impl<'a> Samples<'a> {
-    pub(super) fn new(result: &'a DecodingResult) -> Result<Self> {
-        Ok(match result {
-            DecodingResult::U8(samples) => Samples::Bytes(samples),
-            DecodingResult::I8(samples) => Samples::SignedBytes(samples),
-            DecodingResult::U16(samples) => Samples::Words(samples),
-            DecodingResult::I16(samples) => Samples::Signed(samples),
-            DecodingResult::U32(samples) => Samples::Longs(samples),
-            DecodingResult::I32(samples) => Samples::SignedLongs(samples),
-            DecodingResult::F32(samples) => Samples::Floats(samples),
-            _ => {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
-                    "unsupported TIFF sample type: expected 8- to 32-bit integers or 32-bit floats",
-                ));
-            }
-        })
-    }
-
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Samples::Bytes(samples) => samples.len(),
-            Samples::SignedBytes(samples) => samples.len(),
-            Samples::Words(samples) => samples.len(),
-            Samples::Signed(samples) => samples.len(),
-            Samples::Longs(samples) => samples.len(),
-            Samples::SignedLongs(samples) => samples.len(),
-            Samples::Floats(samples) => samples.len(),
-        }
-    }
-}
-
-/// The memory layout of the samples.
-pub(super) struct SampleRows<'a> {
-    pub(super) samples: &'a Samples<'a>,
-    pub(super) bits: usize,
-    /// The distance between rows: in bytes for packed samples, otherwise in samples.
-    pub(super) row_stride: usize,
-    /// The distance between pixels, in samples.
-    pub(super) pixel_stride: usize,
-    /// The distance between channels, in samples.
-    pub(super) channel_stride: usize,
-    /// Whether the samples are grey of more than 8 bits, which is clamped to 255; colours keep
-    /// their upper byte.
-    pub(super) saturates: bool,
-}
-
-impl<'a> SampleRows<'a> {
-    pub(super) fn new(
-        planes: usize,
-        size: Size,
-        reader: &PixelReader,
-        samples: &'a Samples<'a>,
-    ) -> Result<Self> {
-        let bits = usize::from(reader.bits);
-        let width = size.width as usize;
-        let planar = planes > 1;
-        let channels = if planar { 1 } else { reader.channels };
-        let row_stride =
-            if bits < 8 { (width * channels * bits).div_ceil(8) } else { width * channels };
-        let plane = row_stride * size.height as usize;
-        let (pixel_stride, channel_stride) = if planar { (1, plane) } else { (channels, 1) };
-        let needed = if planar { reader.channels } else { 1 };
-        if samples.len() < plane * needed || (planar && planes < needed) {
-            return Err(Error::new(
-                ErrorKind::Truncated,
-                format!(
-                    "truncated TIFF: expected {} samples, found {}",
-                    plane * needed,
-                    samples.len()
-                ),
-            ));
-        }
-        let saturates = reader.meaning == ColorMeaning::Grey;
-        Ok(SampleRows { samples, bits, row_stride, pixel_stride, channel_stride, saturates })
-    }
-
-    /// A row of bytes that needs no conversion except a copy.
-    pub(super) fn plain(&self, reader: &PixelReader, y: usize) -> Option<(PixelLayout, &'a [u8])> {
-        let pixel = match reader.meaning {
-            ColorMeaning::Grey => PixelLayout::Grey(self.pixel_stride),
-            ColorMeaning::Rgb => PixelLayout::Rgb(self.pixel_stride),
-            _ => return None,
-        };
-        match self.samples {
-            Samples::Bytes(samples) if self.bits == 8 && self.channel_stride == 1 => {
-                Some((pixel, &samples[y * self.row_stride..][..self.row_stride]))
+    /// The conversion of a row that only copies bytes.
+    fn copied(&self) -> Option<PixelLayout> {
+        let channels = self.layout.plane_channels();
+        match (self.meaning, self.encoding) {
+            (ColorMeaning::Grey, SampleEncoding::Byte) => Some(PixelLayout::Grey(channels)),
+            (ColorMeaning::Rgb, SampleEncoding::Byte) if !self.layout.is_planar => {
+                Some(PixelLayout::Rgb(channels))
             }
             _ => None,
         }
     }
-
-    #[inline]
-    pub(super) fn sample(&self, x: usize, y: usize, channel: usize) -> u8 {
-        if self.bits < 8 {
-            return self.packed(x, y, channel);
-        }
-        let at = y * self.row_stride + x * self.pixel_stride + channel * self.channel_stride;
-        match self.samples {
-            Samples::Bytes(samples) => samples[at],
-            // As in other decoders, the sign is ignored.
-            Samples::SignedBytes(samples) => samples[at] as u8,
-            Samples::Words(samples) if self.saturates => samples[at].min(255) as u8,
-            Samples::Words(samples) => (samples[at] >> 8) as u8,
-            Samples::Signed(samples) => samples[at].clamp(0, 255) as u8,
-            Samples::Longs(samples) => samples[at].min(255) as u8,
-            Samples::SignedLongs(samples) => samples[at].clamp(0, 255) as u8,
-            // A cast from `f32` saturates and truncates towards 0, as Pillow does.
-            Samples::Floats(samples) => samples[at] as u8,
-        }
-    }
-
-    /// A sample of 1, 2 or 4 bits; rows start at a byte boundary. Grey is scaled to 0 to 255.
-    pub(super) fn packed(&self, x: usize, y: usize, channel: usize) -> u8 {
-        let Samples::Bytes(bytes) = self.samples else { return 0 };
-        let bit = (x * self.pixel_stride + channel) * self.bits;
-        let byte = bytes[y * self.row_stride + bit / 8];
-        let largest = (1u16 << self.bits) - 1;
-        let value = u16::from(byte) >> (8 - self.bits - bit % 8) & largest;
-        if self.saturates { (value * 255 / largest) as u8 } else { value as u8 }
-    }
 }
 
-/// Converts the intersection of a chunk and the region.
-pub(super) fn write_chunk(
-    reader: &PixelReader,
-    samples: &Samples<'_>,
-    planes: usize,
-    part: Rect,
-    job: &mut DecodeJob<'_>,
-) -> Result<()> {
-    let Some(shared) = overlap(part, job.region) else { return Ok(()) };
-    let rows = SampleRows::new(planes, part.size(), reader, samples)?;
-    let columns = (shared.left - part.left) as usize..;
-    let target =
-        Rect { left: shared.left - job.region.left, top: shared.top - job.region.top, ..shared };
-    let mut out = job.out.part_mut(target)?;
-    for row in 0..shared.height {
-        let y = (shared.top - part.top + row) as usize;
-        let target = out.row_mut(row);
-        if let Some((pixel, source)) = rows.plain(reader, y) {
-            let columns = columns.start * pixel.bytes()..;
-            pixel.copy_row(&source[columns][..shared.width as usize * pixel.bytes()], target);
-            continue;
+fn read_palette(directory: &Directory<'_>, bits: usize) -> Result<Vec<[u8; CHANNELS]>> {
+    let colors = 1 << bits;
+    let map = directory.values(Tag::ColorMap)?;
+    let map = map.ok_or_else(|| errors::corrupt(NAME, "missing tag ColorMap"))?;
+    if map.len() != CHANNELS * colors {
+        let message = format!(
+            "colour map of {} values for {bits} bits: expected {}",
+            map.len(),
+            CHANNELS * colors
+        );
+        return Err(errors::corrupt(NAME, message));
+    }
+    // All reds, then all greens, then all blues; 16 bits each.
+    let upper = |at: usize| map.number(at).map(|value| (value >> 8) as u8);
+    let color = |at| Ok([upper(at)?, upper(colors + at)?, upper(2 * colors + at)?]);
+    (0..colors).map(color).collect()
+}
+
+/// Rows of decompressed samples, in the byte order of the file.
+pub(super) struct SampleRows<'a> {
+    bytes: &'a [u8],
+    is_little: bool,
+    row_bytes: usize,
+    /// The distance between channels in bytes, if each channel is a plane.
+    plane_bytes: usize,
+}
+
+impl<'a> SampleRows<'a> {
+    /// `bytes` holds `rows` rows of each plane that `reader` uses.
+    pub(super) fn new(
+        reader: &PixelReader,
+        bytes: &'a [u8],
+        is_little: bool,
+        row_bytes: usize,
+        rows: usize,
+    ) -> Result<Self> {
+        let plane_bytes = row_bytes.saturating_mul(rows);
+        let planes = if reader.layout.is_planar { reader.used_channels() } else { 1 };
+        let needed = plane_bytes.saturating_mul(planes);
+        if bytes.len() < needed {
+            let message = format!("truncated TIFF: expected {needed} bytes, found {}", bytes.len());
+            return Err(Error::new(ErrorKind::Truncated, message));
         }
-        let (pixels, _) = target.as_chunks_mut::<CHANNELS>();
-        for (x, pixel) in columns.clone().zip(pixels) {
-            *pixel = reader.rgb(|channel| rows.sample(x, y, channel));
+        Ok(SampleRows { bytes, is_little, row_bytes, plane_bytes })
+    }
+
+    #[inline]
+    fn sample(&self, reader: &PixelReader, x: usize, y: usize, channel: usize) -> u8 {
+        let layout = &reader.layout;
+        let (start, index) = match layout.is_planar {
+            true => (channel * self.plane_bytes + y * self.row_bytes, x),
+            false => (y * self.row_bytes, x * layout.channels + channel),
+        };
+        let word = || self.number::<2>(start + 2 * index) as u16;
+        let long = || self.number::<4>(start + 4 * index);
+        match reader.encoding {
+            SampleEncoding::Packed { inverted } => {
+                let bit = index * layout.bits;
+                let largest = (1u16 << layout.bits) - 1;
+                let byte = u16::from(self.bytes[start + bit / 8]);
+                let value = byte >> (8 - layout.bits - bit % 8) & largest;
+                let value = if inverted { largest - value } else { value };
+                match reader.meaning {
+                    ColorMeaning::Palette => value as u8,
+                    _ => (value * 255 / largest) as u8,
+                }
+            }
+            SampleEncoding::Byte => self.bytes[start + index],
+            SampleEncoding::InvertedByte => !self.bytes[start + index],
+            SampleEncoding::Word => (word() >> 8) as u8,
+            SampleEncoding::ClampedWord => word().min(255) as u8,
+            SampleEncoding::SignedWord => (word() as i16).clamp(0, 255) as u8,
+            SampleEncoding::Long => long().min(255) as u8,
+            SampleEncoding::SignedLong => (long() as i32).clamp(0, 255) as u8,
+            // A cast from `f32` saturates and truncates towards 0, as Pillow does.
+            SampleEncoding::Float => f32::from_bits(long()) as u8,
         }
     }
-    Ok(())
+
+    #[inline]
+    fn number<const N: usize>(&self, at: usize) -> u32 {
+        let shift = |value: u32, &byte: &u8| value << 8 | u32::from(byte);
+        let bytes = &self.bytes[at..at + N];
+        match self.is_little {
+            true => bytes.iter().rev().fold(0, shift),
+            false => bytes.iter().fold(0, shift),
+        }
+    }
+
+    /// Converts the intersection of a chunk and the region.
+    pub(super) fn write(
+        &self,
+        reader: &PixelReader,
+        part: Rect,
+        job: &mut DecodeJob<'_>,
+    ) -> Result<()> {
+        let Some(shared) = overlap(part, job.region) else { return Ok(()) };
+        let columns = (shared.left - part.left) as usize..;
+        let (left, top) = (shared.left - job.region.left, shared.top - job.region.top);
+        let mut out = job.out.part_mut(Rect { left, top, ..shared })?;
+        let copied = reader.copied();
+        for row in 0..shared.height {
+            let y = (shared.top - part.top + row) as usize;
+            let target = out.row_mut(row);
+            if let Some(pixel) = copied {
+                let start = y * self.row_bytes + columns.start * pixel.bytes();
+                pixel.copy_row(
+                    &self.bytes[start..][..shared.width as usize * pixel.bytes()],
+                    target,
+                );
+                continue;
+            }
+            let (pixels, _) = target.as_chunks_mut::<CHANNELS>();
+            for (x, pixel) in columns.clone().zip(pixels) {
+                *pixel = reader.rgb(|channel| self.sample(reader, x, y, channel));
+            }
+        }
+        Ok(())
+    }
 }

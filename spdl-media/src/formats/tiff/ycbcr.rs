@@ -1,13 +1,11 @@
 //! YCbCr coefficients and reference values.
 
 use spdl_core::Result;
-use tiff::decoder::ifd::Value;
-use tiff::tags::Tag;
 
 use super::super::errors;
-use super::directory::Reader;
-use super::errors::{NAME, convert_error};
-use super::tags::{LUMA_COEFFICIENTS, REFERENCE_BLACK_WHITE};
+use super::directory::Directory;
+use super::errors::NAME;
+use super::tags::Tag;
 use crate::image::CHANNELS;
 
 /// The meaning of stored YCbCr values.
@@ -27,12 +25,12 @@ impl YCbCrCoefficients {
         range: [[0.0, 255.0], [128.0, 255.0], [128.0, 255.0]],
     };
 
-    pub(super) fn read(decoder: &mut Reader<'_>) -> Result<YCbCrCoefficients> {
+    pub(super) fn read(directory: &Directory<'_>) -> Result<YCbCrCoefficients> {
         let mut luma = YCbCrCoefficients::JPEG;
-        if let Some(parts) = numbers(decoder, LUMA_COEFFICIENTS)? {
+        if let Some(parts) = numbers(directory, Tag::YCbCrCoefficients)? {
             luma.parts = parts;
         }
-        if let Some([a, b, c, d, e, f]) = numbers(decoder, REFERENCE_BLACK_WHITE)? {
+        if let Some([a, b, c, d, e, f]) = numbers(directory, Tag::ReferenceBlackWhite)? {
             luma.range = [[a, b], [c, d], [e, f]];
         }
         let is_valid = luma.parts[1] != 0.0 && luma.range.iter().all(|[none, all]| none != all);
@@ -73,30 +71,15 @@ impl YCbCrCoefficients {
 }
 
 /// The numbers of a tag; `None` if the tag is missing.
-pub(super) fn numbers<const N: usize>(
-    decoder: &mut Reader<'_>,
-    tag: u16,
-) -> Result<Option<[f32; N]>> {
-    let tag = Tag::from_u16_exhaustive(tag);
-    let Some(Value::List(values)) = decoder.find_tag(tag).map_err(convert_error)? else {
-        return Ok(None);
-    };
-    let mut numbers = [0.0; N];
+fn numbers<const N: usize>(directory: &Directory<'_>, tag: Tag) -> Result<Option<[f32; N]>> {
+    let Some(values) = directory.values(tag)? else { return Ok(None) };
     if values.len() != N {
         let message = format!("tag {tag:?} has {} values: expected {N}", values.len());
         return Err(errors::corrupt(NAME, message));
     }
-    for (number, value) in numbers.iter_mut().zip(values) {
-        *number = match value {
-            Value::Rational(above, below) if below > 0 => above as f32 / below as f32,
-            Value::Float(value) if value.is_finite() => value,
-            Value::Short(value) => f32::from(value),
-            Value::Unsigned(value) => value as f32,
-            other => {
-                let message = format!("invalid value {other:?} of tag {tag:?}");
-                return Err(errors::corrupt(NAME, message));
-            }
-        };
+    let mut numbers = [0.0; N];
+    for (index, number) in numbers.iter_mut().enumerate() {
+        *number = values.float(index)?;
     }
     Ok(Some(numbers))
 }
