@@ -73,7 +73,7 @@ fn the_failure_share_of_a_pipeline_counts_items_and_not_stages() {
             .map("b", Ok)
             .map("c", Ok)
             .map("d", |n| if n % 10 == 0 { Err(bad_number(n)) } else { Ok(n) })
-            .on_error(OnError::SkipShare { at_most: 0.05 })
+            .on_error(OnError::SkipShare { at_most: 0.05, after: 100 })
             .build()
             .unwrap();
         assert!(pipeline.by_ref().any(|item| item.is_err()), "10 % fail, above the limit of 5 %");
@@ -274,6 +274,7 @@ fn the_list_of_dropped_samples_contains_the_key_of_the_error() {
         let mut pipeline = PipelineBuilder::from_iter(["a.jpg"])
             .map("decode", |name: &str| Err::<i64, _>(bad_number(0).with_key(name)))
             .on_error(OnError::SKIP)
+            .allow_total_loss()
             .build()
             .unwrap();
         assert!(pipeline.next().is_none());

@@ -2,6 +2,7 @@
 
 import copy
 import doctest
+import functools
 import gc
 import importlib
 import itertools
@@ -23,6 +24,7 @@ import in_processes
 import pytest
 import spdl_rs.dataloader
 from pipelines import assert_no_threads, threads, wait_until
+from spdl_rs import skip
 from spdl_rs.dataloader import DataLoader, PyTorchDataLoader, get_pytorch_dataloader
 from spdl_rs.pipeline import PipelineFailure
 from spdl_rs.source import DistributedRandomSampler
@@ -120,6 +122,50 @@ def test_d01_failures_and_none_drop_the_item(caplog):
     with caplog.at_level(logging.ERROR):
         assert list(loader) == [[0, 1, 2], [4, 6, 7]]
     assert "prepare failed on 3" in caplog.text
+
+
+def refuse_below(most, number):
+    if number < most:
+        raise ValueError(f"no {number}")
+    return number
+
+
+# promise: R9
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_an_epoch_of_which_all_items_failed_is_an_error(batch_size, caplog):
+    refuse = functools.partial(refuse_below, 5)
+    for source in (range(5), DistributedRandomSampler(5, rank=0, world_size=1)):
+        loader = DataLoader(source, preprocessor=refuse, batch_size=batch_size)
+        for _ in range(2):
+            with pytest.raises(PipelineFailure) as caught:
+                list(loader)
+            (error,) = caught.value.exceptions
+            assert "delivered no batch, and 5 items failed" in str(error) and "no " in str(error)
+    assert "ended without any output, and 5 items were dropped" in caplog.text
+    # Items that a function drops, and an empty source, are no failures.
+    assert list(DataLoader(range(5), preprocessor=lambda _: None)) == []
+    assert list(DataLoader([], preprocessor=refuse)) == []
+
+
+# promise: R9
+def test_failures_of_a_loader_have_a_budget():
+    def run(most, count, **policy):
+        refuse = functools.partial(refuse_below, most)
+        return len(list(DataLoader(range(count), preprocessor=refuse, **policy)))
+
+    assert run(500, 999) == 499
+    assert run(15, 1500) == 1485
+    with pytest.raises(PipelineFailure):
+        run(20, 1500)
+    assert run(20, 1500, on_error=skip(at_most=20)) == 1480
+    assert run(20, 1500, on_error=skip(at_most=None)) == 1480
+    for policy in ("raise", skip(at_most=0)):
+        assert run(0, 10, on_error=policy) == 10
+        with pytest.raises(PipelineFailure) as caught:
+            run(1, 10, on_error=policy)
+        assert [type(error) for error in caught.value.exceptions] == [ValueError]
+    with pytest.raises(ValueError, match='on_error must be "raise", "skip" or'):
+        DataLoader([], on_error="ignore")
 
 
 def test_d01_a_failing_source_and_a_timeout_are_errors():

@@ -60,11 +60,20 @@ def test_the_warning_counts_by_stage_and_names_the_first_failure_and_the_limit(w
     assert message.startswith(f"pipeline {number} ended, and 7 items were dropped (")
     assert f"{number}:1:odd_fails: 5" in message and f"{number}:2:large_fails: 2" in message
     assert "the first failure: " in message and "Error: " in message
-    assert message.endswith("after a number of failures, pass max_failures to build()")
+    assert message.endswith("pass max_failures to build(), or on_error to a loader")
     pipeline.stop()
     del pipeline
     gc.collect()
     assert len(warned()) == 1
+
+
+# promise: R9
+def test_the_warning_states_that_a_pipeline_had_no_output(warned):
+    # Without max_failures, such a pipeline ends normally, as in SPDL.
+    pipeline = pipeline_of([1, 3, 5], [odd_fails])
+    assert list(pipeline) == []
+    (message,) = warned()
+    assert f"pipeline {pipeline._number} ended without any output, and 3 items were" in message
 
 
 def test_a_pipeline_without_failures_does_not_warn(warned):

@@ -1,6 +1,8 @@
 """Errors of `ImageLoader`: exception types, attributes and messages."""
 
 import errno
+import gc
+import logging
 import os
 import pickle
 
@@ -91,6 +93,124 @@ def test_on_error_skip_keeps_batches_full_and_lists_dropped_images(damaged, many
     assert all(set(one) == set(spdl_rs.Dropped.__annotations__) for one in dropped)
 
 
+def folder_of(tmp_path, valid, bad):
+    """A folder of valid and empty files, in alternation as long as possible."""
+    whole = picture_file(tmp_path)
+    folder = tmp_path / f"{valid}-{bad}"
+    folder.mkdir()
+    for number in range(valid):
+        (folder / f"{number:05}-valid.png").hardlink_to(whole)
+    for number in range(bad):
+        (folder / f"{number:05}-bad.png").write_bytes(b"")
+    return folder
+
+
+def picture_file(tmp_path):
+    path = tmp_path / "whole.png"
+    if not path.exists():
+        write_png(str(path), picture(0, height=8, width=8))
+    return path
+
+
+def read(folder, **settings):
+    settings = {"batch_size": 16, "size": 8, "threads": 2, **settings}
+    loader = spdl_rs.ImageLoader(folder, **settings)
+    return sum(len(labels) for _, labels in loader), loader
+
+
+@pytest.fixture
+def logged(caplog):
+    caplog.set_level(logging.DEBUG, "spdl_rs")
+    return lambda: [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+# promise: R9
+@pytest.mark.parametrize("policy", ["skip", spdl_rs.skip(at_most=None), spdl_rs.skip(at_most=100)])
+def test_an_epoch_of_which_all_images_failed_is_an_error(tmp_path, policy, logged):
+    folder = folder_of(tmp_path, 0, 9)
+    with pytest.raises(spdl_rs.TruncatedError) as caught:
+        read(folder, on_error=policy)
+    message = "epoch 0 delivered no sample, and 9 samples failed; first failure: "
+    assert message in str(caught.value)
+    assert (caught.value.stage, caught.value.key) == ("decode", str(folder / "00000-bad.png"))
+    # The exception is the report.
+    assert logged() == []
+    # One valid image is enough.
+    (folder / "valid.png").hardlink_to(picture_file(tmp_path))
+    assert read(folder, on_error=policy)[0] == 1
+
+
+# promise: R9
+def test_each_epoch_with_dropped_images_logs_one_warning_with_counts(damaged, logged):
+    folder, bad = damaged
+    _, loader = read(folder, on_error="skip")
+    (message,) = logged()
+    assert message.startswith(f'epoch 0 of ImageLoader("{folder}"): 4 images were dropped (decode: ')
+    counts = loader.stats()["dropped_counts"]
+    assert sum(one["count"] for one in counts) == 4
+    assert all(f"{one['stage']}: {one['count']} {one['kind']}" in message for one in counts)
+    assert bad[0] in message and loader.stats()["dropped"][0]["reason"] in message
+    list(loader)
+    assert len(logged()) == 2 and logged()[1].startswith("epoch 1 of ")
+    # Leaving the loop ends an epoch too.
+    for number in (2, 3):
+        for _, labels in loader:
+            if labels[0] == 2:
+                break
+        gc.collect()
+        assert len(logged()) == number + 1 and logged()[-1].startswith(f"epoch {number} of ")
+
+
+def test_epochs_without_dropped_images_log_nothing(many, logged):
+    assert read(many, on_error="skip")[0] == 40
+    assert logged() == []
+
+
+# promise: R9
+def test_skip_has_a_budget_of_one_per_cent_after_1000_images(tmp_path):
+    # Too few images to judge.
+    assert read(folder_of(tmp_path, 100, 99), on_error="skip")[0] == 100
+    assert read(folder_of(tmp_path, 990, 10), on_error="skip")[0] == 990
+    folder = folder_of(tmp_path, 1000, 20)
+    with pytest.raises(spdl_rs.SpdlError, match="items failed; the failure policy allows 1 %"):
+        read(folder, on_error="skip")
+    assert read(folder, on_error=spdl_rs.skip(at_most=0.02))[0] == 1000
+    assert read(folder, on_error=spdl_rs.skip(after=2000))[0] == 1000
+    assert read(folder, on_error=spdl_rs.skip(at_most=20))[0] == 1000
+    assert read(folder, on_error=spdl_rs.skip(at_most=None))[0] == 1000
+    with pytest.raises(spdl_rs.TruncatedError, match="more than 19 items failed") as caught:
+        read(folder, on_error=spdl_rs.skip(at_most=19))
+    assert caught.value.key == str(folder / "00019-bad.png")
+    with pytest.raises(spdl_rs.TruncatedError):
+        read(folder, on_error=spdl_rs.skip(at_most=0))
+
+
+@pytest.mark.parametrize(
+    ("at_most", "error"),
+    [(0.0, ValueError), (1.5, ValueError), (-1, ValueError), ("2 %", TypeError), (True, TypeError)],
+)
+def test_skip_checks_its_limit(at_most, error):
+    with pytest.raises(error, match="at_most"):
+        spdl_rs.skip(at_most=at_most)
+
+
+# promise: R9
+@pytest.mark.parametrize("threads", [1, 4])
+def test_each_dropped_image_is_listed_with_its_batch(damaged, threads):
+    folder, bad = damaged
+    loader = spdl_rs.ImageLoader(folder, batch_size=8, size=8, on_error="skip", threads=threads)
+    batches = iter(loader)
+    listed = []
+    for _, labels in batches:
+        dropped = batches.take_dropped()
+        assert batches.take_dropped() == []
+        listed.append((len(labels), [one["key"] for one in dropped]))
+    rest = [one["key"] for one in batches.take_dropped()]
+    # In classes 0, 1, 3 and 4, a corrupt file follows eight images.
+    assert listed == [(8, []), (8, [bad[0]]), (8, [bad[1]]), (8, []), (8, [bad[2]])]
+    assert rest == [bad[3]]
+
+
 # promise: R2
 def test_on_truncated_partial_keeps_truncated_images(damaged, many):
     folder, bad = damaged
@@ -142,7 +262,8 @@ def test_a_source_without_images_is_an_error(tmp_path):
         ({"seed": 2**64}, "seed must be 0 to"),
         ({"threads": 0}, "threads must be 1 to"),
         ({"layout": "nchw"}, 'one of "nhwc-u8", .*"nchw-f32", not .nchw'),
-        ({"on_error": "ignore"}, '"raise" or "skip", not .ignore'),
+        ({"on_error": "ignore"}, r'on_error must be "raise", "skip" or skip\(...\), not .ignore'),
+        ({"on_error": 0.01}, r'"skip" or skip\(...\), not 0.01'),
         ({"on_truncated": "skip"}, '"error" or "partial", not .skip'),
         ({"labels": [1]}, "labels can be set only for a list of paths"),
         ({"rank": 2, "world_size": 2}, "rank must be 0 to 1, not 2"),

@@ -272,6 +272,7 @@ fn the_error_names_an_unreadable_file() {
     assert!(json["dropped"][0]["reason"].as_str().unwrap().starts_with("not-found: "));
 }
 
+// promise: R9
 #[test]
 fn a_run_without_valid_images_fails() {
     let folder = Folder::new();
@@ -282,6 +283,11 @@ fn a_run_without_valid_images_fails() {
     assert_eq!(run.code, 1);
     assert!(run.line().contains("all 4 images failed"), "{}", run.line());
     assert!(run.stdout.contains("4 images dropped:"), "{}", run.stdout);
+    let run = bench(folder.path(), &["--on-error", "skip", "--epochs", "2"]);
+    assert_eq!(run.code, 1);
+    let expected = "epoch 0 delivered no sample, and 4 samples failed; first failure: ";
+    assert!(run.line().contains(expected), "{}", run.line());
+    assert!(run.line().contains("class/0.jpg"), "{}", run.line());
 }
 
 #[test]

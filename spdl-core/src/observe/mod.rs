@@ -33,6 +33,6 @@ pub use interval::Interval;
 #[cfg(feature = "serde")]
 pub use quarantine::{Entry, Quarantine, QuarantineList};
 pub use statistics::{
-    ConsumerStatistics, Dropped, MAX_DROPPED_LISTED, QueueStatistics, StageKind, StageStatistics,
-    Statistics,
+    ConsumerStatistics, Dropped, DroppedCount, MAX_DROPPED_LISTED, QueueStatistics, StageKind,
+    StageStatistics, Statistics,
 };

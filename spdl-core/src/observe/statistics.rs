@@ -45,6 +45,8 @@ pub struct Statistics {
     pub dropped: Vec<Dropped>,
     /// Number of all dropped samples.
     pub dropped_total: u64,
+    /// Number of dropped samples for each stage and kind of error.
+    pub dropped_counts: Vec<DroppedCount>,
     /// Number of samples left out with incomplete batches (`drop_last`) or by an early end of an
     /// epoch.
     pub left_out: u64,
@@ -281,6 +283,19 @@ pub struct Dropped {
     pub kind: ErrorKind,
     /// The error message with its causes.
     pub reason: String,
+}
+
+/// The number of samples that a stage dropped because of errors of one kind.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct DroppedCount {
+    /// The stage in which the samples failed.
+    pub stage: Arc<str>,
+    /// The kind of the errors.
+    pub kind: ErrorKind,
+    /// The number of samples.
+    pub count: u64,
 }
 
 /// The counters of [`StageStatistics`].

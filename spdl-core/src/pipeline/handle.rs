@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use crate::error::{Error, ErrorKind, Result, guarded, panicked};
 use crate::item::Item;
 use crate::observe::interval::Snapshotter;
-use crate::observe::statistics::Statistics;
+use crate::observe::statistics::{Dropped, Statistics};
 use crate::pipeline::builder::{Driver, IntervalListener};
 use crate::pipeline::control::{ConcurrencyControls, Control};
 use crate::pipeline::definition::Definition;
@@ -25,6 +25,7 @@ use crate::runtime::{Runtime, ThreadRuntime, ThreadWaker, block_on};
 use crate::scheduler::RunContext;
 use crate::scheduler::queue::{Next, Queue, drop_all};
 use crate::scheduler::worker_pool::WorkerPool;
+use crate::source::sample::SampleId;
 use crate::sync::{MODELLED, Mutex, ThreadEnd, ThreadEndGuard, thread};
 
 /// The consumer takes at most this many items from the last queue under one lock (a *run*).
@@ -78,6 +79,10 @@ pub struct Pipeline<T> {
     record: Option<OrderRecord>,
     /// Present if there is exactly one source.
     delivery: Option<Delivery>,
+    /// Whether an epoch may end normally although all its samples failed.
+    allows_total_loss: bool,
+    /// One past the position of the last delivered item.
+    delivered_to: SampleId,
     definition: Definition,
     controls: Arc<ConcurrencyControls>,
     /// Items taken from the last queue that the consumer has not received yet.
@@ -139,6 +144,7 @@ pub(crate) struct PipelineParts<T> {
     pub(crate) interval: Option<(Duration, IntervalListener)>,
     pub(crate) record: bool,
     pub(crate) delivery: Option<Delivery>,
+    pub(crate) allows_total_loss: bool,
     /// Minimum depth of the last queue, if no prefetch is set.
     pub(crate) min_prefetch: Option<usize>,
     pub(crate) definition: Definition,
@@ -242,6 +248,8 @@ impl<T: Send + 'static> Pipeline<T> {
                 OrderRecord::beginning_at(parts.delivery.as_ref().map_or(0, Delivery::steps))
             }),
             delivery: parts.delivery,
+            allows_total_loss: parts.allows_total_loss,
+            delivered_to: SampleId::default(),
             definition: parts.definition,
             controls: Arc::new(parts.controls),
             ready: VecDeque::new(),
@@ -600,9 +608,13 @@ impl<T: Send + 'static> Pipeline<T> {
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Next::EpochEnd(epoch))) => {
-                self.in_epoch = false;
+                let delivered = std::mem::take(&mut self.in_epoch)
+                    || self.delivery.as_ref().is_some_and(|it| it.delivered_before(epoch))
+                    || self.allows_total_loss;
                 self.epoch = epoch;
+                self.delivered_to = SampleId { epoch: epoch.saturating_add(1), index: 0 };
                 let closed = self.delivery.as_mut().map_or(Ok(()), |it| it.end_epoch(epoch));
+                let closed = closed.and_then(|()| self.shared.failures.end_epoch(epoch, delivered));
                 // If the pipeline has failed, its error is the cause and is returned next.
                 if let Err(error) = closed
                     && !self.shared.failures.is_fatal()
@@ -659,6 +671,10 @@ impl<T: Send + 'static> Pipeline<T> {
             let item = self.ready.pop_front()?;
             self.in_epoch = true;
             self.epoch = item.header.id.epoch;
+            if self.shared.failures.dropped_total() > 0 {
+                let index = item.header.member().end();
+                self.delivered_to = self.delivered_to.max(SampleId { epoch: self.epoch, index });
+            }
             if let Some(delivery) = &mut self.delivery
                 && !delivery.deliver(&item.header)
             {
@@ -676,6 +692,38 @@ impl<T: Send + 'static> Pipeline<T> {
             }
             return Some(item.value);
         }
+    }
+
+    /// Removes and returns the dropped samples whose positions precede the end of the item that was
+    /// delivered last. After the end of an epoch, returns all dropped samples of the epoch.
+    ///
+    /// Each dropped sample is returned once, so calls after each item return the dropped samples of
+    /// this item. If stages emit in input order, the result depends only on the data. The first
+    /// [`MAX_DROPPED_LISTED`](crate::observe::MAX_DROPPED_LISTED) dropped samples are returned.
+    ///
+    /// ```
+    /// # use spdl_core::{DatasetSource, Error, ErrorKind, OnError, PipelineBuilder};
+    /// let odd = |n: u64| if n % 3 == 1 { Err(Error::new(ErrorKind::Corrupt, "1")) } else { Ok(n) };
+    /// let mut pipeline = PipelineBuilder::new(DatasetSource::new((0..8).collect::<Vec<_>>()))
+    ///     .map("odd", odd)
+    ///     .batch("batch", 2, false)
+    ///     .on_error(OnError::SKIP)
+    ///     .deterministic()
+    ///     .build()?;
+    /// let mut dropped = Vec::new();
+    /// while let Some(batch) = pipeline.next() {
+    ///     batch?;
+    ///     let of_batch = pipeline.take_dropped().into_iter();
+    ///     dropped.push(of_batch.map(|dropped| dropped.id.index).collect::<Vec<_>>());
+    /// }
+    /// // The batches are [0, 2], [3, 5] and [6].
+    /// assert_eq!(dropped, [vec![1], vec![4], vec![]]);
+    /// assert_eq!(pipeline.take_dropped().len(), 1);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn take_dropped(&mut self) -> Vec<Dropped> {
+        let end = if self.ended { None } else { Some(self.delivered_to) };
+        self.shared.failures.take_dropped(end)
     }
 
     /// Stops the pipeline and joins its threads. Undelivered items are dropped, and `next` returns

@@ -79,6 +79,11 @@ impl Delivery {
         wanted
     }
 
+    /// Whether an earlier run delivered samples of this epoch.
+    pub(crate) fn delivered_before(&self, epoch: u64) -> bool {
+        self.start.epoch == epoch && self.start.in_epoch.delivered > 0
+    }
+
     fn begin(&mut self, epoch: u64) {
         self.start = self.start.at_epoch(epoch);
         self.steps_in_epoch = 0;

@@ -1,16 +1,16 @@
 //! Failure policies, and the record of dropped items and of errors that end the pipeline.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result, guarded};
 use crate::item::ItemHeader;
-use crate::observe::statistics::{Dropped, MAX_DROPPED_LISTED};
+use crate::observe::statistics::{Dropped, DroppedCount, MAX_DROPPED_LISTED};
+use crate::source::sample::SampleId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A limit on the share of failed items is not checked if fewer items were tried.
-const MIN_ITEMS_FOR_SHARE: u64 = 100;
 /// At most this many errors that end the pipeline are recorded.
 const MAX_FATAL: usize = 16;
 
@@ -19,7 +19,12 @@ const MAX_FATAL: usize = 16;
 /// A [fatal](Error::is_fatal) error ends the pipeline regardless of the policy. A batch contains
 /// the next item instead of an item that was dropped before, so all batches of an epoch except the
 /// last are full. At most 100,000 dropped items are [listed](crate::Statistics::dropped); all are
-/// counted.
+/// counted. [`Pipeline::take_dropped`](crate::Pipeline::take_dropped) returns the dropped items that
+/// precede each output.
+///
+/// If items of an epoch failed and the consumer received no item of this epoch, the pipeline ends
+/// with an error at the end of the epoch, under every policy. See
+/// [`allow_total_loss`](crate::PipelineBuilder::allow_total_loss).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -35,12 +40,14 @@ pub enum OnError {
         at_most: Option<u64>,
     },
     /// A failed item is dropped, counted and listed, up to a share of the items. The share is
-    /// checked at each failure and when the stage ends, but only after 100 items were tried.
+    /// checked at each failure and when the stage ends.
     SkipShare {
         /// The maximum of failed items / tried items, in (0, 1]. If several stages share the
         /// policy, failed items is the sum over these stages, and tried items is the largest of
         /// their counts.
         at_most: f64,
+        /// The share is checked only if at least this many items were tried.
+        after: u64,
     },
 }
 
@@ -51,7 +58,7 @@ impl OnError {
     /// Returns `InvalidArgument` for a share outside (0, 1].
     pub(crate) fn validate(self) -> Result<()> {
         match self {
-            OnError::SkipShare { at_most } if !(at_most > 0.0 && at_most <= 1.0) => {
+            OnError::SkipShare { at_most, .. } if !(at_most > 0.0 && at_most <= 1.0) => {
                 let message =
                     format!("invalid share of failed items: {at_most}; it must be in (0, 1]");
                 Err(Error::new(ErrorKind::InvalidArgument, message))
@@ -67,7 +74,9 @@ impl fmt::Display for OnError {
             OnError::Raise => f.write_str("raise"),
             OnError::Skip { at_most: None } => f.write_str("skip"),
             OnError::Skip { at_most: Some(most) } => write!(f, "skip at most {most}"),
-            OnError::SkipShare { at_most } => write!(f, "skip at most {} %", at_most * 100.0),
+            OnError::SkipShare { at_most, after } => {
+                write!(f, "skip at most {} % after {after} items", at_most * 100.0)
+            }
         }
     }
 }
@@ -136,10 +145,10 @@ impl FailureBudget {
 
     /// If the share of failed items exceeds the limit, the reason for the error message.
     pub(crate) fn share_exceeded(&self) -> Option<String> {
-        let OnError::SkipShare { at_most } = self.policy else { return None };
+        let OnError::SkipShare { at_most, after } = self.policy else { return None };
         let items = self.items.load(Ordering::Relaxed);
         let failed = self.failed.load(Ordering::Relaxed);
-        (items >= MIN_ITEMS_FOR_SHARE && failed as f64 > at_most * items as f64).then(|| {
+        (items >= after && failed as f64 > at_most * items as f64).then(|| {
             let most = at_most * 100.0;
             format!("{failed} of {items} items failed; the failure policy allows {most} %")
         })
@@ -150,9 +159,39 @@ impl FailureBudget {
 #[derive(Default)]
 pub(crate) struct Failures {
     fatal: Mutex<Vec<Error>>,
-    dropped: Mutex<Vec<Dropped>>,
+    dropped: Mutex<DroppedItems>,
     dropped_total: AtomicU64,
     listeners: Vec<DropListener>,
+}
+
+/// The dropped items of a pipeline.
+#[derive(Default)]
+struct DroppedItems {
+    /// At most [`MAX_DROPPED_LISTED`] items.
+    list: Vec<Dropped>,
+    /// Indices into `list` of the items that the consumer has not taken.
+    pending: Vec<usize>,
+    counts: BTreeMap<(Arc<str>, &'static str), DroppedCount>,
+    /// For each epoch that has not ended: how many items were dropped, and the first one.
+    epochs: BTreeMap<u64, (u64, Dropped)>,
+}
+
+impl DroppedItems {
+    fn add(&mut self, dropped: &Dropped) {
+        let Dropped { id, stage, kind, .. } = dropped;
+        let count = DroppedCount { stage: Arc::clone(stage), kind: *kind, count: 0 };
+        let reason = (Arc::clone(stage), kind.as_str());
+        self.counts.entry(reason).or_insert(count).count += 1;
+        let (of_epoch, first) = self.epochs.entry(id.epoch).or_insert_with(|| (0, dropped.clone()));
+        *of_epoch += 1;
+        if *id < first.id {
+            first.clone_from(dropped);
+        }
+        if self.list.len() < MAX_DROPPED_LISTED {
+            self.pending.push(self.list.len());
+            self.list.push(dropped.clone());
+        }
+    }
 }
 
 impl Failures {
@@ -197,11 +236,7 @@ impl Failures {
             kind: error.kind(),
             reason: error.reason(),
         };
-        let mut list = self.dropped.lock();
-        if list.len() < MAX_DROPPED_LISTED {
-            list.push(dropped.clone());
-        }
-        drop(list);
+        self.dropped.lock().add(&dropped);
         // The other listeners are called even if one listener returns an error.
         let mut verdict = FailureAction::Continue;
         for listener in &self.listeners {
@@ -251,10 +286,55 @@ impl Failures {
         self.dropped_total.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn dropped(&self) -> (Vec<Dropped>, u64) {
-        let mut dropped = self.dropped.lock().clone();
-        dropped.sort_by_key(|dropped| dropped.id);
-        (dropped, self.dropped_total())
+    /// The listed dropped items by position, and the counts by reason.
+    pub(crate) fn dropped(&self) -> (Vec<Dropped>, Vec<DroppedCount>) {
+        let dropped = self.dropped.lock();
+        let (mut list, counts) = (dropped.list.clone(), dropped.counts.values().cloned().collect());
+        drop(dropped);
+        list.sort_by_key(|dropped| dropped.id);
+        (list, counts)
+    }
+
+    /// Removes and returns the dropped items before `end` that no earlier call returned, by position.
+    pub(crate) fn take_dropped(&self, end: Option<SampleId>) -> Vec<Dropped> {
+        if self.dropped_total() == 0 {
+            return Vec::new();
+        }
+        let mut dropped = self.dropped.lock();
+        let DroppedItems { list, pending, .. } = &mut *dropped;
+        let is_due = |&mut index: &mut usize| {
+            let item = list.get(index);
+            item.is_some_and(|item| end.is_none_or(|end| item.id < end))
+        };
+        let due: Vec<usize> = pending.extract_if(.., is_due).collect();
+        let mut taken: Vec<Dropped> =
+            due.into_iter().filter_map(|index| list.get(index).cloned()).collect();
+        taken.sort_by_key(|dropped| dropped.id);
+        taken
+    }
+
+    /// Ends an epoch. If items of the epoch were dropped and none was `delivered`, returns the error
+    /// for the consumer.
+    pub(crate) fn end_epoch(&self, epoch: u64, delivered: bool) -> Result<()> {
+        if self.dropped_total() == 0 {
+            return Ok(());
+        }
+        let of_epoch = self.dropped.lock().epochs.remove(&epoch);
+        let Some((count, Dropped { key, stage, kind, reason, .. })) =
+            of_epoch.filter(|_| !delivered)
+        else {
+            return Ok(());
+        };
+        let samples = if count == 1 { "sample" } else { "samples" };
+        let message = format!(
+            "epoch {epoch} delivered no sample, and {count} {samples} failed; first failure: \
+             {reason}"
+        );
+        let error = Error::new(kind, message).with_stage(stage);
+        Err(match key {
+            Some(key) => error.with_key(key),
+            None => error,
+        })
     }
 }
 

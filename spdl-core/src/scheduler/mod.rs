@@ -277,7 +277,7 @@ impl RunContext {
     }
 
     pub(crate) fn statistics(&self) -> crate::observe::statistics::Statistics {
-        let (dropped, dropped_total) = self.failures.dropped();
+        let (dropped, dropped_counts) = self.failures.dropped();
         crate::observe::statistics::Statistics {
             pipeline: self.number,
             elapsed: self.elapsed(),
@@ -288,7 +288,8 @@ impl RunContext {
             consumer: self.consumer.snapshot(),
             buffers: self.buffers.statistics(),
             dropped,
-            dropped_total,
+            dropped_total: self.failures.dropped_total(),
+            dropped_counts,
             left_out: self.left_out.load(Ordering::Relaxed),
             memory: self.memory(),
         }

@@ -73,6 +73,7 @@ impl Plan {
         sequences
             .deterministic()
             .on_error(OnError::SKIP)
+            .allow_total_loss()
             .epochs(0..self.epochs)
             .threads(self.threads)
             .prefetch(self.prefetch)

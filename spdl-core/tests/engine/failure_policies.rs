@@ -25,7 +25,7 @@ fn at_most(count: u64) -> OnError {
 }
 
 fn share(at_most: f64) -> OnError {
-    OnError::SkipShare { at_most }
+    OnError::SkipShare { at_most, after: 100 }
 }
 
 /// A stage that fails for some numbers.
@@ -105,7 +105,8 @@ fn a_failure_share_applies_from_the_hundredth_item_on() {
         for order in [Order::Completion, Order::Input] {
             let build = |count, fails: fn(i64) -> bool| {
                 let options = StageOptions::new("picky").on_error(share(0.1)).order(order);
-                failing(PipelineBuilder::new(numbers(count)), options, fails).threads(1)
+                let pipeline = failing(PipelineBuilder::new(numbers(count)), options, fails);
+                pipeline.threads(1).allow_total_loss()
             };
             // 99 items are too few to judge, even if all fail.
             assert_eq!(run(build(99, |_| true)).unwrap(), Vec::<i64>::new(), "{order:?}");
@@ -190,6 +191,109 @@ fn an_invalid_failure_share_is_refused_when_the_pipeline_is_built() {
         assert_eq!((error.kind(), error.stage()), (ErrorKind::InvalidArgument, Some("picky")));
     }
     assert!(PipelineBuilder::new(numbers(1)).on_error(share(1.0)).build().is_ok());
+}
+
+// promise: R9
+#[test]
+fn an_epoch_of_which_every_sample_failed_is_an_error_with_the_first_failure() {
+    within_seconds(60, || {
+        for (threads, order) in [(1, Order::Input), (4, Order::Input), (4, Order::Completion)] {
+            let build = |fails: fn(i64) -> bool| {
+                let options = StageOptions::new("decode").on_error(ANY).order(order);
+                failing(PipelineBuilder::new(numbers(50)), options, fails).threads(threads)
+            };
+            let mut pipeline = build(|_| true).epochs(0..3).build().unwrap();
+            let error = pipeline.next().unwrap().unwrap_err();
+            assert_eq!((error.kind(), error.stage()), (ErrorKind::Corrupt, Some("decode")));
+            let expected =
+                "epoch 0 delivered no sample, and 50 samples failed; first failure: 0 is bad";
+            assert_eq!(error.message(), expected);
+            assert!(pipeline.next().is_none(), "the error ends the pipeline");
+            assert!(pipeline.statistics().dropped_total >= 50);
+            // One sample of the epoch is enough.
+            assert_eq!(run(build(|n| n != 7)).unwrap(), [7]);
+            assert_eq!(build(|_| true).allow_total_loss().epochs(0..2).build().unwrap().count(), 0);
+        }
+        // An epoch without samples, and an epoch of which all samples were filtered out, end normally.
+        assert_eq!(
+            run(failing(PipelineBuilder::new(numbers(0)), "decode", |_| true)).unwrap().len(),
+            0
+        );
+        let filtered = PipelineBuilder::new(numbers(9)).filter("none", |_| Ok(false));
+        assert_eq!(run(filtered.on_error(ANY)).unwrap().len(), 0);
+    });
+}
+
+// promise: R9
+#[test]
+fn total_loss_is_found_in_batches_in_later_epochs_and_with_several_sources() {
+    within_seconds(60, || {
+        let fills = |fails: fn(i64) -> bool| {
+            let write = move || Ok(WriteNumber { fails, panics: |_| false });
+            PipelineBuilder::new(numbers(20)).fill("write", layout(8), write).on_error(ANY)
+        };
+        let error = fills(|_| true).build().unwrap().next().unwrap().unwrap_err();
+        assert!(error.message().contains("20 samples failed"), "{error}");
+        // Three valid samples do not fill a batch, and `drop_last` leaves them out.
+        let write = || Ok(WriteNumber { fails: |n| n > 2, panics: |_| false });
+        let left_out = PipelineBuilder::new(numbers(20));
+        let left_out = left_out.fill("write", layout(8).drop_last(true), write).on_error(ANY);
+        let error = left_out.build().unwrap().next().unwrap().unwrap_err();
+        assert!(error.message().contains("17 samples failed"), "{error}");
+
+        // The first epoch is delivered, the second one fails.
+        let tried = AtomicU64::new(0);
+        let later = PipelineBuilder::new(numbers(10)).map("read", move |n| {
+            if tried.fetch_add(1, Ordering::SeqCst) < 10 { Ok(n) } else { Err(bad_number(n)) }
+        });
+        let pipeline = later.epochs(0..3).on_error(ANY).deterministic().threads(1);
+        let (items, error) = before_error(pipeline.build().unwrap());
+        assert_eq!(items.len(), 10);
+        assert!(error.message().starts_with("epoch 1 delivered no sample"), "{error}");
+
+        let two = [PipelineBuilder::new(numbers(5)), PipelineBuilder::new(numbers(5))];
+        let merged = PipelineBuilder::merge(two, spdl_core::stage::RoundRobin::default());
+        let error = run(failing(merged, "read", |_| true).on_error(ANY)).unwrap_err();
+        assert!(error.message().contains("10 samples failed"), "{error}");
+    });
+}
+
+// promise: R9
+#[test]
+fn each_dropped_sample_is_listed_with_the_batch_that_it_precedes() {
+    within_seconds(60, || {
+        let mut lists = Vec::new();
+        for threads in [1, 4] {
+            let read = failing(PipelineBuilder::new(numbers(100)), "read", |n| n % 10 == 3);
+            let write = || Ok(WriteNumber { fails: |n| n % 10 == 7, panics: |_| false });
+            let pipeline = read.fill("write", layout(6), write).on_error(ANY).epochs(0..2);
+            let mut pipeline = pipeline.threads(threads).deterministic().build().unwrap();
+            let mut listed = Vec::new();
+            let mut position = 0;
+            while let Some(batch) = pipeline.next() {
+                let batch = batch.unwrap();
+                let end = *batch.ids().last().unwrap();
+                let dropped = pipeline.take_dropped();
+                assert!(dropped.iter().all(|dropped| dropped.id < end), "{dropped:?}, {end:?}");
+                position += batch.len() + dropped.len();
+                listed.push(dropped);
+            }
+            listed.push(pipeline.take_dropped());
+            position += listed.last().unwrap().len();
+            assert_eq!(position, 200, "delivered and dropped samples");
+            let all = listed.concat();
+            assert_eq!(all, pipeline.statistics().dropped);
+            let counts = pipeline.statistics().dropped_counts;
+            let counts: Vec<_> = counts.iter().map(|it| (&*it.stage, it.kind, it.count)).collect();
+            assert_eq!(
+                counts,
+                [("read", ErrorKind::Corrupt, 20), ("write", ErrorKind::Corrupt, 20)]
+            );
+            assert_eq!(pipeline.take_dropped(), []);
+            lists.push(listed);
+        }
+        assert_eq!(lists[0], lists[1], "the lists do not depend on the threads");
+    });
 }
 
 // Items delivered before the error.

@@ -165,6 +165,7 @@ fn an_item_fails_if_a_hook_returns_an_error() {
                 .async_stage("nap", Nap)
                 .stage("compute", || Ok(stage_fn(compute)))
                 .on_error(OnError::SKIP)
+                .allow_total_loss()
                 .hook(Arc::new(hook))
                 .build()
                 .unwrap();

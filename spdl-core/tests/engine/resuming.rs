@@ -161,6 +161,7 @@ impl Graph {
             .threads(run.threads)
             .prefetch(run.prefetch)
             .on_error(if fallible { OnError::SKIP } else { OnError::Raise })
+            .allow_total_loss()
     }
 }
 

@@ -56,6 +56,7 @@ from ._errors import (
     UnavailableError,
     UnsupportedError,
 )
+from ._failure_policy import Skip, skip
 from ._image_batches import ImageBatches
 from ._image_loader import ImageLoader
 from ._spdl_rs import __version__
@@ -64,6 +65,7 @@ from ._statistics import (
     CacheStatistics,
     ConsumerStatistics,
     Dropped,
+    DroppedCount,
     Quantiles,
     QueueStatistics,
     StageStatistics,
@@ -85,6 +87,7 @@ __all__ = [
     "DataError",
     "DatasetWarning",
     "Dropped",
+    "DroppedCount",
     "ImageBatches",
     "ImageLoader",
     "InternalError",
@@ -96,6 +99,7 @@ __all__ = [
     "PermissionDeniedError",
     "Quantiles",
     "QueueStatistics",
+    "Skip",
     "SpdlError",
     "StageStatistics",
     "Statistics",
@@ -105,6 +109,7 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "__version__",
+    "skip",
 ]
 
 

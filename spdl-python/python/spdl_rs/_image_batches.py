@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from . import _loader_state, _spdl_rs
-from ._statistics import Statistics
+from ._statistics import Dropped, Statistics
 
 # `atexit` calls this function after all functions that are registered later, so after pipelines have
 # stopped. Daemon threads that still wait for batches must not acquire the GIL during finalization.
@@ -82,6 +82,22 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
     def close(self) -> None:
         """Stops loading. Batches that were not taken are lost; arrays that you hold stay valid."""
         self._run.close()
+
+    def take_dropped(self) -> list[Dropped]:
+        """Returns the images that `on_error` dropped from the batch that was delivered last.
+
+        These are the images whose positions in the epoch precede the last image of the batch, without those
+        of earlier calls. So calls after each batch return each dropped image once. After the last batch, a
+        call returns the remaining dropped images. The lists do not depend on timing.
+
+        >>> loader = ImageLoader("photos", batch_size=2, size=32, on_error="skip")
+        >>> batches = iter(loader)
+        >>> for images, labels in batches:
+        ...     print(len(images), "images;", len(batches.take_dropped()), "dropped")
+        2 images; 0 dropped
+        2 images; 0 dropped
+        """
+        return self._run.take_dropped()
 
     def stats(self) -> Statistics:
         """Like `ImageLoader.stats`, for this epoch."""

@@ -12,6 +12,7 @@ from . import _arguments as check
 from . import _loader_state, _notebook_page, _spdl_rs
 from ._arguments import Path
 from ._errors import CudaUnavailable, DatasetWarning
+from ._failure_policy import OnError, max_failures
 from ._image_batches import ImageBatches, import_numpy
 from ._locks import ForkSafeLock
 from ._statistics import Statistics
@@ -78,7 +79,11 @@ class ImageLoader:
         threads: Decoding threads, at least 1. `None`: the number of CPUs that this process may use.
         on_error: What to do if a file cannot be read or decoded. `"raise"`: the epoch ends with an
             exception that names the file, after the batches that were complete before the failure.
-            `"skip"`: the next image takes its slot, and `stats()["dropped"]` lists the file.
+            `"skip"`: the next image takes its slot, and `stats()["dropped"]` lists the file. If more than 1 %
+            of the images of an epoch fail, after at least 1,000 images, the epoch ends with an exception.
+            `skip(at_most=...)` sets another limit. An epoch of which all images failed always ends with an
+            exception. At the end of an epoch with dropped images, one warning with their number by reason is
+            logged to the logger `spdl_rs`.
         on_truncated: What to do if a file is truncated. `"error"`: `on_error` applies. `"partial"`:
             missing rows are filled with black, and `stats()["partial"]` counts such images.
             `"partial"` applies to JPEG, and to PNG, GIF, BMP and TIFF if rows are stored in order. Other
@@ -191,7 +196,7 @@ class ImageLoader:
         seed: SupportsIndex = 0,
         shuffle: bool | None = None,
         threads: SupportsIndex | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
+        on_error: OnError = "raise",
         on_truncated: Literal["error", "partial"] = "error",
         labels: Iterable[SupportsIndex] | None = None,
         drop_last: bool = False,
@@ -210,7 +215,6 @@ class ImageLoader:
     ) -> None:
         log_api_usage_once("spdl_rs.ImageLoader")
         train = check.flag("train", train)
-        check.choice("on_error", on_error, ("raise", "skip"))
         check.choice("on_truncated", on_truncated, ("error", "partial"))
         check.choice("remainder", remainder, ("drop", "pad", "uneven"))
         check.choice("decode", decode, ("host", "device"))
@@ -238,7 +242,7 @@ class ImageLoader:
             seed=seed,
             shuffle=train if shuffle is None else check.flag("shuffle", shuffle),
             threads=None if threads is None else check.whole("threads", threads, 1, 2**16),
-            skip_errors=on_error == "skip",
+            max_failures=max_failures(on_error),
             keep_partial=on_truncated == "partial",
             drop_last=self._drop_last,
             rank=self._rank,

@@ -5,7 +5,7 @@ from typing import Any, Literal, NoReturn, TypeVar, final
 
 from typing_extensions import Self, disjoint_base
 
-from ._statistics import Interval, Statistics
+from ._statistics import Dropped, Interval, Statistics
 from .cuda import MemoryStatistics
 
 _T = TypeVar("_T")
@@ -310,7 +310,7 @@ class Settings:
         seed: int,
         shuffle: bool,
         threads: int | None,
-        skip_errors: bool,
+        max_failures: int | tuple[float, int] | None,
         keep_partial: bool,
         drop_last: bool,
         rank: int,
@@ -335,6 +335,7 @@ class Epoch:
     @staticmethod
     def combined(states: list[str]) -> str: ...
     def close(self) -> None: ...
+    def take_dropped(self) -> list[Dropped]: ...
     @property
     def monitor(self) -> Monitor: ...
 
@@ -486,7 +487,7 @@ class PipelineRun:
         pools: list[Workers],
         inbox: Inbox | None,
         prefetch: int,
-        max_failures: int | float,
+        max_failures: int | float | tuple[float, int],
         intervals: Intervals | None = None,
     ) -> PipelineRun: ...
     def on_end(self, call: Callable[[bool], object]) -> None: ...

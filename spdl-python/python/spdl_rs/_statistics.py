@@ -154,6 +154,17 @@ class Dropped(TypedDict):
     """The position in the order of that epoch."""
 
 
+class DroppedCount(TypedDict):
+    """The number of items or images that one stage dropped because of errors of one kind."""
+
+    stage: str
+    """The name of the stage that failed."""
+    kind: str
+    """The error kind, as in `SpdlError.kind`."""
+    count: int
+    """The number of items or images."""
+
+
 class Statistics(TypedDict):
     """Statistics so far: of one epoch, or of the whole run of a pipeline."""
 
@@ -177,6 +188,8 @@ class Statistics(TypedDict):
     """Dropped items or images, in the order of the epoch; at most 100,000 are listed."""
     dropped_total: int
     """The total number of dropped items or images."""
+    dropped_counts: list[DroppedCount]
+    """The number of dropped items or images for each stage and kind of error."""
     left_out: int
     """Images left out because the last batch was incomplete (`drop_last=True`)."""
     partial: int | None

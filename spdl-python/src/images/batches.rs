@@ -7,6 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use spdl_core::observe::Dropped;
 use spdl_core::pipeline::Monitor;
 use spdl_core::stage::DeviceBatch;
 use spdl_core::{Batch, Pipeline, PipelineBuilder, Result, State};
@@ -81,6 +82,13 @@ impl Batches {
         match self {
             Batches::Host(pipeline) => pipeline.monitor(),
             Batches::Device(pipeline) => pipeline.monitor(),
+        }
+    }
+
+    pub(crate) fn take_dropped(&mut self) -> Vec<Dropped> {
+        match self {
+            Batches::Host(pipeline) => pipeline.take_dropped(),
+            Batches::Device(pipeline) => pipeline.take_dropped(),
         }
     }
 

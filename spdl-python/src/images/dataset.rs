@@ -140,7 +140,7 @@ impl Images {
 
     /// The address of the data set, without credentials.
     #[getter]
-    fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         self.opened.as_ref().map_or_else(String::new, |opened| opened.request.shown.clone())
     }
 }
@@ -345,7 +345,7 @@ impl OpenRequest {
 }
 
 /// Logs a message with Python's `logging`.
-fn log(py: Python<'_>, level: &str, text: String) -> PyResult<()> {
+pub(super) fn log(py: Python<'_>, level: &str, text: String) -> PyResult<()> {
     let logger = py.import("logging")?.call_method1("getLogger", ("spdl_rs",))?;
     logger.call_method1(level, ("%s", text)).map(drop)
 }

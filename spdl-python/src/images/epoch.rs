@@ -1,6 +1,7 @@
 //! One epoch: a pipeline that turns file names into batches.
 
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::thread;
@@ -8,22 +9,23 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use spdl_core::memory::usable_memory;
-use spdl_core::observe::Counter;
+use spdl_core::observe::{Counter, Dropped};
 use spdl_core::{BatchLayout, Error, ErrorKind, PipelineBuilder, Result, StageOptions, State};
 use spdl_cuda::{DeviceImages, Search};
 use spdl_io::{Fetch, Fetcher};
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 
 use super::batches::{Batches, Delivered};
-use super::dataset::{FetchStages, Images, Opened};
+use super::dataset::{FetchStages, Images, Opened, log};
 use super::settings::Settings;
 use super::{device, state as checkpoint};
 use crate::interop::error::to_exception;
+use crate::interop::failure_policy::dropped_images;
 use crate::interop::fork::OwnerProcess;
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, SIGNAL_CHECK_INTERVAL, drop_within, without_python};
-use crate::statistics::{HasState, Monitor, address_in, state_to_json};
+use crate::statistics::{HasState, Monitor, address_in, dropped, state_to_json};
 use crate::trace;
 
 /// One epoch over the images. Any thread may request the next batch.
@@ -32,6 +34,11 @@ pub(crate) struct Epoch {
     work: Arc<EpochWork>,
     monitor: Py<Monitor>,
     is_on_device: bool,
+    number: u64,
+    /// The address of the data set without credentials, for messages.
+    place: String,
+    /// Whether dropped images were logged, or the error of the epoch reported them.
+    reported: AtomicBool,
     owner: OwnerProcess,
 }
 
@@ -39,6 +46,8 @@ pub(crate) struct Epoch {
 pub(crate) struct EpochWork {
     /// `None` after the epoch has ended.
     run: Mutex<Option<EpochRun>>,
+    /// After the end: dropped images that `take_dropped` has not returned.
+    dropped: Mutex<Vec<Dropped>>,
 }
 
 /// The fields are dropped in declaration order.
@@ -66,25 +75,29 @@ impl Epoch {
         state: Option<&str>,
     ) -> PyResult<Self> {
         let begun = py.detach(|| {
-            let run = build(images, settings, epoch, state)?;
+            let (run, number) = build(images, settings, epoch, state)?;
             let monitor = Monitor::of(run.pipeline.monitor(), run.partial.clone())
                 .with_decoded(run.decoded.clone());
             let opened = Arc::clone(&run.kept.1);
-            let work = Arc::new(EpochWork { run: Mutex::new(Some(run)) });
+            let work = EpochWork { run: Mutex::new(Some(run)), dropped: Mutex::default() };
+            let work = Arc::new(work);
             // Save the counters of the cache before the first lookup.
             let progress: Weak<dyn HasState> = Arc::downgrade(&work) as _;
             let monitor = monitor.with_work(progress, opened.cache(), opened.store());
             if let Some(run) = &mut *work.run() {
                 run.pipeline.start()?;
             }
-            Ok((work, monitor))
+            Ok((work, monitor, number))
         });
-        let (work, monitor) = begun.map_err(|error: Error| to_exception(py, &error))?;
+        let (work, monitor, number) = begun.map_err(|error: Error| to_exception(py, &error))?;
         let is_on_device = settings.device.is_some();
         Ok(Epoch {
             work,
             monitor: Py::new(py, monitor)?,
             is_on_device,
+            number,
+            place: images.place(),
+            reported: AtomicBool::new(false),
             owner: OwnerProcess::current(),
         })
     }
@@ -102,7 +115,7 @@ impl Epoch {
         state: Option<&str>,
     ) -> PyResult<String> {
         let position = py.detach(|| {
-            let run = build(images, settings, epoch, state)?;
+            let (run, _) = build(images, settings, epoch, state)?;
             run.pipeline.state().and_then(|state| state_to_json(&state))
         });
         position.map_err(|error| to_exception(py, &error))
@@ -115,8 +128,23 @@ impl Epoch {
     }
 
     /// Stops the pipeline. Afterwards `next` returns no batch.
-    fn close(&self, py: Python<'_>) {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.stop(SHUTDOWN_TIMEOUT));
+        self.warn_of_dropped(py)
+    }
+
+    /// The images that were dropped before the end of the batch that was delivered last, and that no
+    /// earlier call returned. After the last batch, all remaining dropped images.
+    fn take_dropped<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        if self.owner.is_forked_child() {
+            return Err(OwnerProcess::error());
+        }
+        let taken = py.detach(|| match &mut *self.work.run() {
+            Some(run) => run.pipeline.take_dropped(),
+            None => std::mem::take(&mut *self.work.dropped()),
+        });
+        let store = self.monitor.bind(py).get().store();
+        taken.iter().map(|one| dropped(py, one, store)).collect()
     }
 
     /// The statistics, available after this object is dropped.
@@ -183,11 +211,13 @@ impl Epoch {
                     return Ok(Some(batch));
                 }
                 Poll::Ready(end) => {
-                    self.close(py);
-                    return match end {
-                        Some(Err(error)) => Err(to_exception(py, &self.with_address(py, error))),
-                        _ => Ok(None),
-                    };
+                    if let Some(Err(error)) = end {
+                        self.reported.store(true, Ordering::Relaxed);
+                        self.close(py)?;
+                        return Err(to_exception(py, &self.with_address(py, error)));
+                    }
+                    self.close(py)?;
+                    return Ok(None);
                 }
                 Poll::Pending => {
                     if let Err(raised) = py.check_signals() {
@@ -204,12 +234,14 @@ impl Epoch {
 /// Builds: keys ──► fetch (bytes) ──► decode (pixels in batch slots) [──► upload (to a device)]
 ///
 /// If the device decodes: keys ──► fetch ──► decode, group, nvjpeg, batch.
+///
+/// Also returns the number of the epoch.
 fn build(
     images: &Images,
     settings: &Settings,
     epoch: u64,
     state: Option<&str>,
-) -> Result<EpochRun> {
+) -> Result<(EpochRun, u64)> {
     let Settings { transform, drop_last, .. } = settings;
     let state = state.map(|text| checkpoint::from_json(text, settings)).transpose()?;
     let epoch = state.as_ref().map_or(epoch, State::epoch);
@@ -239,14 +271,14 @@ fn build(
         let search = folders.iter().fold(Search::default(), Search::wheels_in);
         let (pipeline, decoded) = device::attach(pipeline, settings, batch_size, device, search)?;
         let pipeline = Batches::build_on_device(common.apply(pipeline), state)?;
-        return Ok(EpochRun { pipeline, partial: None, decoded: Some(decoded), kept });
+        return Ok((EpochRun { pipeline, partial: None, decoded: Some(decoded), kept }, epoch));
     }
     let transform = transform.clone();
     let pipeline = pipeline.fill(decode, layout, move || {
         Ok(FillImage::new(&codecs, &transform, &limits)?.count_partial(partial.clone()))
     });
     let pipeline = Batches::build(common.apply(pipeline), device, state)?;
-    Ok(EpochRun { pipeline, partial: counted, decoded: None, kept })
+    Ok((EpochRun { pipeline, partial: counted, decoded: None, kept }, epoch))
 }
 
 /// Settings that host and device pipelines share.
@@ -315,6 +347,21 @@ impl Epoch {
         }
     }
 
+    /// Logs one warning if the epoch has ended and images were dropped.
+    fn warn_of_dropped(&self, py: Python<'_>) -> PyResult<()> {
+        if self.owner.is_forked_child() || self.reported.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let monitor = self.monitor.bind(py).get();
+        let statistics = py.detach(|| monitor.last_statistics());
+        let Some(dropped) = dropped_images(&statistics, |key| address_in(monitor.store(), key))
+        else {
+            return Ok(());
+        };
+        let (number, place) = (self.number, &self.place);
+        log(py, "warning", format!("epoch {number} of ImageLoader({place:?}): {dropped}"))
+    }
+
     fn stop(&self, at_most: Duration) {
         if self.owner.is_forked_child() {
             return;
@@ -324,7 +371,10 @@ impl Epoch {
         if let Some(run) = &*held {
             self.monitor.get().end_with_state(run.pipeline.state());
         }
-        let run = held.take();
+        let mut run = held.take();
+        if let Some(run) = &mut run {
+            *self.work.dropped() = run.pipeline.take_dropped();
+        }
         drop(held);
         if let Some(run) = run {
             drop_within(run, at_most);
@@ -333,6 +383,10 @@ impl Epoch {
 }
 
 impl EpochWork {
+    fn dropped(&self) -> MutexGuard<'_, Vec<Dropped>> {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn run(&self) -> MutexGuard<'_, Option<EpochRun>> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -355,5 +409,15 @@ impl Drop for Epoch {
             // Python is shutting down: stop without the GIL.
             self.stop(SHUTDOWN_TIMEOUT);
         }
+        Python::try_attach(|py| {
+            // The object may be dropped while an exception propagates.
+            let propagating = PyErr::take(py);
+            if let Err(error) = self.warn_of_dropped(py) {
+                error.write_unraisable(py, None);
+            }
+            if let Some(exception) = propagating {
+                exception.restore(py);
+            }
+        });
     }
 }

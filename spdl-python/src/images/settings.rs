@@ -11,6 +11,7 @@ use spdl_media::{ImageTransform, Mode, OnTruncated, SampleFormat};
 use crate::cuda::CudaDevice;
 use crate::interop::array::type_string;
 use crate::interop::error::to_exception;
+use crate::interop::failure_policy::failure_policy;
 
 /// Validated settings.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -31,10 +32,10 @@ pub(crate) struct Settings {
 
 #[pymethods]
 impl Settings {
-    /// Validates layout, size and rank.
+    /// Validates layout, size and rank. `max_failures` is `None` if the first failure ends an epoch.
     #[new]
     #[pyo3(signature = (
-        *, batch_size, size, train, layout, seed, shuffle, threads, skip_errors, keep_partial,
+        *, batch_size, size, train, layout, seed, shuffle, threads, max_failures, keep_partial,
         drop_last, rank, world_size, remainder, device=None, decode_with=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -47,7 +48,7 @@ impl Settings {
         seed: u64,
         shuffle: bool,
         threads: Option<NonZeroUsize>,
-        skip_errors: bool,
+        max_failures: Option<Bound<'_, PyAny>>,
         keep_partial: bool,
         drop_last: bool,
         rank: u64,
@@ -65,7 +66,7 @@ impl Settings {
         let transform =
             ImageTransform::new(size).mode(mode).format(format).on_truncated(on_truncated);
         transform.validate().map_err(fault)?;
-        let on_error = if skip_errors { OnError::SKIP } else { OnError::Raise };
+        let on_error = max_failures.map_or(Ok(OnError::Raise), |most| failure_policy(&most))?;
         let remainder = match remainder {
             "pad" => Remainder::Pad,
             "uneven" => Remainder::Uneven,

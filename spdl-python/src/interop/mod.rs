@@ -6,10 +6,12 @@
 //! | `fork` | detection of forked child processes |
 //! | `error` | errors as Python exceptions, and Python exceptions as causes of errors |
 //! | `array` | arrays that NumPy reads and writes in place |
+//! | `failure_policy` | failure policies from Python; a summary of dropped images |
 //!
 //! The lowest module of this crate. `interop` may import only the other crates of the workspace.
 
 pub(crate) mod array;
 pub(crate) mod error;
+pub(crate) mod failure_policy;
 pub(crate) mod fork;
 pub(crate) mod wait;

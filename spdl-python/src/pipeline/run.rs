@@ -17,9 +17,9 @@ use super::failure::Failure;
 use super::feed::FeedQueue;
 use super::graph::Graph;
 use super::inbox::Inbox;
-use super::stage::on_error;
 use super::workers::{Pool, Workers};
 use crate::interop::error::to_exception;
+use crate::interop::failure_policy::failure_policy;
 use crate::interop::fork::OwnerProcess;
 use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, drop_within, without_python};
 use crate::statistics::{Intervals, Monitor};
@@ -111,7 +111,7 @@ impl PipelineRun {
         intervals: Option<PyRef<'_, Intervals>>,
     ) -> PyResult<Self> {
         let described = graph.take()?;
-        let on_error = on_error(&max_failures)?;
+        let on_error = failure_policy(&max_failures)?;
         let mut all = vec![Arc::clone(&workers.pool)];
         all.extend(pools.iter().map(|workers| Arc::clone(&workers.pool)));
         let inbox = inbox.map(|inbox| inbox.clone());
@@ -122,6 +122,8 @@ impl PipelineRun {
             .prefetch(prefetch)
             .memory(UNLIMITED_MEMORY)
             .on_error(on_error)
+            // As in SPDL; one warning reports the failures.
+            .allow_total_loss()
             .hook(trace::StageHook);
         if let Some((length, listener)) = intervals.and_then(|intervals| intervals.listener()) {
             pipeline = pipeline.every(length, listener);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use spdl_core::pipeline::path;
 use spdl_core::{OnError, Order, PipelineBuilder, StageOptions};
@@ -14,6 +14,7 @@ use super::inbox::Inbox;
 use super::native::{Native, OperatorSettings};
 use super::route::{Router, items_of, list_of};
 use super::workers::{Pool, Workers};
+use crate::interop::failure_policy::failure_policy;
 use crate::operators::{ImageAugmenter, ImageDecoder, Stores};
 
 /// Suffix of the names of auxiliary stages.
@@ -84,7 +85,7 @@ impl Stage {
                 return Err(PyValueError::new_err(message));
             }
         };
-        let on_error = max_failures.map(|budget| on_error(&budget)).transpose()?;
+        let on_error = max_failures.map(|budget| failure_policy(&budget)).transpose()?;
         let pool = workers.map(|workers| Arc::clone(&workers.pool));
         let op = Op { stage: name, function: Arc::new(function), look_at };
         Ok(Stage::of(op, kind, concurrency, ordered, on_error, pool))
@@ -157,7 +158,7 @@ type PyOperatorSettings<'py> = (String, Option<usize>, bool, Option<Bound<'py, P
 fn settings(
     (name, concurrency, ordered, max_failures): PyOperatorSettings<'_>,
 ) -> PyResult<OperatorSettings> {
-    let on_error = max_failures.map(|budget| on_error(&budget)).transpose()?;
+    let on_error = max_failures.map(|budget| failure_policy(&budget)).transpose()?;
     Ok(OperatorSettings { name: name.into(), concurrency, ordered, on_error })
 }
 
@@ -309,15 +310,4 @@ fn add_all(stages: &[Arc<StageSpec>], pipeline: PipelineBuilder<Item>) -> Pipeli
 /// The queue length before a stage: at least 2, but small, because item sizes are unknown.
 pub(super) fn queue_len(concurrency: usize) -> usize {
     concurrency.max(2)
-}
-
-/// Parses a failure budget: an int (negative means unlimited), or a share as a float.
-pub(super) fn on_error(budget: &Bound<'_, PyAny>) -> PyResult<OnError> {
-    if let Ok(most) = budget.extract::<i64>() {
-        return Ok(OnError::Skip { at_most: u64::try_from(most).ok() });
-    }
-    match budget.extract::<f64>() {
-        Ok(at_most) => Ok(OnError::SkipShare { at_most }),
-        Err(_) => Err(PyTypeError::new_err("the failure budget must be an int or a float")),
-    }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use spdl_core::Statistics;
-use spdl_core::observe::{Dropped, Interval, Quantiles, QueueStatistics, StageStatistics};
+use spdl_core::observe::{
+    Dropped, DroppedCount, Interval, Quantiles, QueueStatistics, StageStatistics,
+};
 use spdl_cuda::images::ImageStatistics;
 use spdl_io::layers::CacheStatistics;
 
@@ -49,6 +51,7 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("data_readiness", from.data_readiness())?;
     dict.set_item("dropped", list(py, &from.dropped, |one| dropped(py, one, extra.store))?)?;
     dict.set_item("dropped_total", from.dropped_total)?;
+    dict.set_item("dropped_counts", list(py, &from.dropped_counts, |one| dropped_count(py, one))?)?;
     dict.set_item("left_out", from.left_out)?;
     dict.set_item("partial", extra.partial)?;
     dict.set_item("cache", extra.cache.map(|it| cache(py, &it)).transpose()?)?;
@@ -134,7 +137,7 @@ fn decoded<'py>(py: Python<'py>, images: &ImageStatistics) -> PyResult<Bound<'py
     Ok(dict)
 }
 
-fn dropped<'py>(
+pub(crate) fn dropped<'py>(
     py: Python<'py>,
     dropped: &Dropped,
     store: Option<&str>,
@@ -169,4 +172,12 @@ pub(crate) fn address_in(store: Option<&str>, key: &str) -> String {
         Some(store) if !key.contains("://") => format!("{store}/{key}"),
         _ => key.to_owned(),
     }
+}
+
+fn dropped_count<'py>(py: Python<'py>, count: &DroppedCount) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("stage", &*count.stage)?;
+    dict.set_item("kind", count.kind.as_str())?;
+    dict.set_item("count", count.count)?;
+    Ok(dict)
 }

@@ -14,6 +14,6 @@ mod intervals;
 mod monitor;
 mod pace;
 
-pub(crate) use dict::address_in;
+pub(crate) use dict::{address_in, dropped};
 pub(crate) use intervals::Intervals;
 pub(crate) use monitor::{HasState, Monitor, state_to_json};

@@ -156,6 +156,11 @@ impl Monitor {
         self.store.as_deref()
     }
 
+    /// The statistics so far, without those of stores and devices.
+    pub(crate) fn last_statistics(&self) -> Statistics {
+        self.view().snapshot().statistics
+    }
+
     fn position(&self) -> Option<Result<State>> {
         let work = match &*self.view() {
             View::Running(running) => running.work.as_ref().and_then(Weak::upgrade),

@@ -262,6 +262,8 @@ fn build(
         .deterministic()
         .threads(worker_threads(arguments.threads))
         .shard(arguments.shard()?);
+    // If all images of a run of one epoch fail, the summary lists them before the run fails.
+    let pipeline = if arguments.epochs == 1 { pipeline.allow_total_loss() } else { pipeline };
     match state {
         Some(state) => pipeline.resume(state).build(),
         None => pipeline.build(),

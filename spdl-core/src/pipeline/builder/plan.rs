@@ -172,6 +172,9 @@ impl Plan {
             interval: self.settings.interval,
             record: self.settings.record,
             delivery,
+            // A profile has no outputs.
+            allows_total_loss: self.settings.allows_total_loss
+                || self.settings.profile_items.is_some(),
             min_prefetch: self.min_prefetch,
             definition,
             controls: ConcurrencyControls { pool: self.pool, stages: self.controls },

@@ -40,6 +40,7 @@ pub(super) struct Settings {
     pub(super) epochs: Option<Range<u64>>,
     pub(super) order: Option<Order>,
     pub(super) on_error: Option<OnError>,
+    pub(super) allows_total_loss: bool,
     pub(super) prefetch: Option<usize>,
     pub(super) memory: Option<usize>,
     pub(super) largest_item: Option<usize>,
@@ -68,6 +69,7 @@ impl Settings {
             epochs: None,
             order: None,
             on_error: None,
+            allows_total_loss: false,
             prefetch: None,
             memory: None,
             largest_item: None,
@@ -160,6 +162,24 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// applies to these stages together. Default: the first failure ends the pipeline.
     pub fn on_error(self, on_error: OnError) -> Self {
         self.set(|settings| settings.on_error = Some(on_error))
+    }
+
+    /// Lets an epoch end normally even if samples failed and none was delivered.
+    ///
+    /// Without this setting, the pipeline ends with an error at the end of such an epoch. The error
+    /// has the kind, stage and key of the first failure.
+    ///
+    /// ```
+    /// # use spdl_core::{Error, ErrorKind, OnError, PipelineBuilder, Result};
+    /// let refuse = |_: i32| -> Result<i32> { Err(Error::new(ErrorKind::Corrupt, "no image")) };
+    /// let build = || PipelineBuilder::from_iter(0..3).map("decode", refuse).on_error(OnError::SKIP);
+    /// let error = build().build()?.next().and_then(Result::err);
+    /// assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::Corrupt));
+    /// assert_eq!(build().allow_total_loss().build()?.count(), 0);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn allow_total_loss(self) -> Self {
+        self.set(|settings| settings.allows_total_loss = true)
     }
 
     /// Calls `listener` for each sample that the failure policy drops. An error of `listener` ends

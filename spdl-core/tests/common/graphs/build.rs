@@ -433,6 +433,7 @@ impl Graph {
             .threads(self.threads)
             .prefetch(self.prefetch)
             .on_error(self.on_error)
+            .allow_total_loss()
             .largest_item(item_bytes)
             .memory(item_bytes * items)
             .build()

@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from .._arguments import flag, shown, whole
 from .._arguments import timeout as checked_timeout
+from .._failure_policy import OnError, Skip, max_failures, skip
 from .._locks import ForkSafeLock
 from ..pipeline import Pipeline, PipelineBuilder
 from ..pipeline.defs._checks import threads
@@ -27,8 +28,8 @@ class DataLoader(Generic[U]):
     ```
 
     Each `iter(loader)` is one epoch and runs a separate pipeline. If a function raises an exception, its
-    item is dropped and logged, as in any pipeline. Items for which a function returns `None` are dropped
-    too.
+    item is dropped and logged, up to the limit of `on_error`. Items for which a function returns `None` are
+    dropped too. When an epoch that dropped items ends, one warning with their number is logged.
 
     Args:
         src: The items: an iterable, which a dedicated thread iterates, or an async iterable.
@@ -42,11 +43,16 @@ class DataLoader(Generic[U]):
         timeout: The longest wait for a batch in seconds; `None`: no limit.
         output_order: `"completion"`: items are forwarded as they complete. `"input"`: in the order of the
             source.
+        on_error: What to do if a function raises an exception. `"skip"`: the item is dropped; the epoch fails
+            if more than 1 % of the items of a stage fail, after at least 1,000 items. `spdl_rs.skip(...)` sets
+            another limit; `skip(at_most=None)` is the behaviour of SPDL. `"raise"`: the first failure ends
+            the epoch.
 
     Raises:
         ValueError, TypeError: An argument is out of range or has the wrong type.
 
-    Iteration raises `PipelineFailure` if the source raises. If no batch is ready within `timeout`, iteration
+    Iteration raises `PipelineFailure` if the source raises, if more items fail than `on_error` allows, or if
+    items failed and the epoch delivered no batch. If no batch is ready within `timeout`, iteration
     waits for running functions, and then raises `TimeoutError`.
 
     >>> from spdl_rs.dataloader import DataLoader
@@ -88,6 +94,7 @@ class DataLoader(Generic[U]):
         num_threads: int = 8,
         timeout: float | None = None,
         output_order: Literal["completion", "input"] = "completion",
+        on_error: OnError = "skip",
     ) -> None:
         log_api_usage_once("spdl_rs.dataloader.DataLoader")
         for name, function in (
@@ -107,6 +114,11 @@ class DataLoader(Generic[U]):
             )
         drop_last = flag("drop_last", drop_last, or_number=True)
         timeout = checked_timeout(timeout, least=0)
+        policy = skip() if on_error == "skip" else on_error
+        if max_failures(policy) is None:
+            policy = Skip(0, 0)
+        assert isinstance(policy, Skip)
+        self._policy = policy
         self._src = src
         self._preprocessor = preprocessor
         self._batch_size = batch_size
@@ -238,4 +250,5 @@ class DataLoader(Generic[U]):
                 name=name_of(self._transfer_fn),
                 output_order=self._output_order,
             )
-        return builder.add_sink(self._buffer_size).build(num_threads=self._num_threads)
+        builder.add_sink(self._buffer_size)
+        return builder.build(num_threads=self._num_threads, max_failures=self._policy)

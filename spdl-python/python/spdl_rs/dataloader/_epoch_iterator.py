@@ -32,6 +32,7 @@ class EpochIterator(Generic[U]):
         timeout: float | None,
     ) -> None:
         self._begin = begin
+        self._has_delivered = False
         self._timeout = timeout
         self._pipeline: Pipeline[Any] | None = None
         self._progress: Progress | None = None
@@ -50,7 +51,8 @@ class EpochIterator(Generic[U]):
         Raises:
             TimeoutError: The batch was not ready in time. The iterator is closed, and running functions have
                 returned.
-            PipelineFailure: The source raised an exception.
+            PipelineFailure: The source raised an exception, more items failed than the failure policy allows,
+                or all items failed.
             StoppedError: Ctrl-C has interrupted an earlier call.
         """
         try:
@@ -61,11 +63,14 @@ class EpochIterator(Generic[U]):
         progress = self._progress
         try:
             if progress is None:
-                return next(self._items)
+                value = next(self._items)
+                self._has_delivered = True
+                return value
             progress.count()
             item = merged(next(self._items))
             place = next(progress.places)
             # Python handles signals after calls. There is no call from here until the loop has the batch.
+            self._has_delivered = True
             progress.delivered[place] = item.numbers
             return item.value
         except StopIteration:
@@ -76,6 +81,7 @@ class EpochIterator(Generic[U]):
                 pipeline.stop()
                 if progress is not None:
                     progress.end()
+                self._check_total_loss(pipeline)
             raise
         except KeyboardInterrupt:
             self._interrupt()
@@ -85,6 +91,20 @@ class EpochIterator(Generic[U]):
             if pipeline is not None:
                 pipeline.stop()
             raise
+
+    def _check_total_loss(self, pipeline: Pipeline[Any]) -> None:
+        """Raises `PipelineFailure` if items failed and the epoch delivered no batch."""
+        if self._has_delivered or (self._progress is not None and self._progress.resumes):
+            return
+        statistics = pipeline.stats()
+        if not statistics["dropped_total"]:
+            return
+        first, number = statistics["dropped"][0], statistics["dropped_total"]
+        items = "1 item" if number == 1 else f"{number} items"
+        error = RuntimeError(
+            f"the epoch delivered no batch, and {items} failed; the first failure: {first['reason']}"
+        )
+        raise PipelineFailure([(first["stage"], error)]) from None
 
     def _interrupt(self) -> None:
         self._is_interrupted = not self._has_ended

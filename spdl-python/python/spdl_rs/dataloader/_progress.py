@@ -37,6 +37,8 @@ class Progress:
     """
 
     def __init__(self, source: Any, state: Mapping[str, Any] | None = None) -> None:
+        self.resumes = state is not None
+        """Whether earlier batches of the epoch may have been delivered."""
         state = state or {"source": None, "beyond": [], "ended": False}
         self._source = source
         # Reentrant: a signal handler may request the state while its own thread holds the lock.

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from ..._arguments import shown
+from ..._failure_policy import Skip
 from .._hooks.background import BackgroundTaskFactory
 from .._run.options import defaults
 from .._profile.diagnostic import DiagnosticPipeline, is_diagnostic_mode_enabled
@@ -25,7 +26,7 @@ def build_pipeline(
     /,
     *,
     num_threads: int,
-    max_failures: int | Fraction = -1,
+    max_failures: int | Fraction | Skip = -1,
     report_stats_interval: float = -1,
     queue_class: QueueFactory | None = None,
     task_hook_factory: TaskHookFactory | None = None,
@@ -41,7 +42,7 @@ def build_pipeline(
             these threads, except async functions, which run on an event loop, and native operators.
         max_failures: How many items may fail, in all stages without a separate budget, before the pipeline
             ends with a `PipelineFailure`: a number, or a fraction (`fractions.Fraction`) of the processed
-            items, which applies from the 100th item on. Negative: unlimited, the default, as in SPDL. Each
+            items, which applies from the 100th item on, or a policy made by `spdl_rs.skip`. Negative: unlimited, the default, as in SPDL. Each
             failure is logged. When a pipeline that dropped items ends without a `PipelineFailure`, one
             warning with their number is logged.
         report_stats_interval: The interval in seconds at which statistics of stages and queues are logged, at
@@ -104,6 +105,9 @@ def build_pipeline(
         if not has_regions(pipeline_cfg):
             return Pipeline(pipeline_cfg, options)
         from .._regions.regions import build_with_regions
+
+        if isinstance(max_failures, Skip):
+            raise TypeError("a pipeline with regions requires max_failures as an int or a Fraction")
 
         build_elsewhere = functools.partial(
             build_pipeline,

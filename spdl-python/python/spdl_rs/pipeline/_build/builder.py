@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Generic, Literal, TypeVar
 
+from ..._failure_policy import Skip
 from ...io._operators import BatchImages
 from ...usage import log_api_usage_once
 from ..defs import _native
@@ -263,7 +264,7 @@ class PipelineBuilder(Generic[T, U]):
         self,
         *,
         num_threads: int,
-        max_failures: int | Fraction = -1,
+        max_failures: int | Fraction | Skip = -1,
         report_stats_interval: float = -1,
         queue_class: QueueFactory | None = None,
         task_hook_factory: TaskHookFactory | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..._locks import ForkSafeLock
@@ -41,11 +42,12 @@ def count_as_part_of(part: int, whole: int) -> None:
         _whole_of[str(part)] = str(whole)
 
 
-def warn_of_dropped(number: int, failed: bool) -> None:
+def warn_of_dropped(number: int, has_delivered: Callable[[], bool], failed: bool) -> None:
     """Logs one warning if a pipeline has dropped items and has not failed. Called when the pipeline has ended.
 
     Args:
         number: The number of the pipeline.
+        has_delivered: Returns whether the consumer received any item.
         failed: Whether the pipeline ends with a `PipelineFailure`, which reports the reason itself.
     """
     with _lock.held():
@@ -59,7 +61,8 @@ def warn_of_dropped(number: int, failed: bool) -> None:
     total = sum(dropped.stages.values())
     counts = ", ".join(f"{stage}: {count}" for stage, count in dropped.stages.items())
     items = "1 item was" if total == 1 else f"{total} items were"
+    ended = "ended" if has_delivered() else "ended without any output"
     log_warning(
-        f"pipeline {number} ended, and {items} dropped ({counts}); the first failure: {dropped.first}; "
-        "to end a pipeline after a number of failures, pass max_failures to build()"
+        f"pipeline {number} {ended}, and {items} dropped ({counts}); the first failure: {dropped.first}; "
+        "to end a pipeline after a number of failures, pass max_failures to build(), or on_error to a loader"
     )

@@ -314,7 +314,9 @@ class Pipeline(Generic[T]):
         assembly = self._assemble()
         run = assembly.run
         end_with_process([run, *assembly.inner_runs])
-        run.on_end(functools.partial(warn_of_dropped, self._number))
+        # The monitor does not keep the run alive.
+        has_delivered = functools.partial(_has_delivered, run.monitor)
+        run.on_end(functools.partial(warn_of_dropped, self._number, has_delivered))
         try:
             assembly.begin()
             whole: _spdl_rs.PipelineRun | SupervisedRun = run
@@ -339,6 +341,11 @@ class Pipeline(Generic[T]):
             run.stop(0)
             raise
         return whole
+
+
+def _has_delivered(monitor: _spdl_rs.Monitor) -> bool:
+    _, items = monitor.pace
+    return any(items)
 
 
 def _not_negative(timeout: float | None) -> float | None:

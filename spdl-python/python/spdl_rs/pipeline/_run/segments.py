@@ -246,9 +246,15 @@ class SharedLimits:
         max_failures: The failure budget, in the engine's form.
     """
 
-    def __init__(self, num_threads: int, max_failures: int | float) -> None:
+    def __init__(
+        self, num_threads: int, max_failures: int | float | tuple[float, int]
+    ) -> None:
         self._threads = threading.BoundedSemaphore(num_threads)
-        self._budget = max_failures
+        self._budget, self._after = (
+            max_failures
+            if isinstance(max_failures, tuple)
+            else (max_failures, _PROBATION_CALLS)
+        )
         self._lock = threading.Lock()
         self._calls = 0
         self._failures = 0
@@ -343,9 +349,7 @@ class SharedLimits:
             if isinstance(self._budget, int):
                 is_over = 0 <= self._budget < self._failures
             else:
-                is_over = (
-                    self._calls >= _PROBATION_CALLS and self._failures > self._budget * self._calls
-                )
+                is_over = self._calls >= self._after and self._failures > self._budget * self._calls
         if is_over and not isinstance(error, (FatalStageError, Cancelled)):
             raise FatalStageError(name, error) from error
 

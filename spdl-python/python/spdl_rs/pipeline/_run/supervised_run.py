@@ -129,5 +129,6 @@ class AllMonitors:
         whole["queues"] = [queue for one in every for queue in one["queues"]]
         whole["dropped"] = [dropped for one in every for dropped in one["dropped"]]
         whole["dropped_total"] = sum(one["dropped_total"] for one in every)
+        whole["dropped_counts"] = [count for one in every for count in one["dropped_counts"]]
         whole["left_out"] = sum(one["left_out"] for one in every)
         return whole
