@@ -12,6 +12,14 @@ import time
 import numpy
 
 
+class Odd(Exception):
+    """An exception with state and with a constructor that has a keyword argument."""
+
+    def __init__(self, a, b=0):
+        super().__init__(a)
+        self.b = b
+
+
 class UnpicklableError(Exception):
     def __init__(self, first, second):
         super().__init__(f"{first} and {second}")

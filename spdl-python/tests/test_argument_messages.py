@@ -165,7 +165,7 @@ REFUSED = [
     ),
     (lambda it: Merge(it), [None, 1, object()], TypeError, "pipeline_configs"),
     (lambda it: Merge([], it), NO_FUNCTION, TypeError, "a merge op"),
-    (lambda it: PipelineBuilder().to(it), [None, "spawn", 1], TypeError, "stages run on a"),
+    (lambda it: PipelineBuilder().to(it), [None, "spawn", 1], TypeError, "target must be a"),
     (
         lambda it: PipelineBuilder().to(MAIN_PROCESS, buffer_size=it),
         [*TOO_MANY, *NO_INT],
@@ -276,13 +276,13 @@ REFUSED = [
         lambda it: pytorch_loader(worker_init_concurrency=it),
         ["3", 1.5, True],
         TypeError,
-        "worker_init_concurrency",
+        "`worker_init_concurrency`",
     ),
     (
         lambda it: pytorch_loader(worker_init_concurrency=it),
         TOO_MANY,
         ValueError,
-        "worker_init_concurrency",
+        "`worker_init_concurrency`",
     ),
     *[
         (lambda it, name=name: pytorch_loader(**{name: it}), NO_FLAG, TypeError, name)

@@ -196,6 +196,132 @@ def test_a_program_next_to_spdl_requires_force(program, upstream):
     assert run("--force", "-m", "program", "a", cwd=upstream.parent) == (4, "A\n", "")
 
 
+SPAWNING = """
+import multiprocessing
+import sys
+from spdl.pipeline import PipelineBuilder
+from spdl.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
+
+def double(number): return 2 * number
+
+def run(): print(*PipelineBuilder().add_source("ab").add_sink().build(num_threads=1), flush=True)
+
+if __name__ == "__main__":
+    method = sys.argv[1]
+    child = multiprocessing.get_context(method).Process(target=run)
+    child.start()
+    child.join()
+    region = PipelineBuilder().add_source(range(3)).to(ProcessPoolExecutorConfig(1, mp_context=method))
+    print(*region.pipe(double).to(MAIN_PROCESS).add_sink().build(num_threads=1))
+    sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_processes_that_a_program_starts_import_spdl_too(method, tmp_path):
+    # The children import the main module, whose first lines import SPDL.
+    (tmp_path / "program.py").write_text(SPAWNING)
+    expected = (0, "a b\n0 2 4\n")
+    assert run(str(tmp_path / "program.py"), method)[:2] == expected
+    assert run("-m", "program", method, cwd=tmp_path)[:2] == expected
+    # A program that calls `install` itself, without the command.
+    installing = "import spdl_rs.compat\nspdl_rs.compat.install()\n" + SPAWNING
+    (tmp_path / "installing.py").write_text(installing)
+    command = [sys.executable, "installing.py", method]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == expected, ran.stderr
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Runs Python in a new environment that can import this package. Returns code, output and errors."""
+    import os
+    import venv
+
+    venv.create(tmp_path / "env", symlinks=True)
+    python = str(tmp_path / "env" / "bin" / "python")
+    variables = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(spdl_rs.__file__))}
+    # The packages of the tests, such as NumPy.
+    variables["PYTHONPATH"] = os.pathsep.join([variables["PYTHONPATH"], *sys.path[1:]])
+
+    def run(*arguments):
+        ran = subprocess.run(
+            [python, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            env=variables,
+        )
+        return ran.returncode, ran.stdout, ran.stderr
+
+    run.site = next((tmp_path / "env").glob("lib/python3*/site-packages"))
+    return run
+
+
+CHECK = "import spdl.pipeline.defs, spdl_rs; print(spdl is spdl_rs, spdl.pipeline is spdl_rs.pipeline)"
+
+
+def test_the_site_file_makes_spdl_importable_in_each_process_until_it_is_removed(environment):
+    path = environment.site / "spdl_rs_compat.pth"
+    assert environment("-c", CHECK)[0] == 1
+    code, out, error = environment("-m", "spdl_rs.compat", "--site")
+    assert (code, error) == (0, "") and out.startswith(f"wrote {path}\n") and "--remove" in out
+    assert environment("-c", CHECK) == (0, "True True\n", "")
+    # Twice is allowed, and programs that install by themselves or use the command continue to work.
+    assert environment("-m", "spdl_rs.compat", "--site")[0] == 0
+    assert environment("-c", f"import spdl_rs.compat as c; c.install(); {CHECK}")[:2] == (0, "True True\n")
+    refused = "import spdl, spdl_rs.compat as c; assert c.is_installed(); c.uninstall(); import spdl"
+    assert "No module named 'spdl'" in environment("-c", refused)[2]
+    code, out, error = environment("-m", "spdl_rs.compat", "--remove")
+    assert (code, out, error) == (0, f"removed {path}\n", "") and not path.exists()
+    assert "nothing to remove" in environment("-m", "spdl_rs.compat", "--remove")[1]
+    assert "No module named 'spdl'" in environment("-c", CHECK)[2]
+
+
+def test_the_site_file_does_not_replace_spdl_without_force(environment):
+    package = environment.site / "spdl"
+    package.mkdir()
+    (package / "__init__.py").write_text("who = 'upstream'\n")
+    code, out, error = environment("-m", "spdl_rs.compat", "--site")
+    assert (code, out) == (1, "") and "SPDL is installed" in error and "--force" in error
+    assert not (environment.site / "spdl_rs_compat.pth").exists()
+    assert environment("-m", "spdl_rs.compat", "--force", "--site")[0] == 0
+    assert environment("-c", CHECK) == (0, "True True\n", "")
+    # Without force, an SPDL that is installed later comes first.
+    (package / "__init__.py").rename(package / "later")
+    package.rename(environment.site / "gone")
+    assert environment("-m", "spdl_rs.compat", "--remove")[0] == 0
+    assert environment("-m", "spdl_rs.compat", "--site")[0] == 0
+    (environment.site / "gone").rename(package)
+    (package / "later").rename(package / "__init__.py")
+    assert environment("-c", "import spdl; print(spdl.who)") == (0, "upstream\n", "")
+
+
+FORKING = """
+import warnings
+from spdl.pipeline import iterate_in_subprocess
+
+def main():
+    return list(iterate_in_subprocess(lambda: [1, 2]))
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    print(main(), [str(w.message) for w in caught if "start method fork" in str(w.message)])
+"""
+
+
+def test_programs_for_spdl_may_start_processes_with_local_functions(tmp_path):
+    import multiprocessing
+
+    if multiprocessing.get_all_start_methods()[0] != "fork":
+        pytest.skip("this Python does not fork by default, so neither does SPDL")
+    (tmp_path / "program.py").write_text(FORKING)
+    code, out, error = run(str(tmp_path / "program.py"))
+    assert code == 0 and out.startswith("[1, 2] [") and "may hang" in out, error
+    # Other programs are refused: see `test_x01_unpicklable_arguments_raise_immediately`.
+
+
 def test_the_examples_in_docstrings_run():
     result = doctest.testmod(compat)
     assert result.attempted >= 7 and result.failed == 0

@@ -338,7 +338,7 @@ def test_augment_works_between_python_stages(image):
     builder = source([pixels] * 4).pipe(identity, output_order="input")
     builder = builder.pipe(augment, output_order="input").pipe(identity, output_order="input")
     assert "AugmentImage(op=AugmentImage(augmentations=(RandomAffine" in repr(builder).replace(
-        'output_order="input", ', ""
+        "output_order='input', ", ""
     )
     expected = [augment(pixels, index=at) for at in range(4)]
     assert_same(run(builder), expected)

@@ -91,18 +91,28 @@ def test_s08_a_background_task_may_end_early():
     assert run(source([1, 2]), background_tasks=[Short]) == [1, 2]
 
 
-def test_s08_default_background_tasks_can_be_overridden():
+# feature: S08
+def test_s08_default_background_tasks_run_in_addition_to_those_of_the_pipeline():
     made = []
 
-    def make():
-        made.append(1)
-        return Watch()
+    def factory(name):
+        def make():
+            made.append(name)
+            return Watch()
 
-    config.set_default_background_tasks([make])
-    assert config.get_default_background_tasks() == [make]
-    run(source([1]))
-    run(source([1]), background_tasks=[])
-    assert made == [1]
+        return make
+
+    default, own = factory("default"), factory("own")
+    config.set_default_background_tasks([default])
+    assert config.get_default_background_tasks() == [default]
+    for tasks, expected in [(None, ["default"]), ([], ["default"]), ([own], ["default", "own"])]:
+        made.clear()
+        run(source([1]), background_tasks=tasks)
+        assert made == expected
+    config.set_default_background_tasks(None)
+    made.clear()
+    run(source([1]), background_tasks=[own])
+    assert made == ["own"]
 
 
 def test_s07_the_default_hook_class_is_used_for_each_stage():

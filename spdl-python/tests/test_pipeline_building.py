@@ -65,10 +65,40 @@ def test_b01_repr_of_a_builder_shows_stages_and_definitions():
         "PipelineBuilder",
         " - Source: SourceConfig(source=[1])",
         " - Pipes:",
-        f"   - identity(concurrency=3, op=identity at pipelines.py:{line})",
+        f"   - identity(concurrency=3, op=identity at {identity.__code__.co_filename}:{line})",
         "   - aggregate(Collate(2), drop_last=True)",
         " - Sink: SinkConfig(buffer_size=5)",
     ]
+
+
+def test_b01_repr_of_a_merge_shows_each_pipeline_and_the_function():
+    async def in_turn(info, inputs, output): ...
+
+    part = defs.PipelineConfig(defs.SourceConfig([1]), [defs.Pipe(len)], defs.SinkConfig(1))
+    code = in_turn.__code__
+    assert repr(defs.Merge([part, part], in_turn)).splitlines() == [
+        "MergeConfig(",
+        f"  op=in_turn at {code.co_filename}:{code.co_firstlineno}",
+        "  Pipeline 1:",
+        *[f"    {line}" for line in repr(part).splitlines()],
+        "  Pipeline 2:",
+        *[f"    {line}" for line in repr(part).splitlines()],
+        ")",
+    ]
+
+
+@pytest.mark.parametrize(
+    "items", [range(10**6), list(range(10**6)), "x" * 10**6, {n: n for n in range(10**5)}], ids=type
+)
+def test_b01_repr_of_a_large_source_is_short(items):
+    assert len(repr(defs.SourceConfig(items))) < 300
+    assert len(repr(source(items))) < 400
+    if not isinstance(items, (range, str)):
+        # Lists and mappings are ops too: the function is their `__getitem__`.
+        stage = defs.Pipe(items)
+        assert len(repr(stage)) < 100
+        assert stage._args.op(3) == 3 and stage._args[1:] == (None, 1)
+        assert len(repr(stage._args)) < 300
 
 
 def test_b02_a_second_source_is_an_error():

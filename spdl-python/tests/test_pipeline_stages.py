@@ -337,8 +337,15 @@ def test_m03_a_merge_ends_its_epoch_after_all_branches():
 
 
 def test_m03_mixing_continuous_and_finite_sources_is_an_error():
-    with pytest.raises(ValueError, match="continuous"):
-        Merge([config([1]), config([1], continuous=True)])
+    # A configuration may be created and printed; the pipeline is refused when it is built.
+    parts = [config([1]), config([1], continuous=True)]
+    for source in (Merge(parts), Merge([PipelineConfig(Merge(parts), [], SinkConfig(1))])):
+        mixed = PipelineConfig(source, [], SinkConfig(1))
+        assert "MergeConfig(" in repr(mixed)
+        with pytest.raises(ValueError, match="Mixed continuous mode is not supported: set continuous"):
+            build_pipeline(mixed, num_threads=1)
+    with pytest.raises(ValueError, match="at least one upstream pipeline"):
+        Merge([])
 
 
 def negate(number):

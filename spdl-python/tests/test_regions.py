@@ -52,11 +52,14 @@ def test_b06_all_items_arrive_for_any_buffer_size(workers, buffer_size):
 
 def test_b06_targets_are_checked():
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        for wrong in (pool, "processes", None, ProcessPoolExecutorConfig):
-            with pytest.raises(TypeError, match="not on an Executor object"):
-                source().to(wrong)
+        with pytest.raises(TypeError, match="not a live Executor .ThreadPoolExecutor.*executor=") as why:
+            source().to(pool)
+        assert "MAIN_PROCESS" in str(why.value)
+    for wrong in ("processes", None, ProcessPoolExecutorConfig):
+        with pytest.raises(TypeError, match="target must be a ProcessPoolExecutorConfig.* not "):
+            source().to(wrong)
     for wrong in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="buffer_size"):
+        with pytest.raises(ValueError, match="buffer_size must be a positive integer .*, not"):
             source().to(MAIN_PROCESS, buffer_size=wrong)
     config = source().to(MAIN_PROCESS).add_sink().get_config()
     assert config.pipes == (PlacementConfig(MAIN_PROCESS, 1),)
@@ -64,22 +67,22 @@ def test_b06_targets_are_checked():
 
 def test_b06_configurations_show_where_stages_run():
     text = repr(region(source(), work.double, buffer_size=4).add_sink().get_config())
-    assert "to(ProcessPoolExecutorConfig(max_workers=2), buffer_size=4)" in text
-    assert "to(MAIN_PROCESS)" in text
+    assert "- placement(ProcessPoolExecutorConfig(max_workers=2), buffer_size=4)" in text
+    assert "- placement(MAIN_PROCESS)" in text
 
 
 @pytest.mark.parametrize(
     ("stages", "words"),
     [
-        ([ProcessPoolExecutorConfig(1), Pipe(work.double)], "not closed"),
-        ([ProcessPoolExecutorConfig(1), MAIN_PROCESS], "at least one"),
+        ([ProcessPoolExecutorConfig(1), Pipe(work.double)], "must be closed with to.MAIN_PROCESS"),
+        ([ProcessPoolExecutorConfig(1), MAIN_PROCESS], "has no stages; "),
         (
             [ProcessPoolExecutorConfig(1), ProcessPoolExecutorConfig(1), Pipe(len), MAIN_PROCESS],
-            "at least one",
+            "has no stages; ",
         ),
         (
             [ProcessPoolExecutorConfig(1), Pipe(work.double, output_order="input"), MAIN_PROCESS],
-            'double has output_order="input"',
+            "stage 'double' has output_order='input', which",
         ),
         (
             [
@@ -87,7 +90,7 @@ def test_b06_configurations_show_where_stages_run():
                 PathVariants(work.parity, [[], [Pipe(work.double, output_order="input")]]),
                 MAIN_PROCESS,
             ],
-            'double has output_order="input"',
+            "stage 'double' has output_order='input', which",
         ),
     ],
     ids=["not closed", "empty", "empty first", "ordered", "ordered within a path"],

@@ -6,12 +6,14 @@ import gc
 import inspect
 import os
 import pathlib
+import pickle
 import random
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+import traceback
 
 import in_processes as work
 import numpy
@@ -193,6 +195,23 @@ def test_f13_an_exception_keeps_its_type_and_shows_where_it_was_raised(error):
     with pytest.raises(WorkerError, match="has already failed") as again:
         list(items)
     assert again.value.__cause__ is caught.value
+
+
+@pytest.mark.parametrize("arena", [False, True], ids=["pipe", "arena"])
+def test_f13_a_failure_of_a_worker_is_also_a_runtime_error(arena):
+    # As in upstream, where each failure of a worker process is a RuntimeError.
+    for error in (ValueError("boom"), KeyError("k"), FileNotFoundError(2, "no", "x"), work.Odd(1, b=2)):
+        pool = SharedMemoryRingBuffer(1 << 16) if arena else None
+        with pytest.raises(RuntimeError) as caught:
+            list(of(work.two_then_raise, error, arena=pool))
+        raised = caught.value
+        assert isinstance(raised, type(error)) and str(raised) == str(error)
+        assert vars(raised).get("b") == vars(error).get("b")
+        assert type(raised).__qualname__ == type(error).__qualname__
+        # It is pickled as the original type, which other processes can import.
+        assert type(pickle.loads(pickle.dumps(raised))) is type(error)
+        (line,) = traceback.format_exception_only(raised)
+        assert line == traceback.format_exception_only(error)[0]
 
 
 def test_w14_an_unpicklable_exception_keeps_type_name_and_message():

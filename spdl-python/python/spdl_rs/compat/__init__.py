@@ -23,9 +23,9 @@ Traceback (most recent call last):
 ModuleNotFoundError: No module named 'spdl.pipeline.nothing'
 >>> spdl_rs.compat.uninstall()
 
-`install` affects the calling process and processes that it forks. A spawned process imports the main module
-again: call `install` at the top level of the main module or of a module that it imports, not under
-`if __name__ == "__main__":`.
+`install` affects the calling process and the processes that it starts by `multiprocessing`, with each start
+method. For other processes, such as those of `subprocess` or `torchrun`, run `python -m spdl_rs.compat --site`
+once: `import spdl` then works in each process of the Python environment.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -43,6 +44,9 @@ __all__ = ["install", "is_installed", "uninstall"]
 
 _UPSTREAM = "spdl"
 _OURS = "spdl_rs"
+
+# A folder with a package `spdl` that calls `install`. As an entry of `sys.path`, it reaches spawned processes.
+_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_path")
 
 _lock = threading.Lock()
 # Modules of upstream that `install(force=True)` has removed from `sys.modules`.
@@ -65,12 +69,14 @@ def install(*, force: bool = False) -> None:
         if is_installed():
             return
         theirs = {name: module for name, module in sys.modules.items() if _is_below(name)}
+        _remove_path()
         if not force:
             _refuse(theirs)
         for name in theirs:
             del sys.modules[name]
         _replaced.update(theirs)
         sys.meta_path.insert(0, _FINDER)
+        sys.path.append(_PATH)
 
 
 def uninstall() -> None:
@@ -79,6 +85,7 @@ def uninstall() -> None:
         if not is_installed():
             return
         sys.meta_path.remove(_FINDER)
+        _remove_path()
         for name in [name for name in sys.modules if _is_below(name)]:
             del sys.modules[name]
         sys.modules.update(_replaced)
@@ -93,6 +100,11 @@ def is_installed() -> bool:
     False
     """
     return _FINDER in sys.meta_path
+
+
+def _remove_path() -> None:
+    # In place, because other modules may have a reference to the list.
+    sys.path[:] = [entry for entry in sys.path if entry != _PATH]
 
 
 def _is_below(name: str) -> bool:

@@ -166,8 +166,12 @@ def get_pytorch_dataloader(
     if worker_init_concurrency is not None:
         # The largest value of a semaphore.
         worker_init_concurrency = whole(
-            "worker_init_concurrency", worker_init_concurrency, 1, 2**31 - 1
+            "`worker_init_concurrency`", worker_init_concurrency, -(2**63), 2**31 - 1
         )
+        if worker_init_concurrency < 1:
+            raise ValueError(
+                f"`worker_init_concurrency` must be greater than 0, not {worker_init_concurrency}"
+            )
     if batch_size is not None:
         batch_size = whole("batch_size", batch_size, wrong_type=ValueError)
     if collate_fn is not None:

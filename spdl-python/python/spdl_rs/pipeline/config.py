@@ -79,7 +79,7 @@ def get_default_queue_class() -> type[AsyncQueue]:
 
 
 def set_default_background_tasks(tasks: list[BackgroundTaskFactory] | None) -> None:
-    """Sets the default background tasks, used if `background_tasks` is not given."""
+    """Sets functions that create background tasks for each pipeline, in addition to `background_tasks`."""
     defaults.background_tasks = tasks
 
 

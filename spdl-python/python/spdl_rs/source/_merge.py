@@ -170,12 +170,12 @@ def _floats(weights: Sequence[float], count: int) -> list[float]:
     try:
         floats = [float(weight) for weight in weights]
     except (OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"weights must be finite numbers: {error}") from error
+        raise ValueError(f"weights must be finite and non-negative numbers: {error}") from error
     if len(floats) != count:
         raise ValueError(f"weights must have {count} values, not {len(floats)}")
     for weight in floats:
         if not math.isfinite(weight) or weight < 0:
-            raise ValueError(f"weights must be finite and not negative, not {weight}")
+            raise ValueError(f"weights must be finite and non-negative, not {weight}")
     total = sum(floats)
     if not math.isfinite(total) or total <= 0:
         raise ValueError(f"the sum of weights must be positive and finite, not {total}")

@@ -1,7 +1,6 @@
 """ImageNet (ILSVRC 2012), as paths of images and class indices.
 
-WordNet IDs such as `n01440764` name the classes. The package contains no list of the classes:
-`get_mappings` reads the list from the data set.
+WordNet IDs such as `n01440764` name the classes. `get_mappings` returns their indices.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import CorruptError, DatasetWarning, InvalidArgumentError, NotFoundError
+from ._imagenet_classes import WNIDS
 from .local_directory import _Files
 
 __all__ = ["ImageNet", "get_mappings", "parse_wnid"]
 
 _SPLITS = ("train", "val")
-_CLASSES = 1000
 _CLASS_INDEX = "imagenet_class_index.json"
 _SYNSET_MAPPING = "LOC_synset_mapping.txt"
 _WNID = re.compile("n[0-9]{8}")
@@ -38,15 +37,17 @@ class ImageNet(_Files["tuple[Path, int]"]):
     Args:
         root: The folder that contains `train` and `val`.
         split: `"train"` or `"val"`.
-        mappings: The class index of each WordNet ID. Default: `get_mappings(root)`.
+        mappings: The class index of each WordNet ID. Default: `imagenet_class_index.json` in `root` if it exists,
+            else the 1,000 classes of ILSVRC 2012, also if the folder contains only some of them. For other
+            classes, pass `get_mappings(root)`.
 
     Raises:
-        NotFoundError: `root` is not a folder, or contains no images or no classes.
+        NotFoundError: `root` is not a folder, or contains no images.
         ValueError: `split` has another value, or a folder belongs to no class.
-        CorruptError: The list of classes cannot be parsed.
+        CorruptError: The index file cannot be parsed.
 
     >>> from spdl_rs.source.imagenet import ImageNet
-    >>> images = ImageNet("imagenet", split="val", mappings={"n01440764": 0, "n01443537": 1})
+    >>> images = ImageNet("imagenet", split="val")
     >>> [(path.name, label) for path, label in images]
     [('ILSVRC2012_val_00000293.JPEG', 0), ('ILSVRC2012_val_00000236.JPEG', 1)]
     """
@@ -63,7 +64,9 @@ class ImageNet(_Files["tuple[Path, int]"]):
         super().__init__(root, f"{split}/*/*.JPEG")
         if not self._files:
             raise _no_images(self.root / split)
-        mappings = get_mappings(self.root) if mappings is None else mappings
+        if mappings is None:
+            index = self.root / _CLASS_INDEX
+            mappings = _from_json(index) if index.is_file() else get_mappings()
         self._labels: dict[str, int] = {}
         for folder in {path.parent for path in self._files}:
             self._labels[folder.name] = _label(folder, mappings)
@@ -91,34 +94,31 @@ def parse_wnid(s: str) -> str:
 
 
 def get_mappings(source: str | os.PathLike[str] | None = None) -> dict[str, int]:
-    """Returns the class index of each WordNet ID of a data set.
+    """Returns the class index of each WordNet ID.
 
-    `source` is a folder in which the function looks for, in this order:
+    Without `source`, these are the 1,000 classes of ILSVRC 2012, with the indices that most models expect.
+    Otherwise `source` is a folder in which the function looks for, in this order:
 
     1. `imagenet_class_index.json`, with `{"0": ["n01440764", "tench"], …}`;
     2. `LOC_synset_mapping.txt`, with a WordNet ID at the start of each line;
     3. folders in `train` and `val` whose names contain a WordNet ID.
 
     The JSON file lists the indices. For the text file and for folders, the index of a class is its position in
-    the sorted WordNet IDs, as most models expect. These indices are correct only if all 1,000
-    classes are present. For folders, a `DatasetWarning` reports any other number of classes. `source` may also be
-    the path of one of the two files.
+    the sorted WordNet IDs, so a subset of ImageNet has other indices than ImageNet. For folders, a `DatasetWarning`
+    reports a number of classes other than 1,000. `source` may also be the path of one of the two files.
 
     Raises:
         NotFoundError: `source` does not exist, or contains none of these files and folders.
         CorruptError: A file cannot be parsed.
-        InvalidArgumentError: `source` is `None`: the package contains no list of the classes.
 
     >>> from spdl_rs.source.imagenet import get_mappings
+    >>> get_mappings()["n03709823"]
+    636
     >>> get_mappings("imagenet/LOC_synset_mapping.txt")
     {'n01440764': 0, 'n01443537': 1}
     """
     if source is None:
-        message = (
-            "source is missing: pass the folder of the data set to get_mappings; it contains "
-            f"{_CLASS_INDEX}, {_SYNSET_MAPPING}, or a folder for each class in train"
-        )
-        raise InvalidArgumentError(message, kind="invalid-argument")
+        return {wnid: index for index, wnid in enumerate(WNIDS)}
     path = Path(source)
     if path.is_file():
         return _from_json(path) if path.suffix == ".json" else _from_lines(path)
@@ -174,9 +174,9 @@ def _from_folders(root: Path) -> dict[str, int]:
             "or a folder for each class in train or val"
         )
         raise NotFoundError(message, kind="not-found", key=key)
-    if len(found) != _CLASSES:
+    if len(found) != len(WNIDS):
         warnings.warn(
-            f'"{root}" has {len(found)} class folders, but ImageNet has {_CLASSES} classes: '
+            f'"{root}" has {len(found)} class folders, but ImageNet has {len(WNIDS)} classes: '
             "the labels differ from those of models trained on ImageNet",
             DatasetWarning,
             stacklevel=3,
@@ -191,7 +191,10 @@ def _in_order(wnids: Iterable[str]) -> dict[str, int]:
 def _label(folder: Path, mappings: Mapping[str, int]) -> int:
     found = _WNID.search(folder.name)
     if found is None or found.group() not in mappings:
-        message = f'folder "{folder}" belongs to none of the {len(mappings)} classes'
+        message = (
+            f'folder "{folder}" belongs to none of the {len(mappings)} classes; for other classes, pass '
+            "mappings=get_mappings(root)"
+        )
         raise InvalidArgumentError(message, kind="invalid-argument", key=str(folder))
     return mappings[found.group()]
 

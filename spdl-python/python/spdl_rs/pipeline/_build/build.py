@@ -16,7 +16,7 @@ from .._failures.failure import add_context
 from .._run.options import BuildOptions, QueueFactory, TaskHookFactory, check_options
 from .._run.pipeline import Pipeline
 from ..defs._checks import native_budget
-from ..defs._configs import PipelineConfig, check_regions, has_regions
+from ..defs._configs import PipelineConfig, check_regions, has_regions, is_continuous
 
 U = TypeVar("U")
 
@@ -56,13 +56,13 @@ def build_pipeline(
             operator with hooks is called for each item as a function, with the GIL. To run the operator
             without the GIL, return an empty list.
         stage_id: The number of the source in the names of stages; the stages after it count up.
-        background_tasks: Functions that create `BackgroundTask`s. Default: the functions set by
-            `config.set_default_background_tasks`, if any.
+        background_tasks: Functions that create `BackgroundTask`s, in addition to the functions set by
+            `config.set_default_background_tasks`.
         use_thread_output_queue: Ignored, for compatibility.
 
     Raises:
         TypeError: An argument has the wrong type, for example `max_failures` is a float.
-        ValueError: An argument is out of range.
+        ValueError: An argument is out of range, or only some of the merged pipelines are continuous.
 
     If the environment variable `SPDL_PIPELINE_DIAGNOSTIC_MODE` is 1, the pipeline is profiled instead of run:
     see `config.is_diagnostic_mode_enabled`.
@@ -98,6 +98,7 @@ def build_pipeline(
             background_tasks,
         )
         check_regions(pipeline_cfg)
+        is_continuous(pipeline_cfg)
         if defaults.build_callback is not None:
             defaults.build_callback(pipeline_cfg)
         if is_diagnostic_mode_enabled():

@@ -6,6 +6,7 @@ import functools
 import queue
 import sys
 import threading
+import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from ..._closing import closing
 from .._failures.tracebacks import shorten
 from ..defs import _ops
 from ..defs._executors import needs_interpreters
-from .remote_errors import WorkerError, WorkerTimeoutError
+from .remote_errors import WorkerError, WorkerTimeoutError, as_runtime_error
 
 if TYPE_CHECKING:
     from .arena import Arena
@@ -69,9 +70,10 @@ def iterate_in_subprocess(
     During iteration:
 
     Raises:
-        Exception: What `fn`, an initializer or the iteration raised in the process, with the same type. Its
-            `__cause__` shows the remote traceback. Exceptions that cannot be pickled become a
-            `RuntimeError` with the same message.
+        RuntimeError: What `fn`, an initializer or the iteration raised in the process. The exception also has
+            the type that was raised, so `except ValueError` handles a `ValueError`. Its `__cause__` shows
+            the remote traceback. Exceptions that cannot be pickled become a plain `RuntimeError` with the
+            same message.
         WorkerTimeoutError: No item arrived in time. This exception is a `RuntimeError` and a `TimeoutError`.
         WorkerError: The process ended unexpectedly, which is detected immediately, or it failed before. This
             exception is a `RuntimeError`.
@@ -136,19 +138,30 @@ class SubprocessIterable(Generic[T]):
         from .random_state import RandomState
         from .worker_process import WorkerProcess, start_method
 
+        start = functools.partial(
+            WorkerProcess,
+            _iterate,
+            (fn, initializers, RandomState()),
+            name=f"the process that iterates {_ops.name_of(fn)}",
+            daemon=daemon,
+            shared=None if arena is None else arena.writer(),
+        )
         self._buffer_size = buffer_size
         self._timeout = timeout
         self._lock = threading.Lock()
         self._iteration = 0
         self._failure: BaseException | None = None
-        self._worker = WorkerProcess(
-            _iterate,
-            (fn, initializers, RandomState()),
-            name=f"the process that iterates {_ops.name_of(fn)}",
-            context=start_method(mp_context),
-            daemon=daemon,
-            shared=None if arena is None else arena.writer(),
-        )
+        try:
+            self._worker = start(context=start_method(mp_context))
+        except TypeError as error:
+            if mp_context is not None or not _is_forked_by_spdl():
+                raise
+            message = (
+                f"{error}; using the start method fork, as SPDL does, which may hang in a process with "
+                "threads"
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            self._worker = start(context=start_method("fork"))
         # A weak reference, because items may outlive this object and must not keep the process alive.
         worker = weakref.ref(self._worker)
         self._reader = (
@@ -192,11 +205,11 @@ class SubprocessIterable(Generic[T]):
                     received = [self._read(rest)] if kind == "item" else []
                 except WorkerTimeoutError:
                     raise
-                except Exception as error:
-                    self._failure = error
+                except Exception as raised:
+                    error = self._failure = as_runtime_error(raised)
                     shorten(error)
-                    # Python 3.10 would otherwise restore the original traceback.
-                    raise error  # noqa: TRY201
+                    # Without a context, which would show the same exception again.
+                    raise error from error.__cause__
                 if iteration == mine:
                     return received
 
@@ -231,6 +244,15 @@ def _iterate(
     finally:
         if isinstance(items, Stoppable):
             items.stop()
+
+
+def _is_forked_by_spdl() -> bool:
+    """Whether this is a program for SPDL on a platform on which SPDL forks by default."""
+    import multiprocessing
+
+    compat = sys.modules.get("spdl_rs.compat")
+    is_default = multiprocessing.get_all_start_methods()[0] == "fork"
+    return compat is not None and compat.is_installed() and is_default
 
 
 def _send_if_alive(worker: weakref.ref[WorkerProcess], message: Any) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import pickle
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from .._failures.failure import PipelineFailure, stages_of
@@ -90,6 +93,42 @@ class ExceptionWrapper:
                 error = RuntimeError(self._message)
         error.__cause__ = RemoteTraceback(self._text)
         return error
+
+
+def as_runtime_error(error: Exception) -> Exception:
+    """Returns an exception that is a `RuntimeError` and has also the type of `error`.
+
+    SPDL raises a `RuntimeError` for any failure of a worker process; programs for SPDL catch this type.
+    """
+    if isinstance(error, RuntimeError):
+        return error
+    with contextlib.suppress(Exception):
+        if isinstance(error, PipelineFailure):
+            failures = list(zip(stages_of(error), error.exceptions, strict=True))
+            converted = _also_runtime_error(type(error))(failures)
+        else:
+            # As `pickle` does, which has already copied the exception from the worker process.
+            _, arguments, *_ = error.__reduce__()
+            converted = _also_runtime_error(type(error))(*arguments)
+        converted.__dict__.update(error.__dict__)
+        converted.__cause__ = error.__cause__
+        return converted
+    # The type cannot be derived from, or its constructor has other parameters.
+    return error
+
+
+@functools.cache
+def _also_runtime_error(kind: type[Exception]) -> Callable[..., Exception]:
+    # Tracebacks show the name of the original type, and pickles contain that type.
+    return type(
+        kind.__name__,
+        (kind, RuntimeError),
+        {
+            "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__,
+            "__reduce__": lambda error: (kind, *kind.__reduce__(error)[1:]),
+        },
+    )
 
 
 def _exception(part: ExceptionWrapper) -> Exception:

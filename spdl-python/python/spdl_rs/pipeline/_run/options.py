@@ -99,8 +99,6 @@ class BuildOptions:
         queues = queue_class
         if queues is None and defaults.queue_class is not None:
             queues = _default_queues(defaults.queue_class, interval)
-        if background_tasks is None:
-            background_tasks = defaults.background_tasks or ()
         return BuildOptions(
             threads(num_threads),
             max_failures,
@@ -109,7 +107,7 @@ class BuildOptions:
             hooks,
             logs_stages,
             queues,
-            tuple(background_tasks),
+            (*(defaults.background_tasks or ()), *(background_tasks or ())),
         )
 
 

@@ -19,17 +19,20 @@
 >>> config = PipelineConfig(Merge([numbers(1), numbers(2)]), [Aggregate(2)], SinkConfig(1))
 >>> print(config)
 PipelineConfig
- - Source: Merge
-   - PipelineConfig
-      - Source: SourceConfig(source=(1,))
-      - Pipes:
-        - str(concurrency=1)
-      - Sink: SinkConfig(buffer_size=2)
-   - PipelineConfig
-      - Source: SourceConfig(source=(2,))
-      - Pipes:
-        - str(concurrency=1)
-      - Sink: SinkConfig(buffer_size=2)
+ - Source: MergeConfig(
+     Pipeline 1:
+       PipelineConfig
+        - Source: SourceConfig(source=(1,))
+        - Pipes:
+          - str(concurrency=1)
+        - Sink: SinkConfig(buffer_size=2)
+     Pipeline 2:
+       PipelineConfig
+        - Source: SourceConfig(source=(2,))
+        - Pipes:
+          - str(concurrency=1)
+        - Sink: SinkConfig(buffer_size=2)
+   )
  - Pipes:
    - aggregate(Collate(2))
  - Sink: SinkConfig(buffer_size=1)
@@ -51,6 +54,7 @@ from ._configs import (
 from ._executors import (
     MAIN_PROCESS,
     ExecutorConfig,
+    _MainProcess,  # noqa: F401  (programs for SPDL import the type of MAIN_PROCESS)
     InterpreterPoolExecutorConfig,
     PlacementConfig,
     ProcessPoolExecutorConfig,

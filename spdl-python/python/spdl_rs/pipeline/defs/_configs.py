@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import reprlib
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from ..._arguments import flag, function, shown, text, whole
 from ..._secrets import without_secrets
@@ -56,7 +57,20 @@ class SourceConfig(Generic[T]):
 
     def __repr__(self) -> str:
         continuous = ", continuous=True" if self.continuous else ""
-        return f"SourceConfig(source={without_secrets(repr(self.source))}{continuous})"
+        return f"SourceConfig(source={without_secrets(_SHORT.repr(self.source))}{continuous})"
+
+
+# A source may be a list of millions of paths: its description stays short.
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+
+
+class PipeArgs(NamedTuple):
+    """The function of a stage and how it runs, under the names of SPDL: `PipeConfig._args`."""
+
+    op: Callable[[Any], Any]
+    executor: concurrent.futures.Executor | None
+    concurrency: int | None
 
 
 @dataclass(frozen=True)
@@ -108,15 +122,20 @@ class PipeConfig(Generic[T, U]):
         if self.max_failures is not None:
             budget(self.max_failures, f"max_failures {of}")
 
+    @property
+    def _args(self) -> PipeArgs:
+        # Frameworks around SPDL read this attribute, although its name is private.
+        return PipeArgs(_ops.function_of(self.op), self.executor, self.concurrency)
+
     def __repr__(self) -> str:
         parts = [] if self.concurrency is None else [f"concurrency={self.concurrency}"]
         if self.output_order == "input":
-            parts.append('output_order="input"')
+            parts.append("output_order='input'")
         if self.executor is not None:
             parts.append(f"executor={type(self.executor).__name__}")
         if self.max_failures is not None:
             parts.append(f"max_failures={self.max_failures}")
-        where = _ops.where(self.op)
+        where = _ops.where(self.op, full_path=True)
         if _native.is_native(self):
             parts.append(f"op={self.op!r}")
         elif " at " in where:
@@ -247,7 +266,7 @@ class MergeConfig:
 
     Raises:
         TypeError: `op` is not callable.
-        ValueError: There are no pipelines, or only some of them are continuous.
+        ValueError: There are no pipelines.
     """
 
     pipeline_configs: tuple[PipelineConfig[Any], ...]
@@ -257,15 +276,16 @@ class MergeConfig:
         if self.op is not None and not callable(self.op):
             raise TypeError(f"a merge op must be an async function, not {shown(self.op)}")
         if not self.pipeline_configs:
-            raise ValueError("there must be at least one pipeline to merge")
-        continuous = {is_continuous(config) for config in self.pipeline_configs}
-        if len(continuous) > 1:
-            raise ValueError("merged pipelines must be all continuous or all not continuous")
+            raise ValueError("a merge requires at least one upstream pipeline; the list is empty")
 
     def __repr__(self) -> str:
-        op = "" if self.op is None else f"(op={_ops.where(self.op)})"
-        parts = [_item(repr(config), 0) for config in self.pipeline_configs]
-        return "\n".join([f"Merge{op}", *parts])
+        lines = ["MergeConfig("]
+        if self.op is not None:
+            lines.append(f"  op={_ops.where(self.op, full_path=True)}")
+        for number, config in enumerate(self.pipeline_configs, start=1):
+            lines.append(f"  Pipeline {number}:")
+            lines.extend(f"    {line}" for line in repr(config).split("\n"))
+        return "\n".join([*lines, ")"])
 
 
 @dataclass(frozen=True)
@@ -326,7 +346,9 @@ def check_regions(config: PipelineConfig[Any]) -> None:
     for stage in config.pipes:
         if isinstance(stage, PlacementConfig):
             if empty:
-                raise ValueError(f"no stages follow {placement!r}; a region needs at least one stage")
+                raise ValueError(
+                    f"the region of {placement!r} has no stages; add a stage, or remove the to(...)"
+                )
             if isinstance(stage.target, InterpreterPoolExecutorConfig):
                 needs_interpreters("a region in interpreters", "ProcessPoolExecutorConfig")
             placement, empty = stage, stage.target is not MAIN_PROCESS
@@ -334,13 +356,16 @@ def check_regions(config: PipelineConfig[Any]) -> None:
             empty = False
             _refuse_order(stage)
     if placement.target is not MAIN_PROCESS:
-        raise ValueError(f"the region of {placement!r} is not closed: add to(MAIN_PROCESS)")
+        raise ValueError(
+            f"the region of {placement!r} must be closed with to(MAIN_PROCESS) before add_sink(): the "
+            "sink is in the main process"
+        )
 
 
 def _refuse_order(stage: StageConfig) -> None:
     if isinstance(stage, PipeConfig) and stage.output_order == "input":
         raise ValueError(
-            f'{stage.name} has output_order="input", which is not supported in a region, because '
+            f"stage {stage.name!r} has output_order='input', which is not supported in a region, because "
             "several processes share its items; move the stage out of the region"
         )
     if isinstance(stage, PathVariantsConfig):
@@ -350,11 +375,21 @@ def _refuse_order(stage: StageConfig) -> None:
 
 
 def is_continuous(config: PipelineConfig[Any]) -> bool:
-    """Returns whether the pipeline iterates its source repeatedly."""
+    """Returns whether the pipeline iterates its source repeatedly.
+
+    Raises:
+        ValueError: Only some of the merged pipelines are continuous.
+    """
     src = config.src
-    if isinstance(src, MergeConfig):
-        return is_continuous(src.pipeline_configs[0])
-    return src.continuous
+    if not isinstance(src, MergeConfig):
+        return src.continuous
+    continuous = {is_continuous(part) for part in src.pipeline_configs}
+    if len(continuous) > 1:
+        raise ValueError(
+            "Mixed continuous mode is not supported: set continuous=True for all merged sources, or for "
+            "none"
+        )
+    return continuous.pop()
 
 
 def has_merge_op(config: PipelineConfig[Any]) -> bool:

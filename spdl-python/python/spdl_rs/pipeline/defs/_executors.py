@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -130,11 +131,22 @@ class PlacementConfig:
         if not isinstance(
             self.target, (ProcessPoolExecutorConfig, InterpreterPoolExecutorConfig, _MainProcess)
         ):
+            if isinstance(self.target, Executor):
+                raise TypeError(
+                    "to() requires a ProcessPoolExecutorConfig, an InterpreterPoolExecutorConfig or "
+                    f"MAIN_PROCESS, not a live Executor ({type(self.target).__name__}); pass an executor "
+                    "to pipe(executor=...)"
+                )
             raise TypeError(
-                "stages run on a ProcessPoolExecutorConfig, an InterpreterPoolExecutorConfig or "
-                f"MAIN_PROCESS, not on an Executor object or other value: {shown(self.target)}"
+                "target must be a ProcessPoolExecutorConfig, an InterpreterPoolExecutorConfig or "
+                f"MAIN_PROCESS, not {shown(self.target)}"
             )
-        buffer_size = whole("buffer_size", self.buffer_size, wrong_type=ValueError)
+        try:
+            buffer_size = whole("buffer_size", self.buffer_size, wrong_type=ValueError)
+        except ValueError:
+            raise ValueError(
+                f"buffer_size must be a positive integer below 2**63, not {shown(self.buffer_size)}"
+            ) from None
         object.__setattr__(self, "buffer_size", buffer_size)
 
     def __repr__(self) -> str:
@@ -142,4 +154,4 @@ class PlacementConfig:
         if isinstance(self.target, ExecutorConfig):
             target = f"{type(self.target).__name__}(max_workers={self.target.max_workers})"
         buffer_size = f", buffer_size={self.buffer_size}" if self.buffer_size > 1 else ""
-        return f"to({target}{buffer_size})"
+        return f"placement({target}{buffer_size})"

@@ -95,7 +95,8 @@ def Merge(
 
     Raises:
         TypeError: `op` is not callable.
-        ValueError: There are no pipelines, or only some of them are continuous.
+        ValueError: There are no pipelines. `build_pipeline` raises this exception if only some of the pipelines are
+            continuous.
 
     >>> from spdl_rs.pipeline import build_pipeline, is_eof
     >>> from spdl_rs.pipeline.defs import Merge, PipelineConfig, SinkConfig, SourceConfig

@@ -86,13 +86,14 @@ def code_of(op: Any) -> CodeType | None:
     return _code(function) or _code(type(function).__call__)
 
 
-def where(op: Any) -> str:
+def where(op: Any, *, full_path: bool = False) -> str:
     """Returns the name of an op, with file and line if known: `decode at train.py:12`."""
     code = _code(unwrap(op))
     name = name_of(op)
     if code is None:
         return name
-    return f"{name} at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+    path = code.co_filename if full_path else os.path.basename(code.co_filename)
+    return f"{name} at {path}:{code.co_firstlineno}"
 
 
 def _code(function: Any) -> CodeType | None:
