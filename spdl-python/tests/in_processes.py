@@ -281,3 +281,60 @@ def queue_that_appends(path, info, *, buffer_size=1):
             append(path, f"{os.getpid()} {info.stage_name} {stats.num_items}\n")
 
     return Appending(info, buffer_size=buffer_size)
+
+
+def run_new_pipeline(count=5):
+    """Ends this process with an error if a new pipeline does not deliver its items."""
+    from spdl_rs.pipeline import PipelineBuilder
+
+    pipeline = PipelineBuilder().add_source(range(count)).pipe(double).add_sink().build(num_threads=1)
+    assert sorted(pipeline) == [2 * item for item in range(count)]
+
+
+def doubled_in_processes(method, op):
+    """A pipeline with a region of two processes, without an end."""
+    from spdl_rs.pipeline import PipelineBuilder
+    from spdl_rs.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
+
+    builder = PipelineBuilder().add_source(range(1000), continuous=True)
+    builder = builder.to(ProcessPoolExecutorConfig(2, mp_context=method)).pipe(op)
+    return builder.to(MAIN_PROCESS).add_sink(4)
+
+
+HELD = {}
+
+
+def leave_a_region_running(method, op, folder):
+    """Begins to iterate a pipeline with a region, and neither ends nor drops the pipeline."""
+    HELD["pipeline"] = pipeline = doubled_in_processes(method, op).build(num_threads=2)
+    pipeline.start()
+    if op is double:
+        for _ in range(10):
+            pipeline.get_item(timeout=60)
+    else:
+        wait_for_files(folder, 2)
+
+
+def wait_for_files(folder, count):
+    deadline = time.monotonic() + 60
+    while len(list(pathlib.Path(folder).iterdir())) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Sleep:
+    """A function that creates a file and sleeps for a long time."""
+
+    __name__ = "sleep"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __call__(self, item):
+        mark(self.folder, str(os.getpid()))
+        time.sleep(60)
+        return item
+
+
+def region_of_two(method, op):
+    return doubled_in_processes(method, op).get_config()

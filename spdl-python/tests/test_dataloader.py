@@ -42,6 +42,9 @@ def no_threads_of_earlier_tests():
         gc.collect()
         return not threads()
 
+    # pytest stores the traceback of a failed test here.
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
     wait_until(ended)
 
 

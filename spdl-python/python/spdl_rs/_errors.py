@@ -101,6 +101,13 @@ class StoppedError(SpdlError, RuntimeError):
     """The pipeline was stopped during the operation."""
 
 
+class ForkedProcessError(SpdlError, RuntimeError):
+    """A forked child process used what only its parent can use, such as a running pipeline."""
+
+    def __init__(self, message: str = "", *, kind: str = "stopped", **options: Any) -> None:
+        super().__init__(message, kind=kind, **options)
+
+
 def interrupted() -> StoppedError:
     """Returns the exception for an iterator that lost a batch because of Ctrl-C."""
     return StoppedError(
@@ -152,7 +159,8 @@ _BY_KIND: dict[str, type[SpdlError]] = {
 }
 
 # Tracebacks show the public name, by which users catch the exceptions.
-_OTHERS = [DataError, DatasetWarning, CudaError, CudaUnavailable, CudaFallbackWarning]
+_OTHERS = [DataError, DatasetWarning, ForkedProcessError]
+_OTHERS += [CudaError, CudaUnavailable, CudaFallbackWarning]
 for _error in [*_BY_KIND.values(), *_OTHERS]:
     _error.__module__ = "spdl_rs"
 

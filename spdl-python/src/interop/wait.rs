@@ -10,6 +10,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use spdl_core::{Error, ErrorKind, Result};
 
+use super::fork::end_forked_child;
+
 /// Interval at which a wait checks for signals.
 pub(crate) const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -103,13 +105,13 @@ impl Drop for GilGuard {
 /// Returns whether any of these threads still holds or requests the GIL after the timeout. With
 /// Python up to 3.13, the process crashes if such a thread continues during finalization. The
 /// threads are daemons, so Python does not join them.
-pub(crate) fn end_python(py: Python<'_>) -> bool {
+pub(crate) fn end_python(py: Python<'_>, timeout: Duration) -> bool {
     let forks = FORKS.load(Ordering::Relaxed);
     let has_threads =
         |count: &AlignedCount| threads_after(forks, count.0.load(Ordering::SeqCst)) > 0;
     let any_left = || GIL_THREADS.iter().any(has_threads);
     if FINALIZER.set(thread::current().id()).is_ok() {
-        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
+        let deadline = Instant::now() + timeout;
         py.detach(|| {
             while any_left() && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(1));
@@ -119,13 +121,21 @@ pub(crate) fn end_python(py: Python<'_>) -> bool {
     any_left()
 }
 
-/// Runs `work` with the GIL.
+/// Runs `work` with the GIL. If `work` forks this process and returns in the child, the child ends.
 ///
 /// # Errors
 /// `Stopped` during finalization of Python.
 pub(crate) fn with_python<R>(work: impl FnOnce(Python<'_>) -> R) -> Result<R> {
     let entered = GilGuard::try_new();
-    let done = entered.as_ref().and_then(|_| Python::try_attach(work));
+    let done = entered.as_ref().and_then(|entered| {
+        Python::try_attach(|py| {
+            let done = work(py);
+            if entered.forks != FORKS.load(Ordering::Relaxed) {
+                end_forked_child(py);
+            }
+            done
+        })
+    });
     done.ok_or_else(|| Error::new(ErrorKind::Stopped, "Python is shutting down"))
 }
 

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use spdl_core::{Error, ErrorKind, block_on};
 
 use super::Item;
+use crate::interop::fork::OwnerProcess;
 use crate::interop::wait::with_python;
 
 /// The jobs for an event loop. Submitting needs no GIL: a pipe wakes the loop.
@@ -91,7 +92,14 @@ impl Inbox {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let slot = Arc::<ReplySlot>::default();
         let function = Arc::clone(function);
-        let job = Job { id, function, argument, slot: Arc::clone(&slot), filled: false.into() };
+        let job = Job {
+            id,
+            function,
+            argument,
+            slot: Arc::clone(&slot),
+            filled: false.into(),
+            owner: OwnerProcess::current(),
+        };
         let mut state = self.state();
         if state.closed {
             drop(state);
@@ -128,6 +136,7 @@ pub(crate) struct Job {
     argument: Option<Arc<Item>>,
     slot: Arc<ReplySlot>,
     filled: std::sync::atomic::AtomicBool,
+    owner: OwnerProcess,
 }
 
 #[pymethods]
@@ -142,6 +151,7 @@ impl Job {
 
     /// Stores the result.
     fn done(&self, py: Python<'_>, result: Py<PyAny>) {
+        self.owner.end_forked_child(py);
         let result = (!result.is_none(py)).then_some(result);
         self.fill(Ok(result));
     }
@@ -153,6 +163,7 @@ impl Job {
 
     /// Stores the exception.
     fn fail(&self, exception: Bound<'_, PyAny>) {
+        self.owner.end_forked_child(exception.py());
         self.fill(Err(JobError::Raised(PyErr::from_value(exception))));
     }
 }

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
+use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use spdl_core::Pipeline;
 use spdl_core::pipeline::Event;
@@ -260,9 +260,7 @@ impl PipelineRun {
     /// Waits for the next item. Returns `None` at the end of an epoch and of the data.
     pub(super) fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Item>> {
         if self.owner.is_forked_child() {
-            let message = "cannot use a pipeline in a forked child process: it belongs to the \
-                           process that started it; build a new one in this process";
-            return Err(PyRuntimeError::new_err(message));
+            return Err(OwnerProcess::pipeline_error());
         }
         let _waiting = trace::waiting(py);
         let deadline = deadline(timeout);

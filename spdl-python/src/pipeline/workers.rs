@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use spdl_core::runtime::CpuExecutor;
@@ -38,10 +39,11 @@ impl Workers {
     }
 
     /// Stops all other threads from requesting the GIL. Returns whether any of these threads still
-    /// holds or requests the GIL.
+    /// holds or requests the GIL after `timeout` seconds.
     #[staticmethod]
-    fn forbid_python(py: Python<'_>) -> bool {
-        end_python(py)
+    #[pyo3(signature = (timeout=0.5))]
+    fn forbid_python(py: Python<'_>, timeout: f64) -> bool {
+        end_python(py, Duration::try_from_secs_f64(timeout).unwrap_or_default())
     }
 
     /// Resets thread counts in a forked child process.

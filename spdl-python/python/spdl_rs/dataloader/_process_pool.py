@@ -14,6 +14,7 @@ from typing import Any
 from ..pipeline._failures.child_process import (
     check_can_be_imported,
     exit_code_in_words,
+    exit_code_of,
     with_advice,
 )
 from ..pipeline._processes.remote_errors import ExceptionWrapper
@@ -110,10 +111,8 @@ class _PoolFetch:
     def _what_ended(self) -> str:
         """Describes which processes have ended, and how."""
         processes = dict(self._processes)
-        for process in processes.values():
-            process.join(_TERMINATION_S)
         # The pool terminates the remaining processes with SIGTERM.
-        codes = {pid: process.exitcode for pid, process in processes.items()}
+        codes = {pid: exit_code_of(process, _TERMINATION_S) for pid, process in processes.items()}
         ended = [
             f"process {pid} {exit_code_in_words(code, at_start=not self._has_results)}"
             for pid, code in codes.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import time
 from typing import Any
 
 START_UNDER_GUARD = 'scripts must start processes under `if __name__ == "__main__":`'
@@ -45,6 +46,19 @@ def with_advice(error: AttributeError) -> AttributeError:
             "define functions and classes in a module and import it"
         )
     return AttributeError(f"{words}: {why}")
+
+
+def exit_code_of(process: Any, timeout: float) -> int | None:
+    """Waits for the end of a process. Returns its exit code, or `None` after a timeout.
+
+    Another thread may wait for the same process: `join` then returns before the exit code is known.
+    """
+    deadline = time.monotonic() + timeout
+    process.join(timeout)
+    while process.exitcode is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    code: int | None = process.exitcode
+    return code
 
 
 def exit_code_in_words(code: int, *, at_start: bool = False) -> str:

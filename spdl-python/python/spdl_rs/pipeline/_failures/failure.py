@@ -123,6 +123,10 @@ class Cancelled(StoppedError):
     """Raised in calls and waits that end because the pipeline was stopped."""
 
 
+class ProcessExit(BaseException):
+    """Raised in a function of a pipeline that still runs when the process exits. It is not logged."""
+
+
 class FatalStageError(Exception):
     """Raised in a stage instead of `error`, to end the pipeline regardless of its failure budget.
 
@@ -174,7 +178,7 @@ def item_failed(error: BaseException, stage: str, item: object) -> bool:
     """
     if isinstance(error, FatalStageError):
         return True
-    if isinstance(error, Cancelled):
+    if isinstance(error, (Cancelled, ProcessExit)):
         return False
     shorten(error)
     number, local = of_pipeline(stage)
@@ -202,7 +206,7 @@ def _advice(error: BaseException) -> list[str]:
 
 def stage_failed(error: BaseException, stage: str) -> None:
     """Reports that a source, a router or the end of an epoch failed. The native module calls this."""
-    if isinstance(error, (Cancelled, FatalStageError)):
+    if isinstance(error, (Cancelled, ProcessExit, FatalStageError)):
         return
     if isinstance(error, PipelineFailure) and error._is_reported:
         return

@@ -11,6 +11,7 @@
 | `remote_errors` | exceptions with their types and tracebacks, sent between processes |
 | `random_state` | states of random number generators, sent to child processes |
 | `exit` | the end of this process: stops pipelines before the interpreter finalizes |
+| `suspend` | suspends threads whose functions still run at the end of the process |
 
 Except for `exit`, no file depends on pipelines. May import: `_failures`, `_hooks`, `defs`.
 """

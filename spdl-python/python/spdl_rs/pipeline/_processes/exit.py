@@ -14,25 +14,24 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from ... import _spdl_rs
+from ..._errors import ForkedProcessError
 from ..._locks import ForkSafeLock
+from .._failures.failure import ProcessExit
 from .._failures.log import log_warning
-
-
-class ProcessExit(BaseException):
-    """Raised in a function of a pipeline that still runs at the end of the process."""
+from .suspend import suspend
 
 
 class _Closes(Protocol):
     def close(self) -> None: ...
 
 
-TIMEOUT_S = 10.0
-"""The longest wait for running functions."""
-_WARN_AFTER_S = 1.0
-"""The wait after which a warning names the running functions."""
+TIMEOUT_S = 0.6
+"""The longest wait for running functions. A warning then names those that are still running."""
+_INTERRUPTED_S = 0.2
+"""The longest wait for running functions after they were interrupted."""
 
 _runs: weakref.WeakSet[_spdl_rs.PipelineRun] = weakref.WeakSet()
 _threads: weakref.WeakKeyDictionary[threading.Thread, Mapping[CodeType, Sequence[str]]]
@@ -42,7 +41,12 @@ _owners: weakref.WeakSet[_Closes] = weakref.WeakSet()
 _registry_lock = ForkSafeLock()
 
 _exiting = threading.Event()
+_forked_in = "a function of a pipeline"
+"""The function of a pipeline that has forked this process, if this process is a forked child."""
+_began = 0.0
+"""When the process began to exit."""
 
+_ASYNCIO = os.path.join(os.path.dirname(threading.__file__), "asyncio", "")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -88,9 +92,17 @@ def has_begun() -> bool:
     return _exiting.is_set()
 
 
+def begin() -> float:
+    """Reports that the process is exiting. Returns the time of the first call."""
+    global _began
+    if not _exiting.is_set():
+        _began = time.monotonic()
+        _exiting.set()
+    return _began
+
+
 def _stop_all() -> None:
-    began = time.monotonic()
-    _exiting.set()
+    deadline = begin() + TIMEOUT_S
     with _registry_lock.held():
         runs, threads, owners = list(_runs), dict(_threads), list(_owners)
     # Ctrl-C only ends this wait: the interpreter finalizes in any case.
@@ -100,30 +112,44 @@ def _stop_all() -> None:
     # All runs are stopped before the first wait.
     for run in runs:
         run.stop(0)
+    ended = False
     with contextlib.suppress(KeyboardInterrupt):
-        _wait_for(runs, threads, began)
-    _interrupt(threads)
-    with contextlib.suppress(KeyboardInterrupt):
-        if _spdl_rs.Workers.forbid_python() and sys.version_info < (3, 14):
-            log_warning(
-                "functions of pipelines are still running, and the process exits without waiting any longer; "
-                "Python up to 3.13 may crash if one of them resumes during finalization"
-            )
-
-
-def _wait_for(
-    runs: Sequence[_spdl_rs.PipelineRun],
-    threads: Mapping[threading.Thread, Mapping[CodeType, Sequence[str]]],
-    began: float,
-) -> None:
-    """Waits for at most `TIMEOUT_S`, and logs a warning after `_WARN_AFTER_S`."""
-    if not _wait_until(runs, threads, began + _WARN_AFTER_S):
+        ended = _wait_until(runs, threads, deadline)
+    if not ended:
         functions = "; ".join(_running_functions(threads)) or "work of the native module"
         log_warning(
-            f"the process is exiting and waits at most {TIMEOUT_S:.0f} s for running functions of "
-            f"pipelines: {functions}"
+            f"the process exits while functions of pipelines are still running: {functions}; to wait for them, "
+            "stop the pipeline before the program ends"
         )
-        _wait_until(runs, threads, began + TIMEOUT_S)
+    _interrupt(threads)
+    with contextlib.suppress(KeyboardInterrupt):
+        if _spdl_rs.Workers.forbid_python(_INTERRUPTED_S) and sys.version_info < (3, 14):
+            suspend([thread for thread in threads if thread.is_alive()])
+
+
+def end_forked_child(function: str | None = None) -> NoReturn:
+    """Ends a forked child process in which a function of a pipeline has returned.
+
+    The other threads of the pipeline do not exist in the child, so that it would hang.
+    """
+    error = ForkedProcessError(
+        f"cannot continue {function or _forked_in} in a forked child process: the pipeline runs in the parent process only; "
+        "end the child with os._exit, or start processes with subprocess or multiprocessing"
+    )
+    # There is no caller to raise the exception in.
+    with contextlib.suppress(Exception):
+        sys.excepthook(type(error), error, None)
+        sys.stderr.flush()
+    os._exit(1)
+
+
+def _note_fork() -> None:
+    """Stores which function of a pipeline has forked this process."""
+    global _forked_in
+    thread = threading.current_thread()
+    stages = _threads.get(thread)
+    if stages is not None:
+        _forked_in = next(_running_functions({thread: stages}), _forked_in)
 
 
 def _wait_until(
@@ -142,12 +168,9 @@ def _wait_until(
 
 
 def _interrupt(threads: Iterable[threading.Thread]) -> None:
-    """Raises `ProcessExit` in functions that still run Python code.
+    """Raises `ProcessExit` in functions that still run.
 
-    Up to Python 3.13, the interpreter unwinds threads that run during finalization, which the native module
-    cannot survive. Functions that wait for a lock or in a library receive the exception when they return to
-    Python code. A return to Python code during finalization may crash; only an immediate exit would avoid
-    the crash, but the exit status is unknown here.
+    Functions that wait for a lock or in a library receive the exception when they return to Python code.
     """
     numbers = [thread.ident for thread in threads if thread.is_alive() and thread.ident is not None]
     if not numbers:
@@ -190,9 +213,11 @@ def _outermost_first(frame: FrameType | None) -> list[FrameType]:
 
 
 def _is_of_package(frame: FrameType) -> bool:
-    """Returns whether a frame belongs to this package or to `threading`."""
+    """Returns whether a frame belongs to this package, to `threading` or to `asyncio`."""
     file = frame.f_code.co_filename
-    return file == threading.__file__ or file.startswith(_PACKAGE)
+    return file == threading.__file__ or file.startswith((_PACKAGE, _ASYNCIO))
 
 
 atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ..._arguments import function, whole
 from ..._arguments import timeout as checked_timeout
 from ..._closing import closing
+from ..._errors import ForkedProcessError
 from .._failures.tracebacks import shorten
 from ..defs import _ops
 from ..defs._executors import needs_interpreters
@@ -215,7 +216,10 @@ class SubprocessIterable(Generic[T]):
 
     def _refuse_in_fork(self) -> None:
         if not self._worker.is_owner:
-            raise RuntimeError("a forked child process cannot use the worker process of its parent")
+            raise ForkedProcessError(
+                f"cannot use {self._worker.name} in a forked child process: only the parent can use it; call "
+                "iterate_in_subprocess in this process"
+            )
 
     def _read(self, sent: list[Any]) -> T:
         return sent[0] if self._reader is None else self._reader.read(*sent)

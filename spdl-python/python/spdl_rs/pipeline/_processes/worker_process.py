@@ -14,23 +14,30 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import dataclasses
 import multiprocessing
 import multiprocessing.util  # its exit function must be registered before ours
 import os
 import pickle
 import queue
 import signal
+import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ..._locks import ForkSafeLock
-from .._failures.child_process import check_can_be_imported, exit_code_in_words, with_advice
+from .._failures.child_process import (
+    check_can_be_imported,
+    exit_code_in_words,
+    exit_code_of,
+    with_advice,
+)
 from .._failures.failure import Cancelled
-from . import exit as exit  # its exit function must run after ours
+from . import exit as _exit  # its exit function must run after ours
 from .remote_errors import (
     ExceptionWrapper,
     WorkerError,
@@ -46,8 +53,10 @@ FAILED = "failed"
 # How long a worker may take to end by itself, and then by SIGTERM.
 _GRACE_S = 0.7
 _TERMINATION_S = 1.0
-# How long a worker may take to end by itself after its parent was killed.
-_ORPHAN_GRACE_S = 3.0
+# How long a worker may take to end by itself when this process exits, or after its parent was killed. A worker
+# may have workers, so that these times add up.
+_EXIT_GRACE_S = 0.4
+_ORPHAN_GRACE_S = 0.3
 
 
 def start_method(context: Any = None) -> Any:
@@ -134,8 +143,9 @@ class WorkerProcess:
         """Objects for `multiprocessing.connection.wait`."""
         self._closed = self._has_sent = False
         # At exit, `_end_workers` ends the process, because finalizers do not run at exit.
-        what = (process, self._connection, self._sending, self._owner)
-        weakref.finalize(self, _end, *what).atexit = False
+        self._handles = _Handles(process, self._connection, self._sending, self._owner)
+        weakref.finalize(self, _end, [self._handles]).atexit = False
+        _end_before_multiprocessing_waits()
         with _registry_lock.held():
             _live.add(self)
 
@@ -223,16 +233,14 @@ class WorkerProcess:
         """Requests that the process ends by itself. Does not wait."""
         if self.is_owner:
             self._closed = True
-            _request_end(self._connection, self._sending)
+            _request_end(self._handles)
 
     def close(self) -> None:
         """Ends the process: first by request, then by signals."""
-        self._closed = True
-        _end(self._process, self._connection, self._sending, self._owner)
+        close_all([self])
 
     def _how_it_ended(self) -> str:
-        self._process.join(_TERMINATION_S)
-        code = self._process.exitcode
+        code = exit_code_of(self._process, _TERMINATION_S)
         if code is None:
             return "has closed its pipe"
         return exit_code_in_words(code, at_start=not self._has_sent)
@@ -309,10 +317,21 @@ class Parent:
         self._received.put((_END,))
         if self.at_end is not None:
             self.at_end()
+        self._end_sends()
         if gone:
             # No parent can kill this process if it does not end by itself.
             time.sleep(_ORPHAN_GRACE_S)
             os._exit(1)
+
+    def _end_sends(self) -> None:
+        """Makes sends fail, also a send that waits because the parent no longer reads."""
+        if not hasattr(socket, "AF_UNIX"):
+            return
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(fileno=os.dup(self._connection.fileno())) as pipe,
+        ):
+            pipe.shutdown(socket.SHUT_WR)
 
     def _until_gone(self) -> Iterator[Any]:
         waitables: list[Any] = [self._connection]
@@ -408,44 +427,85 @@ def _pidfds(pid: int | None) -> list[_ProcessHandle]:
         return []
 
 
+@dataclasses.dataclass(frozen=True)
+class _Handles:
+    """What a process needs to end its worker."""
+
+    process: Any
+    connection: Connection
+    sending: threading.Lock
+    owner: int
+
+
 _live: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 # Protects `_live`. Any thread may add to `_live`.
 _registry_lock = ForkSafeLock()
+_registered_in: int | None = None
+"""The process in which `multiprocessing` calls `_end_workers` at exit."""
 
 
-def _request_end(connection: Connection, sending: threading.Lock) -> None:
-    if sending.acquire(timeout=_GRACE_S):
+def close_all(workers: Sequence[WorkerProcess], grace_s: float = _GRACE_S) -> None:
+    """Ends processes concurrently: first by request, then by signals.
+
+    Args:
+        workers: The processes.
+        grace_s: How many seconds the processes may take to end by themselves.
+    """
+    for worker in workers:
+        worker._closed = True
+    _end([worker._handles for worker in workers], grace_s)
+
+
+def _request_end(handles: _Handles) -> None:
+    if handles.sending.acquire(timeout=_GRACE_S):
         try:
-            connection.send_bytes(pickle.dumps((_END,)))
+            handles.connection.send_bytes(pickle.dumps((_END,)))
         except OSError:
             pass
         finally:
-            sending.release()
+            handles.sending.release()
 
 
-def _end(process: Any, connection: Connection, sending: threading.Lock, owner: int) -> None:
-    if os.getpid() != owner:
-        # A forked child must not end the worker processes of its parent.
-        return
-    if process.exitcode is None:
-        _request_end(connection, sending)
-        process.join(_GRACE_S)
-    if process.exitcode is None:
+def _end(several: Sequence[_Handles], grace_s: float = _GRACE_S) -> None:
+    # A forked child must not end the worker processes of its parent.
+    several = [each for each in several if each.owner == os.getpid()]
+    processes = [each.process for each in several]
+    for each in several:
+        if each.process.exitcode is None:
+            _request_end(each)
+    for process in _running_after(processes, grace_s):
         process.terminate()
-        process.join(_TERMINATION_S)
-    if process.exitcode is None:
+    for process in _running_after(processes, _TERMINATION_S):
         process.kill()
-        process.join(_TERMINATION_S)
+    _running_after(processes, _TERMINATION_S)
+
+
+def _running_after(processes: Sequence[Any], seconds: float) -> list[Any]:
+    """Waits for processes. Returns those that still run after a number of seconds."""
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+    return [process for process in processes if process.exitcode is None]
 
 
 def _end_workers() -> None:
     """Ends all workers at exit, before `multiprocessing` waits for them."""
+    _exit.begin()
     with _registry_lock.held():
         workers = list(_live)
-    for worker in workers:
-        worker.request_end()
-    for worker in workers:
-        worker.close()
+    close_all(workers, _EXIT_GRACE_S)
+
+
+def _end_before_multiprocessing_waits() -> None:
+    """Makes `multiprocessing` end the workers of this process before it waits for them.
+
+    Child processes of `multiprocessing` wait for their own children without running `atexit` functions.
+    """
+    global _registered_in
+    if _registered_in != os.getpid():
+        # A fork clears the finalizers.
+        _registered_in = os.getpid()
+        multiprocessing.util.Finalize(None, _end_workers, exitpriority=100)
 
 
 atexit.register(_end_workers)

@@ -344,10 +344,10 @@ class Region(Cancellable):
         upstream, workers = self._upstream, self._workers
         if upstream is not None:
             halt(upstream)
-        for worker in workers:
-            worker.request_end()
-        for worker in workers:
-            worker.close()
+        if workers:
+            from .._processes.worker_process import close_all
+
+            close_all(workers)
         if upstream is not None:
             with contextlib.suppress(PipelineFailure):
                 upstream.stop()

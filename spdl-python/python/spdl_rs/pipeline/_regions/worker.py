@@ -103,12 +103,12 @@ class _Worker:
 
         try:
             kind, *rest = self._parent.receive()
+            if kind == "end-of-items":
+                return None
+            self._parent.send(("taken",))
         except ParentGone:
             self._ended = True
             return None
-        if kind == "end-of-items":
-            return None
-        self._parent.send(("taken",))
         return rest[0]
 
     def _send_all(self, pipeline: Pipeline[Any]) -> None:

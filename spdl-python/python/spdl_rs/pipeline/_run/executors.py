@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +12,8 @@ from typing import Any
 from ..._closing import closing
 from .._failures.child_process import check_can_be_imported
 from .._failures.failure import Cancelled
+from .._processes.exit import end_forked_child
+from ..defs import _ops
 
 _END = object()
 
@@ -48,6 +51,9 @@ class ExecutorCall(Cancellable):
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
+            if not _has_own_objects(self._executor):
+                arguments = (function, *arguments)
+                function = _in_this_process
             future = self._executor.submit(function, *arguments)
         except RuntimeError:
             # At exit, Python shuts executors down before pipelines stop.
@@ -78,6 +84,16 @@ class ExecutorIteration(ExecutorCall):
         with closing(iter(self._call(self._function, item))) as results:
             while (result := self._call(next, results, _END)) is not _END:
                 yield result
+
+
+def _in_this_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function. If it forks this process and returns in the child, the child ends."""
+    process = os.getpid()
+    try:
+        return function(*arguments)
+    finally:
+        if os.getpid() != process:
+            end_forked_child(_ops.name_of(function))
 
 
 def _exhaust(function: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:

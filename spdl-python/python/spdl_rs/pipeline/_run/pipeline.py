@@ -52,8 +52,12 @@ class Pipeline(Generic[T]):
     over it issues a `UserWarning`: build another pipeline, or use `add_source(..., continuous=True)`.
 
     A pipeline ends at the end of its data, by `stop`, by Ctrl-C during a wait, and when the last reference is
-    dropped. At exit, the process waits at most 10 s for running functions. After 1 s the process logs a
-    warning that names these functions. After 10 s an exception interrupts functions that run Python code.
+    dropped. At exit, the process waits at most 0.6 s for running functions. Then it logs a warning that names
+    these functions, raises an exception in those that run Python code, and ends 0.2 s later. To wait longer, stop
+    the pipeline before the program ends.
+
+    A pipeline belongs to the process that started it. A forked child process gets a `ForkedProcessError`. If a
+    function of the pipeline forks the process and returns in the child, the child ends with that error.
 
     If a function raises, its item is dropped and logged. The number of failures is unlimited by default, and
     `max_failures` of `build` limits it. When a pipeline that dropped items ends without a `PipelineFailure`, it

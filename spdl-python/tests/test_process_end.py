@@ -1,0 +1,174 @@
+"""The end of processes that run pipelines: nothing hangs, and no process and no memory is left."""
+
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+from pipelines import wait_until
+from test_subprocess import HERE
+
+METHODS = ["fork", "forkserver", "spawn"]
+
+# The promise is 1 s. Worker processes that wait for the system's default time-outs take longer than this.
+SOON_S = 2.5
+
+PROGRAM = """
+import functools, multiprocessing, os, pathlib, sys, time, warnings
+import in_processes as work
+from spdl_rs.pipeline import PipelineFailure, run_pipeline_in_subprocess
+warnings.simplefilter("ignore")
+method, folder = sys.argv[1:3]
+sleep = work.Sleep(folder)
+if __name__ == "__main__":
+"""
+
+
+class Program:
+    """A running program, and all processes that it has started, directly or not."""
+
+    def __init__(self, folder, text, method):
+        path = folder / "program.py"
+        path.write_text(PROGRAM + "".join(f"    {line}\n" for line in text.splitlines()))
+        self.files = folder / "files"
+        self.files.mkdir()
+        self._mark = f"SPDL_TEST_PROGRAM={uuid.uuid4().hex}"
+        name, value = self._mark.split("=")
+        path_of_modules = os.pathsep.join([str(HERE), *filter(None, sys.path)])
+        self.process = subprocess.Popen(
+            [sys.executable, str(path), method, str(self.files)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path_of_modules, name: value},
+        )
+
+    def processes(self):
+        found = []
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            # Other processes may end now, and zombies have no environment.
+            with contextlib.suppress(OSError):
+                if self._mark.encode() in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate(timeout=60)
+
+
+# promise: R6
+# feature: B06
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("op", ["work.double", "sleep"])
+def test_a_child_process_with_an_unfinished_region_exits(op, method, tmp_path):
+    text = f"""
+context = multiprocessing.get_context(method)
+child = context.Process(target=work.leave_a_region_running, args=(method, {op}, folder))
+child.start()
+child.join()
+print(child.exitcode)
+"""
+    with Program(tmp_path, text, method) as program:
+        assert program.process.communicate(timeout=60) == ("0\n", "")
+        wait_until(lambda: not program.processes(), SOON_S)
+
+
+# promise: R6
+# feature: X03
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("op", ["work.double", "sleep"])
+def test_a_program_exits_while_its_subprocess_runs_a_region(op, method, tmp_path):
+    text = f"""
+config = work.region_of_two(method, {op})
+items = iter(run_pipeline_in_subprocess(config, num_threads=2, mp_context=method))
+if {op} is work.double:
+    next(items)
+else:
+    import threading
+    def take():
+        try:
+            next(items)
+        except Exception:
+            pass
+    threading.Thread(target=take, daemon=True).start()
+    work.wait_for_files(folder, 2)
+print(time.time(), flush=True)
+"""
+    with Program(tmp_path, text, method) as program:
+        output, errors = program.process.communicate(timeout=60)
+        assert (program.process.returncode, errors) == (0, "")
+        wait_until(lambda: not program.processes(), SOON_S)
+    # About 0.8 s, unless the machine is busy.
+    assert time.time() - float(output) < 8
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+KILLED = ["the parent", "a worker", "both"]
+
+
+# promise: R7
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("victim", KILLED)
+@pytest.mark.parametrize("op", ["work.double", "sleep"])
+def test_after_a_kill_no_process_and_no_memory_is_left(op, victim, method, tmp_path):
+    before, draw = shared_memory(), random.Random(f"{op} {victim} {method}")
+    text = f"""
+pipeline = work.doubled_in_processes(method, {op}).build(num_threads=2)
+pipeline.start()
+workers = []
+while len(workers) < 2:
+    workers = [worker.pid for worker in pipeline._assembly.cancellables[0]._workers]
+    time.sleep(0.001)
+print(*workers, flush=True)
+try:
+    while True:
+        for _ in pipeline:
+            pass
+except PipelineFailure as failure:
+    (error,) = failure.exceptions
+    print(type(error).__name__, error)
+"""
+    with Program(tmp_path, text, method) as program:
+        workers = [int(pid) for pid in program.process.stdout.readline().split()]
+        assert len(workers) == 2
+        time.sleep(draw.uniform(0, 0.8))
+        if victim != "the parent":
+            os.kill(workers[draw.randrange(2)], signal.SIGKILL)
+        if victim != "a worker":
+            program.process.kill()
+        output, errors = program.process.communicate(timeout=60)
+        if victim == "a worker":
+            assert output.startswith("WorkerError ") and "was killed by SIGKILL" in output, errors
+            assert program.process.returncode == 0
+        wait_until(lambda: not program.processes(), SOON_S)
+    wait_until(lambda: shared_memory() <= before)
+
+
+# promise: R7
+@pytest.mark.parametrize("method", METHODS)
+def test_processes_of_processes_end_when_the_program_is_killed(method, tmp_path):
+    text = """
+config = work.region_of_two(method, sleep)
+items = iter(run_pipeline_in_subprocess(config, num_threads=2, mp_context=method))
+next(items)
+"""
+    with Program(tmp_path, text, method) as program:
+        wait_until(lambda: len(list(program.files.iterdir())) == 2, 60)
+        assert len(program.processes()) >= 4
+        program.process.kill()
+        wait_until(lambda: not program.processes(), SOON_S)
