@@ -38,6 +38,8 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::interop::array::Array;
     #[pymodule_export]
+    use crate::interop::parent::end_after;
+    #[pymodule_export]
     use crate::interop::wait::uninterrupted;
     #[pymodule_export]
     use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};

@@ -1,6 +1,7 @@
 """Functions that tests run in other processes, in a module that is imported quickly."""
 
 import contextlib
+import ctypes
 import dataclasses
 import os
 import pathlib
@@ -336,5 +337,28 @@ class Sleep:
         return item
 
 
+class HoldGil(Sleep):
+    """A function that holds the GIL for a long time."""
+
+    def __call__(self, item):
+        mark(self.folder, str(os.getpid()))
+        ctypes.PyDLL(None).sleep(30)
+        return item
+
+
 def region_of_two(method, op):
     return doubled_in_processes(method, op).get_config()
+
+
+class LargeItems:
+    """An iterable without an end, whose items do not fit into a pipe."""
+
+    def __init__(self, marks):
+        self.marks = marks
+
+    def __iter__(self):
+        try:
+            while True:
+                yield bytes(1 << 22)
+        finally:
+            mark(self.marks, "closed")

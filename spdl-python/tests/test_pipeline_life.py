@@ -443,17 +443,20 @@ sys.exit(7)
 def test_a_function_that_returns_during_finalization_does_not_abort_the_process(work):
     text = f"""
 class Slow:
-    def __del__(self):
-        # The interpreter finalizes now.
-        time.sleep(1)
-p, kept = build(lambda item: {work}), Slow()
+    def __del__(self, sleep=time.sleep):
+        print("finalizing", flush=True)
+        sleep(1)
+# The running function keeps the variables of the main module alive.
+sys.modules["kept"] = type(sys)("kept")
+sys.modules["kept"].slow = Slow()
+p = build(lambda item: {work})
 p.start()
 time.sleep(0.1)
 sys.exit(7)
 """
     with script(text) as process:
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 7, errors
+        output, errors = process.communicate(timeout=60)
+    assert (output, process.returncode) == ("finalizing\n", 7), errors
     assert len(errors.splitlines()) == 1, errors
 
 

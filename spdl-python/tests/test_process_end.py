@@ -160,10 +160,11 @@ except PipelineFailure as failure:
 
 
 # promise: R7
+@pytest.mark.parametrize("op", ["sleep", "work.HoldGil(folder)"])
 @pytest.mark.parametrize("method", METHODS)
-def test_processes_of_processes_end_when_the_program_is_killed(method, tmp_path):
-    text = """
-config = work.region_of_two(method, sleep)
+def test_processes_of_processes_end_when_the_program_is_killed(method, op, tmp_path):
+    text = f"""
+config = work.region_of_two(method, {op})
 items = iter(run_pipeline_in_subprocess(config, num_threads=2, mp_context=method))
 next(items)
 """

@@ -88,6 +88,17 @@ def test_x01_after_an_abandoned_loop_the_next_one_starts_over(tmp_path):
     assert list(items) == list(range(100))
 
 
+def test_x01_a_process_that_waits_to_send_closes_its_iterator(tmp_path):
+    items = of(work.LargeItems, str(tmp_path), buffer_size=10)
+    iterator = iter(items)
+    assert len(next(iterator)) == 1 << 22
+    # The process fills the pipe.
+    time.sleep(0.3)
+    del iterator, items
+    gc.collect()
+    wait_until((tmp_path / "closed").exists)
+
+
 def test_x01_buffer_size_limits_the_prefetched_items(tmp_path):
     path = tmp_path / "made"
     path.touch()

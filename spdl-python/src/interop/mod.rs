@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `wait` | waits without the GIL that handle Ctrl-C; calls into Python that stop at finalization |
 //! | `fork` | detection of forked child processes |
+//! | `parent` | the end of this process after its parent was killed |
 //! | `error` | errors as Python exceptions, and Python exceptions as causes of errors |
 //! | `array` | arrays that NumPy reads and writes in place |
 //! | `failure_policy` | failure policies from Python; a summary of dropped images |
@@ -14,4 +15,5 @@ pub(crate) mod array;
 pub(crate) mod error;
 pub(crate) mod failure_policy;
 pub(crate) mod fork;
+pub(crate) mod parent;
 pub(crate) mod wait;

@@ -123,7 +123,7 @@ class Cancelled(StoppedError):
     """Raised in calls and waits that end because the pipeline was stopped."""
 
 
-class ProcessExit(BaseException):
+class ProcessExit(SystemExit):
     """Raised in a function of a pipeline that still runs when the process exits. It is not logged."""
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import NoReturn, Protocol
 
@@ -48,6 +48,18 @@ _began = 0.0
 
 _ASYNCIO = os.path.join(os.path.dirname(threading.__file__), "asyncio", "")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class PipelineThread(threading.Thread):
+    """A daemon thread that runs functions of pipelines, and ends silently by `ProcessExit`."""
+
+    def __init__(self, name: str, target: Callable[[], None]) -> None:
+        super().__init__(name=name, target=target, daemon=True)
+
+    def run(self) -> None:
+        # The function may have returned before the exception was raised.
+        with contextlib.suppress(ProcessExit):
+            super().run()
 
 
 def end_with_process(runs: Iterable[_spdl_rs.PipelineRun]) -> None:

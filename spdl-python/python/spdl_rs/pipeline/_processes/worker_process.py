@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from ... import _spdl_rs
 from ..._locks import ForkSafeLock
 from .._failures.child_process import (
     check_can_be_imported,
@@ -258,6 +259,7 @@ class Parent:
         self._received: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self._connection = connection
         self._sending = threading.Lock()
+        _watch_parent()
         threading.Thread(target=self._read, name="spdl_parent_reader", daemon=True).start()
 
     def send(self, message: tuple[Any, ...]) -> None:
@@ -396,9 +398,18 @@ def end_with_parent(
             wait(waitables)
             os._exit(1)
 
+    _watch_parent()
     threading.Thread(target=wait_and_end, name="spdl_parent_watcher", daemon=True).start()
     if initializer is not None:
         initializer(*initargs)
+
+
+def _watch_parent() -> None:
+    """Makes this process end if its parent is killed, even while a function holds the GIL."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        # Later than the Python code that also watches the parent.
+        _spdl_rs.end_after(parent.pid, _ORPHAN_GRACE_S + 0.1)
 
 
 class _ProcessHandle:

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, SupportsIndex, TypeVar, cast
 
 from ... import _notebook_page, _spdl_rs
@@ -20,7 +20,7 @@ from ..._statistics import Statistics
 from .._failures.dropped import warn_of_dropped
 from .._failures.failure import PipelineFailure
 from .._failures.stage_names import in_plain_words
-from .._processes.exit import end_with_process, start_all, wait_at_exit
+from .._processes.exit import PipelineThread, end_with_process, start_all, wait_at_exit
 from .._processes.exit import has_begun as process_ends
 from ..defs._configs import PipelineConfig, has_merge_op, is_continuous
 from .assembly import Assembly
@@ -92,7 +92,7 @@ class Pipeline(Generic[T]):
         self._called = self._assemble().called
         self._starting = ForkSafeLock()
         self._run: _spdl_rs.PipelineRun | SupervisedRun | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads: Sequence[threading.Thread] = ()
         self._assembly: Assembly | None = None
         self._late_failure: Callable[[], BaseException | None] | None = None
 
@@ -329,10 +329,7 @@ class Pipeline(Generic[T]):
                 from .supervised_run import SupervisedRun
 
                 whole = SupervisedRun(run, assembly.inner_runs, supervisor)
-            threads = [
-                threading.Thread(target=target, name=name, daemon=True)
-                for name, target in assembly.threads
-            ]
+            threads = [PipelineThread(name, target) for name, target in assembly.threads]
             wait_at_exit(threads, assembly.stages_of)
             # Signal handlers do not interrupt the start. The threads may inherit a copy of the caller's
             # context.
