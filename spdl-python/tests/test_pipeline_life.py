@@ -720,6 +720,25 @@ except KeyboardInterrupt:
     assert statistics.median(handled) < 0.1, handled
 
 
+def test_l10_a_program_that_ignores_ctrl_c_receives_all_items():
+    text = """
+import signal
+# As in a shell that starts the program with nohup or in the background.
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+builder = PipelineBuilder().add_source(range(20)).pipe(lambda item: time.sleep(0.05) or item)
+p = builder.add_sink().build(num_threads=1)
+print("waiting", flush=True)
+print(list(p) == list(range(20)))
+"""
+    with script(text) as process:
+        assert process.stdout.readline() == "waiting\n"
+        for _ in range(5):
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == ("True\n", "")
+        assert process.returncode == 0
+
+
 def test_l10_ctrl_c_stops_the_pipeline():
     def handler(*_):
         raise KeyboardInterrupt
