@@ -4,8 +4,11 @@ import copy
 import doctest
 import gc
 import pickle
+import random
 import shutil
 import threading
+import time
+import warnings
 
 import numpy
 import pytest
@@ -13,8 +16,19 @@ import spdl_rs
 import spdl_rs.io._operators
 from native import SIZE, assert_same, files, loaded, native
 from pipelines import build, identity, run, source
-from spdl_rs.io import Array, AugmentImage, BatchImages, DecodeImage, Fetch
-from spdl_rs.pipeline.defs import Pipe
+from spdl_rs.dataloader import DataLoader
+from spdl_rs.io import (
+    Array,
+    AugmentImage,
+    BatchImages,
+    ColorJitter,
+    DecodeImage,
+    Fetch,
+    Stretch,
+)
+from spdl_rs.pipeline._build.subprocess import PipelinePerIteration
+from spdl_rs.pipeline.defs import MAIN_PROCESS, Pipe, ProcessPoolExecutorConfig
+from spdl_rs.source import DistributedRandomSampler
 
 # Results.
 
@@ -266,3 +280,199 @@ def test_the_examples_in_docstrings_run(photos, tmp_path, monkeypatch):
 def test_an_operator_class_as_stage_is_an_error(operator, example):
     with pytest.raises(TypeError, match=f"is a class; pass an instance, for example {example}$"):
         Pipe(operator)
+
+# Random numbers of calls.
+
+DECODE = DecodeImage(SIZE, train=True, seed=7)
+AUGMENT = AugmentImage(ColorJitter(0.4), seed=7)
+# Small images may have equal crops by chance.
+JITTER = DecodeImage(SIZE, train=True, seed=7, augment=ColorJitter(0.5, 0.5, 0.5))
+
+
+def decoded(path):
+    return DECODE(Fetch()(path))
+
+
+def decoded_in_parts(path):
+    yield DECODE(Fetch()(path))
+    yield DECODE(Fetch()(path))
+
+
+# promise: R13
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_function_draws_the_random_numbers_of_its_item(many, threads):
+    paths = files(many)
+    expected = run(native(paths, DECODE))
+    for _ in range(2):
+        builder = source(paths).pipe(decoded, concurrency=threads, output_order="input")
+        assert_same(run(builder, num_threads=threads, epoch=0), expected)
+    # Crops of equal images differ.
+    builder = source([paths[0]] * 8).pipe(decoded, output_order="input")
+    found = run(builder, epoch=0)
+    assert len({image.tobytes() for image in found}) == 8
+
+
+# promise: R13
+def test_each_call_for_an_item_draws_other_random_numbers(many):
+    paths = files(many)[:4]
+    expected = run(native(paths, DECODE))
+    twice = run(source(paths).pipe(decoded_in_parts, output_order="input"), epoch=0)
+    assert_same(twice[::2], expected)
+    assert all((first != second).any() for first, second in zip(twice[::2], twice[1::2]))
+    views = run(source(paths).pipe(lambda path: [decoded(path), decoded(path)]), epoch=0)
+    views.sort(key=lambda pair: [image.tobytes() for image in expected].index(pair[0].tobytes()))
+    assert_same([view for pair in views for view in pair], twice)
+    # Operators with different names do not disturb each other.
+    both = run(source(paths).pipe(lambda path: AUGMENT(decoded(path)), output_order="input"), epoch=0)
+    builder = native(paths, DECODE).pipe(AUGMENT)
+    assert_same(both, run(builder, epoch=0))
+
+
+def test_a_call_outside_of_a_pipeline_requires_index_or_rng(photos):
+    data = (photos / "cat" / "1.png").read_bytes()
+    pixels = DecodeImage(SIZE)(data)
+    for call in (lambda **how: DECODE(data, **how), lambda **how: AUGMENT(pixels, **how)):
+        with pytest.raises(ValueError, match=r"pass index= \(and epoch=\), or a generator as rng="):
+            call()
+        with pytest.raises(ValueError, match="epoch requires index"):
+            call(epoch=1)
+        with pytest.raises(ValueError, match="pass either rng, or index and epoch"):
+            call(index=1, rng=random.Random(1))
+        with pytest.raises(TypeError, match="rng must be a numpy.random.Generator or"):
+            call(rng=5)
+        assert (call(index=1) == call(index=1, epoch=0)).all()
+        assert (call(index=1) != call(index=2)).any() and (call(index=1) != call(index=1, epoch=1)).any()
+        for make in (numpy.random.default_rng, random.Random):
+            rng, same = make(3), make(3)
+            first, second = call(rng=rng), call(rng=rng)
+            assert (first != second).any()
+            assert_same([call(rng=same), call(rng=same)], [first, second])
+    # Without random steps, no position is required.
+    for fixed in (DecodeImage(SIZE, train=True, crop=Stretch(), horizontal_flip=1), DecodeImage(SIZE)):
+        assert (fixed(data) == fixed(data, index=5)).all()
+
+
+def test_a_call_on_another_thread_requires_index(many):
+    failures = []
+
+    def elsewhere(path):
+        def call():
+            try:
+                decoded(path)
+            except ValueError as error:
+                failures.append(str(error))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        return DECODE(Fetch()(path), index=3)
+
+    assert len(run(source(files(many)[:2]).pipe(elsewhere))) == 2
+    assert len(failures) == 2 and "pass index=" in failures[0]
+    # After the pipeline, its threads and this thread have no item.
+    with pytest.raises(ValueError, match="pass index="):
+        decoded(files(many)[0])
+
+
+# promise: R13
+def test_a_rebuilt_pipeline_repeats_crops_only_with_a_warning(many, caplog):
+    paths = files(many)
+    decode = DecodeImage(SIZE, train=True, seed=190_001)
+
+    def repeated():
+        return [r.getMessage() for r in caplog.records if "same random numbers" in r.getMessage()]
+
+    builders = {
+        "native": lambda decode: native(paths, decode),
+        "function": lambda decode: source(paths).pipe(
+            lambda path: decode(Fetch()(path)), output_order="input"
+        ),
+    }
+    for at, make in enumerate(builders.values()):
+        decode = DecodeImage(SIZE, train=True, seed=190_001 + at)
+        first = run(make(decode))
+        assert repeated() == []
+        assert_same(run(make(decode)), first)
+        (message,) = repeated()
+        assert "both run epoch 0" in message and "pass epoch= to build()" in message
+        assert repr(decode) in message
+        run(make(decode))
+        assert len(repeated()) == 1, "one warning per operator"
+        caplog.clear()
+        decode = DecodeImage(SIZE, train=True, seed=190_101 + at)
+        epochs = [run(make(decode), epoch=epoch) for epoch in (0, 1, 0)]
+        assert_same(epochs[2], epochs[0])
+        assert all((one != other).any() for one, other in zip(epochs[0], epochs[1]))
+        assert repeated() == []
+    # Epochs have the numbers of a continuous pipeline.
+    pipeline = build(native(paths, decode, continuous=True), epoch=1)
+    with pipeline.auto_stop():
+        assert_same(list(pipeline), epochs[1])
+        assert (list(pipeline)[0] != epochs[1][0]).any()
+
+
+@pytest.mark.parametrize("wrong", [-1, 0.5, "1"])
+def test_an_epoch_is_a_whole_number(wrong):
+    with pytest.raises((TypeError, ValueError), match="epoch"):
+        build(source(), epoch=wrong)
+
+
+# promise: R13
+def test_each_epoch_of_a_loader_and_of_a_subprocess_has_other_crops(many):
+    paths = files(many)
+    loader = DataLoader(paths, preprocessor=decoded, output_order="input")
+    config = native(paths, DECODE).add_sink(2).get_config()
+    epochs = PipelinePerIteration(config, {"num_threads": 1})
+    first, second = list(loader), list(loader)
+    for again, index in ((first, 0), (second, 1)):
+        assert_same(list(epochs), again)
+        assert_same(again[:2], [DECODE(Fetch()(path), epoch=index, index=at) for at, path in enumerate(paths[:2])])
+    assert all((one != other).any() for one, other in zip(first, second))
+
+
+# promise: R13
+def test_a_resumed_loader_keeps_its_epoch(many):
+    names = dict(enumerate(files(many)))
+
+    def make():
+        sampler = DistributedRandomSampler(len(names), rank=0, world_size=1)
+        return DataLoader(sampler, preprocessor=lambda n: (n, decoded(names[n])), output_order="input")
+
+    loader = make()
+    list(loader)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    assert state["epoch"] == 1
+    again = make()
+    again.load_state_dict(state)
+    ((number, image), *_) = again
+    assert (image == DECODE(Fetch()(names[number]), epoch=1, index=0)).all()
+    list(batches)
+    last = make()
+    last.load_state_dict(loader.state_dict())
+    number, image = next(iter(last))
+    assert (image == DECODE(Fetch()(names[number]), epoch=2, index=0)).all()
+
+
+def jittered(path):
+    return JITTER(Fetch()(path))
+
+
+def slowly(item):
+    time.sleep(0.02)
+    return item
+
+
+# promise: R13
+@pytest.mark.parametrize("as_function", [False, True])
+def test_processes_of_a_region_draw_different_random_numbers(many, as_function):
+    builder = source([files(many)[0]] * 12, continuous=True)
+    builder = builder.to(ProcessPoolExecutorConfig(3, mp_context="fork")).pipe(slowly)
+    builder = builder.pipe(jittered) if as_function else builder.pipe(Fetch()).pipe(JITTER)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        pipeline = build(builder.to(MAIN_PROCESS))
+    with pipeline.auto_stop():
+        crops = [image.tobytes() for _ in range(2) for image in pipeline]
+    assert len(crops) == len(set(crops)) == 24

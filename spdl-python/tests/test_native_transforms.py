@@ -101,7 +101,7 @@ def image(tmp_path_factory):
 
 
 def pixels_of(data, *arguments, **options):
-    return DecodeImage(*arguments, **options)(data)
+    return DecodeImage(*arguments, **options)(data, index=0)
 
 
 # Crops.
@@ -148,7 +148,7 @@ def test_random_resized_crop_of_the_full_area_is_the_image(image):
     data, pixels = image
     crop = RandomResizedCrop((1, 1), (WIDTH / HEIGHT, WIDTH / HEIGHT))
     numpy.testing.assert_array_equal(pixels_of(data, (HEIGHT, WIDTH), crop=crop), pixels)
-    assert (DecodeImage(SIZE, crop=RandomResizedCrop())(data) != pixels_of(data, SIZE)).any()
+    assert (DecodeImage(SIZE, crop=RandomResizedCrop())(data, index=0) != pixels_of(data, SIZE)).any()
 
 
 def test_train_equals_explicit_arguments(image):
@@ -241,7 +241,7 @@ def test_augmentations_are_equal_in_calls_and_pipelines(image, augmentation):
     assert (changed != pixels).any() and (pixels == original()).all()
     numpy.testing.assert_array_equal(augment(pixels, epoch=2, index=4), changed)
     decode = {"size": (HEIGHT, WIDTH), "crop": Stretch()}
-    fused = DecodeImage(augment=augmentation, **decode)(data)
+    fused = DecodeImage(augment=augmentation, **decode)(data, index=0)
     assert (fused != pixels).any()
     # Without other random stages, the pipeline and a call draw the same numbers.
     items = [data] * 3
@@ -254,7 +254,7 @@ def test_augmentations_differ_by_item_and_epoch(image):
     _, pixels = image
     augment = AugmentImage(ColorJitter(0.9), seed=3)
     seen = [augment(pixels, epoch=epoch, index=index) for epoch in (0, 1) for index in (0, 1)]
-    seen.append(AugmentImage(ColorJitter(0.9), seed=4)(pixels))
+    seen.append(AugmentImage(ColorJitter(0.9), seed=4)(pixels, index=0))
     assert len({image.tobytes() for image in seen}) == 5
 
 
@@ -262,7 +262,7 @@ def test_augmentations_have_the_documented_effect(image):
     _, pixels = image
 
     def done(*augmentations):
-        return AugmentImage(augmentations)(pixels)
+        return AugmentImage(augmentations)(pixels, index=0)
 
     numpy.testing.assert_array_equal(done(RandomInvert(1)), 255 - pixels)
     numpy.testing.assert_array_equal(done(RandomPosterize(3, 1)), pixels & 0xE0)
@@ -363,7 +363,7 @@ def test_augmenting_unsupported_pixels_is_an_error(image):
         (numpy.zeros((2, 2, 4), "u1"), ValueError, r"not \[2, 2, 4\]"),
     ]:
         with pytest.raises(kind, match=error_text):
-            augment(wrong)
+            augment(wrong, index=0)
         error = failure_of(source([wrong]).pipe(augment), max_failures=0)
         assert type(error) is kind
     # Images need not be contiguous.
@@ -381,8 +381,34 @@ def test_crops_and_augmentations_compare_hash_and_pickle_by_value(value):
         assert same == value and hash(same) == hash(value) and repr(same) == repr(value)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mean": (123.7, 116.3, 103.5)}, r"mean must be in \[0, 1\], not \(123.7, 116.3, 103.5\): as a fraction"),
+        ({"mean": (-0.1, 0, 0)}, "mean must be in"),
+        ({"std": (58.4, 57.1, 57.4)}, r"std must be in \(0, 10\], not .*: as a fraction of 255; divide values"),
+        ({"std": (0, 1, 1)}, "std must be in"),
+        ({"mean": (float("nan"), 0, 0)}, "mean must be in"),
+    ],
+)
+def test_mean_and_std_in_another_unit_are_refused(options, message):
+    for layout in ("nchw-f32", "nhwc-f16"):
+        with pytest.raises(ValueError, match=message):
+            DecodeImage(layout=layout, **options)
+
+
+@pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-u8"])
+def test_mean_and_std_are_refused_if_the_layout_has_whole_numbers(layout):
+    for options in ({"mean": (0.5, 0.5, 0.5)}, {"std": (0.5, 0.5, 0.5)}):
+        with pytest.raises(ValueError, match="mean and std have no effect on layout=.*normalised"):
+            DecodeImage(layout=layout, **options)
+    same = DecodeImage(layout=layout, mean=DecodeImage.mean, std=DecodeImage.std)
+    assert same == DecodeImage(layout=layout)
+
+
 def test_the_repr_of_a_decoder_omits_defaults():
-    decode = DecodeImage((2, 3), crop=Letterbox(5), augment=RandAugment(), std=(1, 1, 1))
+    options = {"layout": "nchw-f32", "augment": RandAugment(), "std": (1, 1, 1)}
+    decode = DecodeImage((2, 3), crop=Letterbox(5), **options)
     assert eval(repr(decode)) == decode and pickle.loads(pickle.dumps(decode)) == decode
     assert "mean" not in repr(decode) and "crop=Letterbox(fill=(5, 5, 5))" in repr(decode)
     assert ColorJitter([0.5, 1]) == ColorJitter((0.5, 1))

@@ -8,7 +8,7 @@
 //! | `shard` | [`Shard`]: the part of the data that one rank reads |
 //! | `ranges`, `layers` | sets of positions; remaining positions after several divisions |
 //! | `shuffle` | [`Permutation`]: a shuffled order computed position by position |
-//! | `random` | [`SampleRng`]: random numbers of a sample in a stage |
+//! | `random` | [`SampleRng`], [`ItemRng`]: random numbers of a sample in a stage |
 //! | `sampler/` | orders of an epoch: weighted, mixed, windowed, NumPy's |
 //!
 //! Imports: `error`, `sync`, `memory`.
@@ -26,7 +26,7 @@ pub(crate) mod shuffle;
 pub use futures_core::Stream;
 
 pub use dataset::{Dataset, DatasetSource};
-pub use random::SampleRng;
+pub use random::{ItemRng, SampleRng};
 pub use range_run::RangeRun;
 pub use sample::{Labeled, SampleId};
 pub use shard::{Position, Positions, Remainder, Shard};

@@ -24,6 +24,29 @@ use crate::source::sample::SampleId;
 /// ```
 pub struct SampleRng(ChaCha8Rng);
 
+/// The identity of an item, from which generators for the item are created.
+///
+/// An `ItemRng` outlives the call of the stage that received it. See
+/// [`StageContext::item_rng`](crate::StageContext::item_rng).
+#[derive(Clone, Copy, Debug)]
+pub struct ItemRng {
+    pub(crate) id: SampleId,
+    pub(crate) lineage: u64,
+}
+
+impl ItemRng {
+    /// Epoch and position of the item.
+    pub fn id(&self) -> SampleId {
+        self.id
+    }
+
+    /// The generator of the item in the stage `stage` of a pipeline with seed `seed`, as
+    /// [`StageContext::rng_of`](crate::StageContext::rng_of) returns it.
+    pub fn rng_of(&self, seed: u64, stage: &str) -> SampleRng {
+        SampleRng::for_stage(seed, self.id, self.lineage, stage_number(stage))
+    }
+}
+
 impl SampleRng {
     /// The generator of sample `id` in stage `stage` of a run with `seed`.
     pub fn new(seed: u64, id: SampleId, stage: &str) -> Self {

@@ -40,7 +40,7 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::item::ItemHeader;
 use crate::runtime::Runtime;
-use crate::source::random::{SampleRng, purpose_number};
+use crate::source::random::{ItemRng, SampleRng, purpose_number};
 use crate::source::sample::SampleId;
 
 /// A step that computes. Only one worker at a time uses an instance, so `&mut self` needs no lock.
@@ -299,9 +299,25 @@ impl<Out> StageContext<'_, Out> {
     /// pipeline with seed `seed`.
     ///
     /// A stage can use `rng_of` to draw the same random numbers as a stage of another pipeline.
+    ///
+    /// ```
+    /// use spdl_core::{Error, PipelineBuilder, stage::stage_fn};
+    /// let numbers = PipelineBuilder::from_iter(0..2).stage("draw", || {
+    ///     Ok(stage_fn(|_, cx: &mut spdl_core::StageContext<'_, bool>| {
+    ///         let same = cx.item_rng().rng_of(7, "decode").next_u64();
+    ///         cx.emit(cx.rng_of(7, "decode").next_u64() == same)
+    ///     }))
+    /// });
+    /// assert_eq!(numbers.build()?.collect::<Result<Vec<_>, Error>>()?, [true, true]);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn rng_of(&self, seed: u64, stage: &str) -> SampleRng {
-        let stage = crate::source::random::stage_number(stage);
-        SampleRng::for_stage(seed, self.header.id, self.header.lineage, stage)
+        self.item_rng().rng_of(seed, stage)
+    }
+
+    /// The identity of the item, for generators that are created after the call of the stage.
+    pub fn item_rng(&self) -> ItemRng {
+        ItemRng { id: self.header.id, lineage: self.header.lineage }
     }
 }
 

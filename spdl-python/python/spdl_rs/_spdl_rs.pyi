@@ -169,6 +169,8 @@ class Draws:
     """The random numbers of one item in one stage. Can be used once."""
 
     def __new__(cls, seed: int, epoch: int, index: int, stage: str) -> Draws: ...
+    @staticmethod
+    def of_item(seed: int, stage: str) -> tuple[Draws, str, int, int] | None: ...
 
 @final
 class ImageDecoder:
@@ -489,6 +491,7 @@ class PipelineRun:
         prefetch: int,
         max_failures: int | float | tuple[float, int],
         intervals: Intervals | None = None,
+        epoch: int = 0,
     ) -> PipelineRun: ...
     def on_end(self, call: Callable[[bool], object]) -> None: ...
     def start(self) -> None: ...

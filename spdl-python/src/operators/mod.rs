@@ -19,7 +19,7 @@ use spdl_core::{DType, Result};
 
 pub(crate) use augmenter::{AUGMENT, ImageAugmenter, augment_pixels, size_of};
 pub(crate) use decoder::{BYTES, DECODE, ImageDecoder};
-pub(crate) use draws::Draws;
+pub(crate) use draws::{Draws, ItemDraws};
 pub(crate) use reader::{Location, Reader, Stores, location_of};
 
 use crate::interop::array::Array;

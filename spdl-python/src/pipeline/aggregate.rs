@@ -51,7 +51,7 @@ impl Aggregator<Item> for ListAggregator {
 
 /// A Python aggregator with `accumulate` and `flush`, used for one epoch.
 pub(super) struct CustomAggregator {
-    stage: String,
+    stage: Arc<str>,
     aggregator: Item,
     drop_last: bool,
     /// Items accumulated since the last aggregate.

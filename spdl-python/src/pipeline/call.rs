@@ -12,11 +12,11 @@ use super::Item;
 use super::inbox::{AsyncIteration, Inbox};
 use super::raised::item_failure;
 use crate::interop::wait::{try_python, with_python};
-use crate::operators::Draws;
+use crate::operators::{Draws, ItemDraws};
 
 /// The function that a stage calls for each item.
 pub(super) struct Op {
-    pub(super) stage: String,
+    pub(super) stage: Arc<str>,
     pub(super) function: Arc<Py<PyAny>>,
     /// Called for a coroutine or generator that `function` returns. Raises an exception with advice,
     /// or logs a warning for a generator.
@@ -59,11 +59,13 @@ impl spdl_core::Stage<Item> for Call {
     type Out = Item;
 
     fn process(&mut self, item: Item, cx: &mut StageContext<'_, Item>) -> Result<()> {
-        let result = try_python(|py| {
-            let result = self.0.call(py, &item)?;
-            self.0.check_result(&result, &item)?;
-            drop(item);
-            Ok((!result.is_none()).then(|| result.unbind()))
+        let result = ItemDraws::new(cx.item_rng(), &self.0.stage).during(|| {
+            try_python(|py| {
+                let result = self.0.call(py, &item)?;
+                self.0.check_result(&result, &item)?;
+                drop(item);
+                Ok((!result.is_none()).then(|| result.unbind()))
+            })
         })?;
         emit_or_drop(result, cx)
     }
@@ -112,14 +114,17 @@ impl spdl_core::Stage<Item> for Iterate {
 
     fn process(&mut self, item: Item, cx: &mut StageContext<'_, Item>) -> Result<()> {
         let op = &*self.0;
-        let results = try_python(|py| {
-            let results = op.call(py, &item)?.try_iter();
-            let results =
-                results.map_err(|error| item_failure(py, error, &op.stage, Some(&item)))?;
-            Ok(results.unbind())
+        let mut draws = ItemDraws::new(cx.item_rng(), &op.stage);
+        let results = draws.during(|| {
+            try_python(|py| {
+                let results = op.call(py, &item)?.try_iter();
+                let results =
+                    results.map_err(|error| item_failure(py, error, &op.stage, Some(&item)))?;
+                Ok(results.unbind())
+            })
         })?;
         let mut any = false;
-        while let Some(result) = try_python(|py| next(py, &results, op, &item))? {
+        while let Some(result) = draws.during(|| try_python(|py| next(py, &results, op, &item)))? {
             any = true;
             if let Err(stopped) = cx.emit(result).and_then(|()| cx.flush()) {
                 // Fails only during finalization, when generators cannot be closed.

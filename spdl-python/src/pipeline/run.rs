@@ -96,9 +96,12 @@ impl PipelineRun {
     /// Builds the pipeline that `graph` describes.
     ///
     /// `workers` runs the stages that have no dedicated pool; `pools` are the dedicated pools.
-    /// `intervals`, if given, receives statistics.
+    /// `intervals`, if given, receives statistics. `epoch` is the number of the first epoch, which random
+    /// numbers depend on.
     #[new]
-    #[pyo3(signature = (graph, workers, pools, inbox, prefetch, max_failures, intervals=None))]
+    #[pyo3(signature = (
+        graph, workers, pools, inbox, prefetch, max_failures, intervals=None, epoch=0
+    ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
@@ -109,6 +112,7 @@ impl PipelineRun {
         prefetch: usize,
         max_failures: Bound<'_, PyAny>,
         intervals: Option<PyRef<'_, Intervals>>,
+        epoch: u64,
     ) -> PyResult<Self> {
         let described = graph.take()?;
         let on_error = failure_policy(&max_failures)?;
@@ -132,9 +136,10 @@ impl PipelineRun {
             let runtime = stores.runtime().map_err(|error| to_exception(py, &error))?;
             pipeline = pipeline.runtime(runtime);
         }
-        if described.continuous {
-            pipeline = pipeline.epochs(0..);
-        }
+        pipeline = match described.continuous {
+            true => pipeline.epochs(epoch..),
+            false => pipeline.epochs(epoch..epoch.saturating_add(1)),
+        };
         let built = py.detach(|| pipeline.build());
         let mut engine = built.map_err(|error| to_exception(py, &error))?;
         engine.set_end_timeout(END_TIMEOUT);

@@ -87,7 +87,7 @@ impl Stage {
         };
         let on_error = max_failures.map(|budget| failure_policy(&budget)).transpose()?;
         let pool = workers.map(|workers| Arc::clone(&workers.pool));
-        let op = Op { stage: name, function: Arc::new(function), look_at };
+        let op = Op { stage: name.into(), function: Arc::new(function), look_at };
         Ok(Stage::of(op, kind, concurrency, ordered, on_error, pool))
     }
 
@@ -165,7 +165,7 @@ fn settings(
 impl Stage {
     /// A stage with concurrency 1, in completion order, on the shared workers.
     fn new(name: String, function: Py<PyAny>, kind: Kind) -> Self {
-        let op = Op { stage: name, function: Arc::new(function), look_at: None };
+        let op = Op { stage: name.into(), function: Arc::new(function), look_at: None };
         Stage::of(op, kind, 1, false, None, None)
     }
 

@@ -29,7 +29,8 @@ class DataLoader(Generic[U]):
 
     Each `iter(loader)` is one epoch and runs a separate pipeline. If a function raises an exception, its
     item is dropped and logged, up to the limit of `on_error`. Items for which a function returns `None` are
-    dropped too. When an epoch that dropped items ends, one warning with their number is logged.
+    dropped too. When an epoch that dropped items ends, one warning with their number is logged. The random
+    numbers of `spdl_rs.io.DecodeImage` and `AugmentImage` differ in each epoch.
 
     Args:
         src: The items: an iterable, which a dedicated thread iterates, or an async iterable.
@@ -131,6 +132,8 @@ class DataLoader(Generic[U]):
         self._output_order: Literal["completion", "input"] = output_order
         self._progress: Progress | None = None
         self._loaded: dict[str, Any] | None = None
+        # The number of the epoch that the next iteration starts.
+        self._epoch = 0
         # Protects `_progress` and `_loaded`: threads may share the loader.
         self._lock = ForkSafeLock()
         # Builds a pipeline only to report invalid arguments here.
@@ -160,13 +163,16 @@ class DataLoader(Generic[U]):
         return EpochIterator(self._begin, self._timeout)
 
     def _begin(self) -> tuple[Pipeline[Any], Progress | None]:
-        if not hasattr(self._src, "state_dict") or self._why_no_state() is not None:
-            return self._build(None), None
         with self._lock.held():
-            progress = Progress(self._src, self._loaded)
-            pipeline = self._build(progress)
+            epoch = self._epoch
+            if not hasattr(self._src, "state_dict") or self._why_no_state() is not None:
+                pipeline = self._build(None, epoch)
+                self._epoch = epoch + 1
+                return pipeline, None
+            progress = Progress(self._src, self._loaded, epoch)
+            pipeline = self._build(progress, epoch)
             # Assigned in one statement, so that Ctrl-C leaves either the old state or the state of this epoch.
-            self._progress, self._loaded = progress, None
+            self._progress, self._loaded, self._epoch = progress, None, epoch + 1
         return pipeline, progress
 
     def state_dict(self) -> dict[str, Any]:
@@ -185,7 +191,7 @@ class DataLoader(Generic[U]):
             loaded, progress = self._loaded, self._progress
         if loaded is not None:
             return dict(loaded)
-        return (progress or Progress(self._src)).state_dict()
+        return (progress or Progress(self._src, None, self._epoch)).state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resumes from a state: the next iteration delivers the remaining batches of the saved epoch.
@@ -203,6 +209,7 @@ class DataLoader(Generic[U]):
             self._src.load_state_dict(state_dict["source"])  # pyright: ignore
         with self._lock.held():
             self._loaded = dict(state_dict)
+            self._epoch = int(state_dict.get("epoch", 0)) + bool(state_dict["ended"])
 
     def _functions(self) -> list[Any]:
         functions = (self._preprocessor, self._aggregator, self._transfer_fn)
@@ -221,7 +228,7 @@ class DataLoader(Generic[U]):
         if why is not None:
             raise TypeError(why)
 
-    def _build(self, progress: Progress | None) -> Pipeline[Any]:
+    def _build(self, progress: Progress | None, epoch: int = 0) -> Pipeline[Any]:
         def tracked(function: Any) -> Any:
             return function if progress is None else Tracked(function, progress)
 
@@ -251,4 +258,6 @@ class DataLoader(Generic[U]):
                 output_order=self._output_order,
             )
         builder.add_sink(self._buffer_size)
-        return builder.build(num_threads=self._num_threads, max_failures=self._policy)
+        return builder.build(
+            num_threads=self._num_threads, max_failures=self._policy, epoch=epoch
+        )

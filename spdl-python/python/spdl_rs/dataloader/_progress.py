@@ -33,10 +33,14 @@ class Progress:
 
     Args:
         source: The source, with `state_dict` and `load_state_dict`.
+        epoch: The number of the epoch.
         state: The state from which the epoch resumes. The source has already loaded this state.
     """
 
-    def __init__(self, source: Any, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, source: Any, state: Mapping[str, Any] | None = None, epoch: int = 0
+    ) -> None:
+        self._epoch = epoch
         self.resumes = state is not None
         """Whether earlier batches of the epoch may have been delivered."""
         state = state or {"source": None, "beyond": [], "ended": False}
@@ -104,6 +108,7 @@ class Progress:
                 "source": self._state,
                 "beyond": [n - self._given for n in sorted(self._beyond) if n >= self._given],
                 "ended": self._ended or self._after_end,
+                "epoch": self._epoch,
             }
 
 

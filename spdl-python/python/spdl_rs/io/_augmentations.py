@@ -44,6 +44,15 @@ class Augmentation(NativeSettings):
                 set_frozen(self, **{name: tuple(value)})
         _spdl_rs.ImageAugmenter([self._native()], 0)
 
+    @property
+    def _is_random(self) -> bool:
+        """Whether the result may depend on random numbers."""
+        return True
+
+
+# For augmentations that are applied with probability `p`, and always have the same effect.
+_IS_RANDOM = property(lambda self: 0 < self.p < 1)
+
 
 @dataclass(frozen=True)
 class ColorJitter(Augmentation):
@@ -102,6 +111,7 @@ class _Chance(Augmentation):
     """An augmentation that is applied with probability `p`."""
 
     p: float = 0.5
+    _is_random = _IS_RANDOM
 
     def __post_init__(self) -> None:
         set_frozen(self, p=check.real("p", self.p))
@@ -136,6 +146,7 @@ class RandomPosterize(Augmentation):
 
     bits: int
     p: float = 0.5
+    _is_random = _IS_RANDOM
 
     def __post_init__(self) -> None:
         set_frozen(self, bits=check.whole("bits", self.bits, 0, 8), p=check.real("p", self.p))
@@ -148,6 +159,7 @@ class RandomSolarize(Augmentation):
 
     threshold: float
     p: float = 0.5
+    _is_random = _IS_RANDOM
 
     def __post_init__(self) -> None:
         set_frozen(
@@ -162,6 +174,7 @@ class RandomAdjustSharpness(Augmentation):
 
     sharpness_factor: float
     p: float = 0.5
+    _is_random = _IS_RANDOM
 
     def __post_init__(self) -> None:
         factor = check.real("sharpness_factor", self.sharpness_factor)
@@ -436,6 +449,11 @@ class RandomApply(Augmentation):
         all_of = several("augmentations", self.augmentations)
         set_frozen(self, augmentations=all_of, p=check.real("p", self.p))
         self._check()
+
+    @property
+    def _is_random(self) -> bool:
+        steps = several("augmentations", self.augmentations)
+        return 0 < self.p < 1 or any(step._is_random for step in steps)
 
     def _native(self) -> tuple[str, dict[str, Any]]:
         steps = several("augmentations", self.augmentations)

@@ -147,3 +147,6 @@ class RandomCrop(Crop):
             padding=check.whole("padding", self.padding, 0, 2**32 - 1),
             fill=color("fill", self.fill),
         )
+
+
+RANDOM_CROPS = (RandomResizedCrop, RandomCrop)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import operator
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, SupportsIndex, TypeAlias, overload
@@ -14,13 +15,14 @@ import numpy
 import numpy.typing
 
 from .. import _spdl_rs
-from .._arguments import MAX_SIDE, choice, flag, layout, real, reals, whole
+from .._arguments import MAX_SIDE, choice, flag, layout, real, reals, shown, whole
 from .._secrets import without_secrets
 from .._spdl_rs import Array
+from . import _repeated_draws as repeated_draws
 from ._augmentations import Augmentation, several
 from ._batch_check import mismatch_message, mismatched
 from ._buffer import Buffer
-from ._crops import Crop
+from ._crops import RANDOM_CROPS, Crop
 from ._native_settings import set_frozen, size, width_and_height
 
 Path: TypeAlias = "str | bytes | os.PathLike[str]"
@@ -28,6 +30,9 @@ Encoded: TypeAlias = "Buffer | Array"
 Pixels: TypeAlias = "numpy.typing.NDArray[Any]"
 Bytes: TypeAlias = "numpy.typing.NDArray[numpy.uint8]"
 Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"
+# Larger standard deviations are for pixels from 0 to 255.
+_MAX_STD = 10
+Generator: TypeAlias = "numpy.random.Generator | random.Random"
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,11 @@ class DecodeImage:
     `aggregate(BatchImages(...))` follows, images are written directly into their slots of the batch. A pair
     of bytes and a label becomes a pair of pixels and label.
 
-    Random numbers depend on `seed`, the epoch and the position of the item in the source. Random
-    numbers are the same as in `ImageLoader(..., shuffle=False, seed=seed)`.
+    Random numbers depend on `seed`, the epoch and the position of the item in the source, if `DecodeImage` is a
+    stage, or is called by a function or generator that is a stage and runs on the pipeline's threads. Random
+    numbers of the stage are the same as in `ImageLoader(..., shuffle=False, seed=seed)`. Further calls for the
+    same item draw other numbers. `build(epoch=...)` sets the epoch if each epoch has a separate pipeline. All
+    other calls require `index` or `rng`, if the result depends on random numbers.
 
     Args:
         size: Width and height of the result in pixels, 1 to 16,384; or (height, width).
@@ -111,8 +119,8 @@ class DecodeImage:
         vertical_flip: The probability of a vertical flip, 0 to 1.
         filter: The interpolation: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or `"lanczos3"`.
         color: `"rgb"`, `"bgr"`, or `"grey"` with one channel.
-        mean, std: Mean and standard deviation of red, green and blue, as fractions of 255, for normalised
-            layouts; for grey, the first value is used. Default: the values of ImageNet.
+        mean, std: Mean and standard deviation of red, green and blue, as fractions of 255 (a mean is at most 1),
+            for normalised layouts; for grey, the first value is used. Default: the values of ImageNet.
         exact: Whether to decode at full size and convert to RGB before resizing. Exact decoding is slower;
             pixel values differ from those of Pillow by at most one level (of 255).
         on_truncated: What to do if a file is truncated. `"error"`: raise `TruncatedError`. `"partial"`:
@@ -133,7 +141,7 @@ class DecodeImage:
     >>> pixels.shape, pixels.dtype
     ((32, 32, 3), dtype('uint8'))
     >>> decode = DecodeImage((24, 32), crop=Letterbox(), color="grey", augment=ColorJitter(0.4))
-    >>> decode(Fetch()("photos/cat/1.png")).shape
+    >>> decode(Fetch()("photos/cat/1.png"), index=0).shape
     (24, 32, 1)
     >>> DecodeImage(32)(b"no image")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -180,23 +188,82 @@ class DecodeImage:
             exact=flag("exact", self.exact),
             augment=several("augment", self.augment),
         )
+        self._check_normalization()
         # The native module checks the remaining conditions.
         self._native()
 
-    @overload
-    def __call__(self, item: Encoded, /, *, epoch: int = 0, index: int = 0) -> Pixels: ...
+    def _check_normalization(self) -> None:
+        unit = "as a fraction of 255; divide values for pixels from 0 to 255 by 255"
+        if not all(0 <= mean <= 1 for mean in self.mean):
+            raise ValueError(f"mean must be in [0, 1], not {self.mean}: {unit}")
+        if not all(0 < std <= _MAX_STD for std in self.std):
+            raise ValueError(f"std must be in (0, {_MAX_STD}], not {self.std}: {unit}")
+        defaults = type(self).mean, type(self).std
+        if self.layout.endswith("u8") and (self.mean, self.std) != defaults:
+            raise ValueError(
+                f'mean and std have no effect on layout={self.layout!r}, whose pixels are from 0 to 255: choose '
+                'a normalised layout, such as "nchw-f32", or omit mean and std'
+            )
+
     @overload
     def __call__(
-        self, item: tuple[Encoded, SupportsIndex], /, *, epoch: int = 0, index: int = 0
+        self,
+        item: Encoded,
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
+    ) -> Pixels: ...
+    @overload
+    def __call__(
+        self,
+        item: tuple[Encoded, SupportsIndex],
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
     ) -> tuple[Pixels, int]: ...
-    def __call__(self, item: Any, /, *, epoch: int = 0, index: int = 0) -> Any:
+    def __call__(
+        self,
+        item: Any,
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
+    ) -> Any:
         """Decodes one image.
 
         Args:
             item: The bytes, or a pair of bytes and a label.
-            epoch, index: The epoch and the position in it, which determine the random numbers.
+            epoch, index: The epoch (default: 0) and the position in it, which determine the random numbers
+                together with `seed`. `None`: those of the item of the pipeline that makes the call.
+            rng: Instead of `index`: a generator of NumPy or of `random`, which determines the random numbers.
+
+        Raises:
+            ValueError: The result depends on random numbers, the call is not made by a function of a pipeline,
+                and neither `index` nor `rng` is given.
+
+        >>> from spdl_rs.io import DecodeImage, Fetch
+        >>> data, decode = Fetch()("photos/cat/1.png"), DecodeImage(32, train=True, seed=7)
+        >>> bool((decode(data, index=3) == decode(data, index=3)).all())
+        True
+        >>> rng = numpy.random.default_rng(0)
+        >>> bool((decode(data, rng=rng) == decode(data, rng=rng)).all())
+        False
         """
-        return self._apply(item, _draws(self._draws, epoch, index))
+        return self._apply(item, _draws_of_call(self, epoch, index, rng))
+
+    @property
+    def _is_random(self) -> bool:
+        """Whether the result may depend on random numbers."""
+        default = 0.5 if self.train else 0.0
+        flips = default if self.horizontal_flip is None else self.horizontal_flip, self.vertical_flip
+        crops = self.train if self.crop is None else isinstance(self.crop, RANDOM_CROPS)
+        steps = several("augment", self.augment)
+        return crops or any(0 < flip < 1 for flip in flips) or any(step._is_random for step in steps)
 
     @property
     def _draws(self) -> tuple[int, str]:
@@ -226,7 +293,8 @@ class AugmentImage:
     pass through Python, and a following `aggregate(BatchImages(...))` runs in Rust as well. A pair of pixels
     and a label becomes a pair of pixels and label.
 
-    Random numbers depend on `seed`, the epoch and the position of the item in the source.
+    Random numbers depend on `seed`, the epoch and the position of the item in the source, as in `DecodeImage`.
+    Calls outside of a pipeline require `index` or `rng`.
 
     Args:
         augmentations: One augmentation, for example `ColorJitter(...)`, or a list.
@@ -253,19 +321,46 @@ class AugmentImage:
         self._native()
 
     @overload
-    def __call__(self, item: Pixels, /, *, epoch: int = 0, index: int = 0) -> Pixels: ...
+    def __call__(
+        self,
+        item: Pixels,
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
+    ) -> Pixels: ...
     @overload
     def __call__(
-        self, item: tuple[Pixels, SupportsIndex], /, *, epoch: int = 0, index: int = 0
+        self,
+        item: tuple[Pixels, SupportsIndex],
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
     ) -> tuple[Pixels, int]: ...
-    def __call__(self, item: Any, /, *, epoch: int = 0, index: int = 0) -> Any:
+    def __call__(
+        self,
+        item: Any,
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
+    ) -> Any:
         """Returns an augmented copy of one image.
 
         Args:
             item: The pixels, or a pair of pixels and a label.
-            epoch, index: The epoch and the position in it, which determine the random numbers.
+            epoch, index, rng: See `DecodeImage.__call__`.
         """
-        return self._apply(item, _draws(self._draws, epoch, index))
+        return self._apply(item, _draws_of_call(self, epoch, index, rng))
+
+    @property
+    def _is_random(self) -> bool:
+        """Whether the result may depend on random numbers."""
+        return any(step._is_random for step in several("augmentations", self.augmentations))
 
     @property
     def _draws(self) -> tuple[int, str]:
@@ -314,7 +409,7 @@ class BatchImages:
      - Source: SourceConfig(source=[('photos/cat/1.png', 0), ('photos/cat/2.png', 0), \
 ('photos/dog/1.png', 1)])
      - Pipes:
-       - Fetch(output_order="input", op=Fetch(max_bytes=1073741824)) [native]
+       - Fetch(output_order='input', op=Fetch(max_bytes=1073741824)) [native]
        - DecodeImage(op=DecodeImage(size=32, train=False, layout='nhwc-u8', seed=0)) [native]
        - aggregate(BatchImages(batch_size=2, drop_last=False)) [native]
      - Sink: SinkConfig(buffer_size=3)
@@ -412,10 +507,44 @@ def _augmenter(of: AugmentImage) -> _spdl_rs.ImageAugmenter:
     return _spdl_rs.ImageAugmenter([step._native() for step in steps], of.seed)
 
 
-def _draws(stream: tuple[int, str], epoch: int, index: int) -> _spdl_rs.Draws:
-    seed, stage = stream
-    epoch, index = whole("epoch", epoch, 0, 2**63), whole("index", index, 0, 2**63)
-    return _spdl_rs.Draws(seed, epoch, index, stage)
+def _draws_of_call(
+    operator: DecodeImage | AugmentImage,
+    epoch: int | None,
+    index: int | None,
+    rng: Generator | None,
+) -> _spdl_rs.Draws:
+    """Returns the random numbers of a direct call of an operator."""
+    seed, stage = operator._draws
+    if rng is not None:
+        if epoch is not None or index is not None:
+            raise ValueError("pass either rng, or index and epoch, not both")
+        return _spdl_rs.Draws(_bits(rng), 0, 0, stage)
+    if index is not None:
+        epoch = 0 if epoch is None else whole("epoch", epoch, 0, 2**63)
+        return _spdl_rs.Draws(seed, epoch, whole("index", index, 0, 2**63), stage)
+    if not operator._is_random:
+        return _spdl_rs.Draws(seed, 0, 0, stage)
+    if epoch is not None:
+        raise ValueError("epoch requires index: the position of the item in the epoch")
+    of_item = _spdl_rs.Draws.of_item(seed, stage)
+    if of_item is None:
+        raise ValueError(
+            f"{operator!r} needs the position of the item for its random numbers: pass index= (and epoch=), or "
+            "a generator as rng=. Only functions that a pipeline calls on its own threads need neither"
+        )
+    draws, name, epoch, index = of_item
+    if index == 0:
+        repeated_draws.check(operator, name, epoch)
+    return draws
+
+
+def _bits(rng: Generator) -> int:
+    """Draws 64 bits from a generator."""
+    if isinstance(rng, numpy.random.Generator):
+        return int(rng.integers(2**64, dtype=numpy.uint64))
+    if isinstance(rng, random.Random):
+        return rng.getrandbits(64)
+    raise TypeError(f"rng must be a numpy.random.Generator or a random.Random, not {shown(rng)}")
 
 
 def _repr(of: Any, *always: str) -> str:

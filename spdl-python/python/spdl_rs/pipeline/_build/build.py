@@ -33,6 +33,7 @@ def build_pipeline(
     stage_id: int = 0,
     background_tasks: Sequence[BackgroundTaskFactory] | None = None,
     use_thread_output_queue: bool = False,
+    epoch: int | None = None,
 ) -> Pipeline[U]:
     """Creates a pipeline from a configuration. Nothing runs before the pipeline is started.
 
@@ -59,6 +60,9 @@ def build_pipeline(
         background_tasks: Functions that create `BackgroundTask`s, in addition to the functions set by
             `config.set_default_background_tasks`.
         use_thread_output_queue: Ignored, for compatibility.
+        epoch: The number of the first epoch, which the random numbers of `DecodeImage` and `AugmentImage`
+            depend on. Pass it if each epoch has a separate pipeline. `None`: 0, and a warning is logged if two
+            pipelines of this process draw the same random numbers.
 
     Raises:
         TypeError: An argument has the wrong type, for example `max_failures` is a float.
@@ -87,6 +91,7 @@ def build_pipeline(
             stage_id=stage_id,
             background_tasks=background_tasks,
             use_thread_output_queue=use_thread_output_queue,
+            epoch=epoch,
         )
         options = BuildOptions.of(
             num_threads,
@@ -96,6 +101,7 @@ def build_pipeline(
             queue_class,
             task_hook_factory,
             background_tasks,
+            epoch,
         )
         check_regions(pipeline_cfg)
         is_continuous(pipeline_cfg)

@@ -271,6 +271,7 @@ class PipelineBuilder(Generic[T, U]):
         stage_id: int = 0,
         use_thread_output_queue: bool = False,
         background_tasks: Sequence[BackgroundTaskFactory] | None = None,
+        epoch: int | None = None,
     ) -> Pipeline[U]:
         """Creates the pipeline: see `build_pipeline` for the arguments.
 
@@ -291,6 +292,7 @@ class PipelineBuilder(Generic[T, U]):
             stage_id=stage_id,
             background_tasks=background_tasks,
             use_thread_output_queue=use_thread_output_queue,
+            epoch=epoch,
         )
 
     def __repr__(self) -> str:

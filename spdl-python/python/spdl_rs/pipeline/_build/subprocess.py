@@ -30,6 +30,7 @@ def run_pipeline_in_subprocess(
     task_hook_factory: Any | None = None,
     background_tasks: list[Any] | None = None,
     use_thread_output_queue: bool = False,
+    epoch: int | None = None,
     **kwargs: Any,
 ) -> Iterable[T]:
     """Runs a pipeline in another process. The result can be iterated repeatedly.
@@ -48,6 +49,7 @@ def run_pipeline_in_subprocess(
         config_or_builder: The configuration. A `PipelineBuilder` is accepted, but deprecated.
         num_threads, max_failures, report_stats_interval, queue_class, task_hook_factory, \
 background_tasks, use_thread_output_queue: See `build_pipeline`.
+        epoch: The number of the first epoch: see `build_pipeline`. Each iteration is one epoch.
         kwargs: See `iterate_in_subprocess`.
 
     Raises:
@@ -73,6 +75,7 @@ background_tasks, use_thread_output_queue: See `build_pipeline`.
         "task_hook_factory": task_hook_factory,
         "background_tasks": background_tasks,
         "use_thread_output_queue": use_thread_output_queue,
+        "epoch": epoch,
     }
     check_options(**options)
     return iterate_in_subprocess(
@@ -102,13 +105,15 @@ class PipelinePerIteration(Stoppable, Generic[T]):
 
     def __init__(self, config: PipelineConfig[T], options: dict[str, Any]) -> None:
         self._config = config
-        self._options = options
+        self._options = dict(options)
         self._continuous = is_continuous(config)
         self._pipeline: Pipeline[T] | None = None
+        self._epoch = self._options.pop("epoch", None) or 0
 
     def __iter__(self) -> Iterator[T]:
         if self._pipeline is None:
-            self._pipeline = build_pipeline(self._config, **self._options)
+            self._pipeline = build_pipeline(self._config, **self._options, epoch=self._epoch)
+            self._epoch += 1
         if self._continuous:
             yield from self._pipeline
             return

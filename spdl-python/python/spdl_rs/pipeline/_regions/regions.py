@@ -29,7 +29,8 @@ from .._failures.failure import Cancelled, PipelineFailure, mark_as_reported
 from .._failures.stage_names import of_local
 from .._run.executors import Cancellable
 from .._run.options import BuildOptions
-from .._run.pipeline import Pipeline, check_at_end, halt, show_as
+from .._run.pipeline import Pipeline, check_at_end, halt, number_of, show_as
+from ..defs import _native
 from ..defs._configs import (
     MergeConfig,
     PathVariantsConfig,
@@ -158,6 +159,7 @@ class Region(Cancellable):
             buffer_size,
             (target.initializer, target.initargs),
             build_elsewhere,
+            options.epoch or 0,
         )
         if target.mp_context == "fork":
             warnings.warn(
@@ -245,6 +247,9 @@ class Region(Cancellable):
             self._room[worker], self._sent[worker] = _QUEUED_MESSAGES, 0
         options = dataclasses.replace(self._options, stage_id=self._first_stage_id)
         upstream: Pipeline[Any] = Pipeline(self._before, options)
+        if options.epoch is None:
+            names = [str(number_of(upstream))] * len(self._task.stages)
+            _native.check_random_numbers(self._task.stages, names, 0)
         self._budget.count(upstream, self._before)
         self._budget.watch(self)
         with self._lock:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .._processes.worker_process import Parent
     from .._run.pipeline import Pipeline
 
+# Epochs of one process have the same bits above these.
+_EPOCH_BITS = 40
 # How many results may wait to be sent.
 _QUEUED_RESULTS = 2
 
@@ -31,6 +33,8 @@ class RegionTask:
     buffer_size: int
     initializer: tuple[Callable[..., object] | None, tuple[Any, ...]]
     build: Callable[..., Pipeline[Any]]
+    epoch: int
+    """The number of the first epoch."""
 
 
 def run_worker(parent: Parent, task: RegionTask, random_state: RandomState, number: int) -> None:
@@ -46,15 +50,18 @@ def run_worker(parent: Parent, task: RegionTask, random_state: RandomState, numb
     initializer, arguments = task.initializer
     if initializer is not None:
         initializer(*arguments)
-    worker = _Worker(parent, task)
+    worker = _Worker(parent, task, number)
     parent.at_end = worker.halt
     while worker.run_epoch():
         pass
 
 
 class _Worker:
-    def __init__(self, parent: Parent, task: RegionTask) -> None:
+    def __init__(self, parent: Parent, task: RegionTask, number: int) -> None:
         self._parent, self._task = parent, task
+        # Random numbers depend on the epoch and the position. Positions are those in this process, so each
+        # process has a separate range of epochs.
+        self._epoch = task.epoch + (number << _EPOCH_BITS)
         self._pipeline: Pipeline[Any] | None = None
         self._ended = False
         self._tried_before: dict[str, int] = {}
@@ -70,7 +77,10 @@ class _Worker:
             config: PipelineConfig[Any] = PipelineConfig(
                 SourceConfig(self._items(first)), task.stages, SinkConfig(_QUEUED_RESULTS)
             )
-            pipeline = task.build(config, num_threads=task.num_threads, stage_id=task.stage_id)
+            pipeline = task.build(
+                config, num_threads=task.num_threads, stage_id=task.stage_id, epoch=self._epoch
+            )
+            self._epoch += 1
             self._pipeline = pipeline
             with (
                 _failure.failures_reported_to(number_of(pipeline), self._item_failed),

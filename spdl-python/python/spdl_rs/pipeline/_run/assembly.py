@@ -9,6 +9,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ... import _spdl_rs
+from ...io import _repeated_draws as repeated_draws
 from ...io._operators import BatchImages
 from .._hooks.markers import _EPOCH_END
 from ..defs import _native, _ops
@@ -75,6 +76,8 @@ class Assembly:
         """Names of stages by the code of their functions."""
         self._iterated: set[str] = set()
         """Places of stages whose results the next stage iterates, or may iterate."""
+        self._operators: list[tuple[Sequence[StageConfig], list[str]]] = []
+        """Native operators, with the names of their stages."""
         self.called: list[str] = []
         """Native operators that are called as functions, because of hooks or queues."""
 
@@ -98,6 +101,10 @@ class Assembly:
 
     def begin(self) -> None:
         """Adds reporting threads and coroutines, if this assembly is started."""
+        if self._instrumentation.options.epoch is not None:
+            repeated_draws.choose(self._number)
+        for configs, names in self._operators:
+            _native.check_random_numbers(configs, names, 0)
         self.threads += [("spdl_report_thread", make()) for make in self._reporters]
         if self._supervisor is not None:
             for make in self.coroutines:
@@ -228,7 +235,10 @@ class Assembly:
         interval = self._instrumentation.interval()
         intervals = None if interval is None else _spdl_rs.Intervals(interval)
         threads, self._pools, pools = self._shared_threads(), [], self._pools
-        run = _spdl_rs.PipelineRun(graph, threads, pools, inbox, prefetch, max_failures, intervals)
+        epoch = self._instrumentation.options.epoch or 0
+        run = _spdl_rs.PipelineRun(
+            graph, threads, pools, inbox, prefetch, max_failures, intervals, epoch
+        )
         if intervals is not None:
             reporter = self._instrumentation.reporter
             self._reporters.append(functools.partial(reporter, intervals, run.monitor))
@@ -285,6 +295,7 @@ class Assembly:
         config, place = configs[0], places[0]
         if not _native.is_native(config):
             return self._stage(config, names[0], place, self._info(config, place))
+        self._operators.append((configs, names))
         if self._is_called(config, place):
             self.called.append(config.name)
             return self._stage(config, names[0], place, self._info(config, place))

@@ -33,6 +33,7 @@ def check_options(
     background_tasks: Any,
     use_thread_output_queue: Any,
     stage_id: Any = 0,
+    epoch: Any = None,
 ) -> None:
     """Checks the arguments of `build_pipeline`.
 
@@ -44,6 +45,8 @@ def check_options(
     budget(max_failures)
     seconds("report_stats_interval", report_stats_interval)
     whole("stage_id", stage_id, -_MAX_STAGE_ID, _MAX_STAGE_ID)
+    if epoch is not None:
+        whole("epoch", epoch, 0, 2**63)
     if queue_class is not None:
         function("queue_class", queue_class)
     if task_hook_factory is not None:
@@ -78,6 +81,8 @@ class BuildOptions:
     queue_factory: QueueFactory | None
     """`None`: native queues, whose statistics are logged."""
     background_tasks: Sequence[BackgroundTaskFactory]
+    epoch: int | None = 0
+    """The number of the first epoch. `None`: 0, and repeated random numbers are reported."""
 
     @staticmethod
     def of(
@@ -88,6 +93,7 @@ class BuildOptions:
         queue_class: QueueFactory | None,
         task_hook_factory: TaskHookFactory | None,
         background_tasks: Sequence[BackgroundTaskFactory] | None,
+        epoch: int | None = 0,
     ) -> BuildOptions:
         """Replaces `None` by the defaults of this process."""
         interval = seconds("report_stats_interval", report_stats_interval)
@@ -108,6 +114,7 @@ class BuildOptions:
             logs_stages,
             queues,
             (*(defaults.background_tasks or ()), *(background_tasks or ())),
+            epoch,
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import _spdl_rs
+from ...io import _repeated_draws as repeated_draws
 from ...io._operators import AugmentImage, BatchImages, DecodeImage, Fetch
 from ._aggregators import Aggregator
 from ._checks import native_budget
@@ -71,6 +72,14 @@ def called(config: PipeConfig[Any, Any]) -> tuple[Callable[..., Any], tuple[int,
     if isinstance(op, Fetch):
         return op, None, config.concurrency or _READERS
     return op._apply, op._draws, config.concurrency or os.cpu_count() or 1
+
+
+def check_random_numbers(configs: Sequence[Any], names: Sequence[str], epoch: int) -> None:
+    """Logs a warning if operators repeat the random numbers of an earlier pipeline."""
+    for config, name in zip(configs, names, strict=True):
+        op = _op(config)
+        if isinstance(op, (DecodeImage, AugmentImage)) and op._is_random:
+            repeated_draws.check(op, name, epoch)
 
 
 def stage(configs: Sequence[Any], names: Sequence[str]) -> _spdl_rs.Stage:
