@@ -119,14 +119,17 @@ def shared_memory():
 
 
 KILLED = ["the parent", "a worker", "both"]
+# The number of kills for each victim, start method and function.
+KILLS = int(os.environ.get("SPDL_KILLS", "1"))
 
 
 # promise: R7
+@pytest.mark.parametrize("kill", range(KILLS))
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("victim", KILLED)
 @pytest.mark.parametrize("op", ["work.double", "sleep"])
-def test_after_a_kill_no_process_and_no_memory_is_left(op, victim, method, tmp_path):
-    before, draw = shared_memory(), random.Random(f"{op} {victim} {method}")
+def test_after_a_kill_no_process_and_no_memory_is_left(op, victim, method, kill, tmp_path):
+    before, draw = shared_memory(), random.Random(f"{op} {victim} {method} {kill}")
     text = f"""
 pipeline = work.doubled_in_processes(method, {op}).build(num_threads=2)
 pipeline.start()

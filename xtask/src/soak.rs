@@ -20,7 +20,7 @@ use crate::{fuzz, test, wheel};
 /// output of each step is kept in target/xtask-logs/soak-STEP.log; if the step fails, the end of
 /// that log is printed. The last line is the total: `N passed, N failed, N skipped`.
 ///
-/// These environment variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS,
+/// These environment variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS, SPDL_KILLS,
 /// SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS. SPDL_FAULT_SEED sets
 /// the first seed.
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ const STEPS: [Step; 10] = [
     },
     Step {
         name: "python",
-        about: "drop 10,000 Python pipelines; send Ctrl-C 200 times",
+        about: "drop 10,000 Python pipelines; send Ctrl-C 200 times; kill 360 processes",
         run: python,
     },
     Step {
@@ -150,6 +150,9 @@ fn memory(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    /// Kills are per victim, start method and kind of function: 18 combinations.
+    const LENGTHS: [(&str, &str); 3] =
+        [("SPDL_CYCLES", "10000"), ("SPDL_SIGINTS", "200"), ("SPDL_KILLS", "20")];
     let venv = wheel::install_for_tests(workspace, output)?;
     let mut tests = command(venv.python());
     tests.args([
@@ -159,9 +162,10 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         "-p",
         "no:cacheprovider",
         "spdl-python/tests/test_soak.py",
+        "spdl-python/tests/test_process_end.py",
     ]);
     tests.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(&workspace.root);
-    for (name, default) in [("SPDL_CYCLES", "10000"), ("SPDL_SIGINTS", "200")] {
+    for (name, default) in LENGTHS {
         tests.env(name, length(output, name, default));
     }
     let (status, text) = output.run_and_read(&mut tests)?;
