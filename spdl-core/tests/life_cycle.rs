@@ -13,8 +13,8 @@ use common::{WriteNumber, layout, numbers, spdl_threads, within_seconds};
 use spdl_core::runtime::ThreadRuntime;
 use spdl_core::stage::stage_fn;
 use spdl_core::{
-    AsyncContext, AsyncStage, DatasetSource, ErrorKind, OnError, PipelineBuilder, Result, Runtime,
-    Stage, StageContext, StageOptions, block_on,
+    AsyncContext, AsyncStage, BoxStream, DatasetSource, ErrorKind, OnError, PipelineBuilder,
+    Result, Runtime, Stage, StageContext, StageOptions, block_on,
 };
 
 /// Tests of this file count the threads of the process, so they must not overlap.
@@ -396,6 +396,60 @@ fn a_stage_that_waits_for_a_full_queue_is_not_busy() {
         let busy = |at: usize| statistics.stages[at].busy;
         assert!(busy(2) >= Duration::from_millis(200));
         assert!(busy(1) < busy(2) / 4, "{:?} of {:?}", busy(1), statistics.elapsed);
+    });
+}
+
+/// Yields ten numbers; another thread wakes the pipeline 3 ms after each request.
+#[derive(Debug)]
+struct Slow {
+    /// The time that the source reports, if any.
+    reports: Option<Duration>,
+}
+
+impl spdl_core::Source for Slow {
+    type Item = i64;
+
+    fn open(&self, _: spdl_core::source::Cursor) -> Result<BoxStream<'static, Result<i64>>> {
+        let (mut next, mut requested) = (0, false);
+        Ok(Box::pin(futures_util::stream::poll_fn(move |cx| {
+            requested = !requested;
+            if requested {
+                let waker = cx.waker().clone();
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(3));
+                    waker.wake();
+                });
+                return Poll::Pending;
+            }
+            next += 1;
+            Poll::Ready((next <= 10).then_some(Ok(next)))
+        })))
+    }
+
+    fn busy(&self) -> Option<Duration> {
+        self.reports
+    }
+}
+
+// feature: S05
+#[test]
+fn waiting_for_a_source_is_time_of_the_source() {
+    alone(|| {
+        let run = |reports| {
+            let mut pipeline = PipelineBuilder::new(Slow { reports }).build().unwrap();
+            assert_eq!(pipeline.by_ref().count(), 10);
+            pipeline.statistics()
+        };
+        let statistics = run(None);
+        let source = &statistics.stages[0];
+        assert!(source.busy >= Duration::from_millis(30), "{:?}", source.busy);
+        assert!(source.busy <= statistics.elapsed);
+        assert!(source.service.p50 >= Duration::from_micros(2900), "{:?}", source.service);
+        let limit = statistics.limit();
+        assert!(matches!(limit, spdl_core::observe::Limit::Source { .. }), "{limit}");
+        // A source that measures its time: this one has always spent the same time.
+        let statistics = run(Some(Duration::from_secs(9)));
+        assert_eq!(statistics.stages[0].busy, Duration::ZERO);
     });
 }
 

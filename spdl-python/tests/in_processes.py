@@ -362,3 +362,19 @@ class LargeItems:
                 yield bytes(1 << 22)
         finally:
             mark(self.marks, "closed")
+
+
+def torch_draws():
+    import torch
+
+    return torch.rand(3).tolist()
+
+
+def torch_draw(_):
+    return torch_draws()[0]
+
+
+def slow_numbers(count):
+    for number in range(count):
+        time.sleep(0.01)
+        yield number

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import functools
+import importlib
 import pickle
 import threading
 from fractions import Fraction
@@ -468,6 +469,79 @@ def test_b16_all_listed_names_can_be_imported():
     names = {}
     exec("from spdl_rs.pipeline.defs import *", names)
     assert set(defs.__all__) <= set(names)
+
+
+CONFIGURATION = """
+_target_: spdl_rs.pipeline.build_pipeline
+_args_:
+  - _target_: spdl_rs.pipeline.defs.PipelineConfig
+    src:
+      _target_: spdl_rs.pipeline.defs.Merge
+      pipeline_configs:
+        - _target_: spdl_rs.pipeline.defs.PipelineConfig
+          src: {_target_: spdl_rs.pipeline.defs.SourceConfig, source: [1, 2, 3]}
+          pipes: []
+          sink: {_target_: spdl_rs.pipeline.defs.SinkConfig, buffer_size: 2}
+    pipes:
+      - _target_: spdl_rs.pipeline.defs.Pipe
+        _args_: [{_target_: in_processes.double, _partial_: true}]
+        concurrency: 2
+        output_order: input
+      - _target_: spdl_rs.pipeline.defs.PathVariants
+        router: {_target_: in_processes.parity, _partial_: true}
+        paths:
+          - - {_target_: spdl_rs.pipeline.defs.Aggregate, _args_: [3], drop_last: true}
+            - {_target_: spdl_rs.pipeline.defs.Disaggregate}
+          - []
+    sink: {_target_: spdl_rs.pipeline.defs.SinkConfig, buffer_size: 3}
+num_threads: 2
+"""
+
+
+def instantiate(node):
+    """Creates the objects of a configuration, as Hydra does with `_convert_="all"`."""
+    if isinstance(node, list):
+        return [instantiate(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    made = {key: instantiate(value) for key, value in node.items() if key != "_target_"}
+    if "_target_" not in node:
+        return made
+    module, _, name = node["_target_"].rpartition(".")
+    target = getattr(importlib.import_module(module), name)
+    if made.pop("_partial_", False):
+        return functools.partial(target, **made)
+    return target(*made.pop("_args_", ()), **made)
+
+
+# feature: B16
+def test_b16_a_pipeline_is_built_from_a_yaml_configuration():
+    yaml = pytest.importorskip("yaml")
+    assert sorted(instantiate(yaml.safe_load(CONFIGURATION))) == [2, 4, 6]
+
+
+# feature: B16
+def test_b16_hydra_builds_a_pipeline():
+    hydra = pytest.importorskip("hydra.utils")
+    configuration = pytest.importorskip("omegaconf").OmegaConf.create(CONFIGURATION)
+    assert sorted(hydra.instantiate(configuration, _convert_="all")) == [2, 4, 6]
+
+
+# feature: B16
+def test_b16_a_pipeline_is_built_from_nested_dictionaries():
+    def part(target, *args, **options):
+        return {"_target_": f"spdl_rs.pipeline.defs.{target}", "_args_": list(args), **options}
+
+    source = part("SourceConfig", source=["a", "bb"])
+    path = [part("Aggregate", 2, drop_last=True), part("Disaggregate")]
+    router = {"_target_": "operator.methodcaller", "_args_": ["count", "b"]}
+    pipes = [part("Pipe", len, concurrency=2, name="size"), part("Pipe", str)]
+    variants = part("PathVariants", router=router, paths=[path, path, []])
+    inner = part("PipelineConfig", src=source, pipes=[variants], sink=part("SinkConfig", 1))
+    merge = part("Merge", pipeline_configs=[inner, inner])
+    whole = part("PipelineConfig", src=merge, pipes=pipes, sink=part("SinkConfig", buffer_size=2))
+    built = {"_target_": "spdl_rs.pipeline.build_pipeline", "_args_": [whole], "num_threads": 1}
+    assert sorted(instantiate(built)) == ["2", "2"]
 
 
 class Anything:

@@ -1,5 +1,7 @@
 """Feature group L: start, stop, timeouts, garbage collection, process exit."""
 
+import asyncio
+import concurrent.futures
 import copy
 import functools
 import gc
@@ -15,6 +17,7 @@ import time
 import unittest.mock
 import weakref
 
+import in_processes as work
 import pytest
 from pipelines import (
     assert_no_threads,
@@ -27,7 +30,7 @@ from pipelines import (
     wait_until,
 )
 from spdl_rs import _spdl_rs
-from spdl_rs.pipeline import PipelineFailure, build_pipeline
+from spdl_rs.pipeline import PipelineFailure, build_pipeline, iterate_in_subprocess
 from spdl_rs.pipeline._failures.stage_names import in_plain_words
 from spdl_rs.pipeline._processes import exit as _ending
 from spdl_rs.pipeline.defs import Aggregator
@@ -637,6 +640,70 @@ def test_repr_does_not_wait_for_an_item():
     taker.join()
     # Each wait holds the engine's lock for 20 ms; waiting for the lock would allow 300 calls.
     assert requested == 1000
+
+
+# feature: S05
+def test_a_slow_source_is_the_bottleneck():
+    def slowly():
+        for number in range(40):
+            time.sleep(0.01)
+            yield number
+
+    async def slowly_async():
+        for number in range(40):
+            await asyncio.sleep(0.01)
+            yield number
+
+    in_process = iterate_in_subprocess(functools.partial(work.slow_numbers, 40))
+    for items in (slowly(), slowly_async(), in_process):
+        pipeline = build(source(items).pipe(identity))
+        assert len(list(pipeline)) == 40
+        src = pipeline.stats()["stages"][0]
+        # The process works ahead, so the last items take less time.
+        assert src["busy_s"] >= 0.3 and src["service_ms"]["p50"] >= 5
+        shown = pipeline.diagnose()
+        assert shown.startswith('The source is the bottleneck: "src" takes '), shown
+    # A fast source is not named.
+    pipeline = build(source(range(40)).pipe(nap))
+    list(pipeline)
+    assert pipeline.stats()["stages"][0]["busy_share"] < 0.2 and '"src"' not in pipeline.diagnose()
+
+
+def nap(item):
+    time.sleep(0.02)
+    return item
+
+
+def spin(item):
+    for _ in range(40_000):
+        item += 1
+    return item
+
+
+# feature: S05
+def test_stages_that_wait_are_answered_with_num_threads():
+    pipeline = build(source(range(30)).pipe(nap, concurrency=4), num_threads=1)
+    list(pipeline)
+    shown = pipeline.diagnose()
+    assert "raise num_threads" in shown and "concurrency of the stage is 4" in shown, shown
+    assert "mostly wait" in shown and "ores" not in shown, shown
+    # An executor of the user has its own number of threads.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pipeline = build(source(range(30)).pipe(nap, executor=pool), num_threads=1)
+        list(pipeline)
+    assert "workers of its executor" in pipeline.diagnose(), pipeline.diagnose()
+
+
+# feature: S05
+def test_the_gil_is_the_bottleneck_of_python_code():
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        pytest.skip("this Python has no GIL")
+    pipeline = build(source(range(400)).pipe(spin, concurrency=4), num_threads=4)
+    list(pipeline)
+    shown = pipeline.diagnose()
+    assert shown.startswith("The GIL is the bottleneck: the 4 worker threads"), shown
+    assert "processes" in shown and "free-threaded" in shown and "fewer threads" in shown
+    assert "more threads or cores do not help" in shown and 'stage "spin"' in shown
 
 
 def test_the_diagnosis_uses_stage_names_of_the_user():

@@ -18,7 +18,7 @@ import traceback
 import in_processes as work
 import numpy
 import pytest
-from pipelines import source, wait_until
+from pipelines import build, source, wait_until
 from spdl_rs.pipeline import (
     PipelineFailure,
     SharedMemoryRingBuffer,
@@ -30,6 +30,7 @@ from spdl_rs.pipeline import (
     run_pipeline_in_subinterpreter,
     run_pipeline_in_subprocess,
 )
+from spdl_rs.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
 from spdl_rs.pipeline._processes import shared_memory, worker_process
 from spdl_rs.pipeline._processes.shared_memory import SharedMemory
 
@@ -534,6 +535,23 @@ def test_x04_an_executor_must_be_new():
         with pytest.raises(ValueError, match="was used before"):
             run_pipeline_in_subprocess(config, num_threads=1)
         build_pipeline(config, num_threads=1)
+
+
+# feature: X05
+def test_x05_the_process_starts_with_the_state_of_the_generator_of_pytorch():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(5)
+    torch.rand(3)
+    items = of(work.torch_draws)
+    drawn = list(items)
+    assert drawn == work.torch_draws() and drawn != work.torch_draws()
+    # The seed of this process determines the numbers of the process of a region.
+    runs = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        built = source(range(2)).to(ProcessPoolExecutorConfig(1)).pipe(work.torch_draw)
+        runs.append(list(build(built.to(MAIN_PROCESS))))
+    assert runs[0] == runs[1] != runs[2] and len(set(runs[0])) == 2
 
 
 def test_x05_the_process_starts_with_the_states_of_the_generators():

@@ -117,6 +117,14 @@ def test_a_cpu_bottleneck_is_reported_as_that_of_the_workers():
     assert "num_workers" in combined["diagnosis"]
 
 
+def test_a_gil_bottleneck_is_answered_with_processes():
+    combined = combine([worker_statistics("The GIL is the bottleneck: use to(...).")])
+    assert combined["diagnosis"].startswith("The GIL is the bottleneck: the 2 workers are threads")
+    assert "multiprocessing_context" in combined["diagnosis"] and "to(" not in combined["diagnosis"]
+    waiting = combine([worker_statistics("The worker threads are the bottleneck: num_threads=1.")])
+    assert "num_workers" in waiting["diagnosis"] and "num_threads" not in waiting["diagnosis"]
+
+
 def test_other_diagnoses_have_plain_stage_names():
     combined = combine(
         [worker_statistics('Nothing is saturated; the busiest stage is "{1}", behind "{0}".')]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::memory::budget::MemoryStatistics;
 use crate::observe::interval::Interval;
 use crate::observe::statistics::{
-    ConsumerStatistics, QueueStatistics, StageStatistics, Statistics,
+    ConsumerStatistics, QueueStatistics, StageKind, StageStatistics, Statistics,
 };
 
 /// A resource is saturated above this share of its capacity.
@@ -51,6 +51,13 @@ pub enum Limit {
         stage: Arc<str>,
         /// The share of this stage in the pool's busy time, in 0..=1.
         part: f64,
+    },
+    /// The source: producing items takes more than 85 % of the time.
+    Source {
+        /// The source.
+        stage: Arc<str>,
+        /// The share of the time in which the source produces items, in 0..=1.
+        busy: f64,
     },
     /// The memory budget: at the peak since the start of the pipeline, more than 95 % of the budget
     /// was in use, and stages wait for memory for more than half of the measured time.
@@ -157,6 +164,9 @@ impl MeasuredPipeline<'_> {
         let share = |at: usize| self.stages[at].busy_share(self.elapsed);
         let fullest = (0..self.stages.len()).max_by(|&a, &b| share(a).total_cmp(&share(b)));
         match fullest {
+            Some(at) if share(at) > SATURATED && self.stages[at].kind == StageKind::Source => {
+                Limit::Source { stage: Arc::clone(&self.stages[at].name), busy: share(at) }
+            }
             Some(at) if share(at) > SATURATED => Limit::Concurrency {
                 stage: Arc::clone(&self.stages[at].name),
                 concurrency: self.stages[at].concurrency,
@@ -229,15 +239,26 @@ impl fmt::Display for Limit {
                 if *cpus == 1 { "" } else { "s" },
                 share_text(*part),
             ),
-            Limit::Cpu { busy, threads, stage, part, .. } => write!(
+            Limit::Cpu { busy, threads, cpus, stage, part } => write!(
                 f,
                 "The CPU is the bottleneck: the {threads} worker thread{} {} busy {} % of the \
-                 time, and {} of the work is in stage {stage:?}. Use more cores, or reduce the \
-                 work per sample.",
+                 time, and {} of the work is in stage {stage:?}. Use more {}, or reduce the work \
+                 per sample.",
                 if *threads == 1 { "" } else { "s" },
                 if *threads == 1 { "is" } else { "are" },
                 percent(*busy),
                 share_text(*part),
+                match threads < cpus {
+                    true => format!("worker threads: the process may use {cpus} CPUs"),
+                    false => "cores".to_owned(),
+                },
+            ),
+            Limit::Source { stage, busy } => write!(
+                f,
+                "The source is the bottleneck: {stage:?} takes {} % of the time to produce its \
+                 items, one after another. Move work from the source into a stage, or divide the \
+                 items among several sources.",
+                percent(*busy),
             ),
             Limit::Memory { budget, used, waited } => write!(
                 f,
@@ -274,7 +295,6 @@ impl fmt::Display for Limit {
 mod tests {
     use super::*;
     use crate::observe::histogram::Quantiles;
-    use crate::observe::statistics::StageKind;
 
     fn statistics(stages: &[(&str, StageKind, usize, f64)], empty_seconds: f64) -> Statistics {
         let stage =
@@ -321,6 +341,28 @@ mod tests {
         assert!(limit.to_string().contains("raise its concurrency"));
         let idle = [("fetch", StageKind::Async, 8, 1.0), ("decode", StageKind::Fill, 2, 4.0)];
         assert!(matches!(statistics(&idle, 9.0).limit(), Limit::Balance { .. }));
+    }
+
+    #[test]
+    fn a_slow_source_is_the_bottleneck() {
+        let stages = [("keys", StageKind::Source, 1, 9.0), ("decode", StageKind::Fill, 2, 4.0)];
+        let limit = statistics(&stages, 9.0).limit();
+        assert_eq!(limit, Limit::Source { stage: "keys".into(), busy: 0.9 });
+        let text = limit.to_string();
+        assert!(text.contains("\"keys\" takes 90 % of the time"), "{text}");
+        // A source that is fast enough is not named.
+        let stages = [("keys", StageKind::Source, 1, 2.0), ("fetch", StageKind::Async, 8, 78.0)];
+        assert!(matches!(statistics(&stages, 9.0).limit(), Limit::Concurrency { .. }));
+    }
+
+    #[test]
+    fn more_threads_are_advised_if_cpus_are_free() {
+        let mut single = statistics(&[("decode", StageKind::Fill, 1, 9.9)], 9.0);
+        single.threads = 1;
+        let text = single.limit().to_string();
+        assert!(text.contains("Use more worker threads: the process may use 2 CPUs"), "{text}");
+        single.cpus = 1;
+        assert!(single.limit().to_string().contains("Use more cores"), "{}", single.limit());
     }
 
     #[test]

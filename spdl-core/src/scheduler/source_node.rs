@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 
@@ -51,6 +51,8 @@ struct SourcePass<T> {
     items: BoxStream<'static, (u64, Result<T>)>,
     epoch: u64,
     yielded: u64,
+    /// When the stream was asked for the item that is not ready yet.
+    requested: Option<Instant>,
 }
 
 /// Why a pass ended.
@@ -74,6 +76,7 @@ impl<S: Source> SourceNode<S> {
 
     async fn run_epochs(&self) {
         let mut run = Vec::with_capacity(MAX_RUN);
+        let mut busy = self.source.busy();
         for epoch in self.epochs.clone() {
             if self.output.is_shut() {
                 return;
@@ -88,8 +91,8 @@ impl<S: Source> SourceNode<S> {
                 Some(record) => crate::resume::replay::replay_stream(items, positions, record),
                 None => items,
             };
-            let mut pass = SourcePass { items, epoch, yielded: 0 };
-            match poll_fn(|cx| self.pump(&mut pass, &mut run, cx)).await {
+            let mut pass = SourcePass { items, epoch, yielded: 0, requested: None };
+            match poll_fn(|cx| self.pump(&mut pass, &mut run, &mut busy, cx)).await {
                 PassEnd::EpochEnded => {}
                 PassEnd::Over => return,
             }
@@ -115,6 +118,7 @@ impl<S: Source> SourceNode<S> {
         &self,
         pass: &mut SourcePass<S::Item>,
         run: &mut Vec<Item<S::Item>>,
+        busy: &mut Option<Duration>,
         cx: &mut Context<'_>,
     ) -> Poll<PassEnd> {
         for _ in 0..RUNS_AT_A_TIME {
@@ -134,7 +138,7 @@ impl<S: Source> SourceNode<S> {
             let Poll::Ready(places) = self.output.poll_reserve(max, cx) else {
                 return Poll::Pending;
             };
-            let started = Instant::now();
+            let started = pass.requested.take().unwrap_or_else(Instant::now);
             let (mut failures, mut counted) = (0, 0);
             let mut end = None;
             while run.len() < places && end.is_none() {
@@ -163,7 +167,12 @@ impl<S: Source> SourceNode<S> {
             drop(reservation);
             let items = run.len() as u64 + failures;
             self.core.tried(items - counted);
-            self.core.meter.record(items, failures, started.elapsed());
+            if items > 0 {
+                self.core.meter.record(items, failures, self.time_since(started, busy));
+            }
+            if matches!(end, Some(Poll::Pending)) {
+                pass.requested = Some(if items == 0 { started } else { Instant::now() });
+            }
             self.core.meter.emitted(run.len() as u64);
             drop(self.output.push(places, run.drain(..)));
             if let Some(end) = end {
@@ -172,6 +181,16 @@ impl<S: Source> SourceNode<S> {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// The time that the items since `started` took. Updates the total of a source that measures
+    /// its time.
+    fn time_since(&self, started: Instant, busy: &mut Option<Duration>) -> Duration {
+        let (Some(now), Some(before)) = (self.source.busy(), *busy) else {
+            return started.elapsed();
+        };
+        *busy = Some(now);
+        now.saturating_sub(before)
     }
 
     fn reserve(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Reservation>>> {

@@ -37,6 +37,7 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
@@ -103,6 +104,15 @@ pub trait Source: Debug + Send + Sync + 'static {
     /// With more than one rank, [`Remainder::Drop`](crate::source::Remainder) and `Remainder::Pad`
     /// need this number.
     fn len_hint(&self) -> Option<u64> {
+        None
+    }
+
+    /// The time that the source has spent on its items so far, or `None` (the default) if the
+    /// pipeline measures the time: how long each item takes from the request until it is ready.
+    ///
+    /// Override the method for a source that works ahead on another thread, or that waits for the
+    /// consumer.
+    fn busy(&self) -> Option<Duration> {
         None
     }
 

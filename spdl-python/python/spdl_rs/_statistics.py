@@ -33,7 +33,7 @@ class StageStatistics(TypedDict):
     failures: int
     """Items that failed."""
     busy_s: float
-    """Seconds spent in the stage, summed over concurrent calls."""
+    """Seconds spent in the stage, summed over concurrent calls. For a source: seconds in its `next()`."""
     busy_share: float
     """The average share of its concurrency that was in use, 0 to 1."""
     fill_rate: float | None
@@ -201,4 +201,5 @@ class Statistics(TypedDict):
     """Where images were decoded, with `decode="device"`. `None` with `decode="host"`, and if `device="auto"`
     found no device: see `spdl_rs.cuda.fallbacks`."""
     diagnosis: str
-    """A text that names what limits the throughput."""
+    """A text that names what limits the throughput: a stage, the source, the worker threads, the GIL, the CPUs,
+    the memory or the consumer."""

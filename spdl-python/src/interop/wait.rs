@@ -1,8 +1,9 @@
 //! Blocking waits that release the GIL and handle Ctrl-C.
 
-use std::sync::OnceLock;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ static GIL_THREADS: [AlignedCount; 64] = [const { AlignedCount(AtomicU64::new(0)
 struct AlignedCount(AtomicU64);
 
 thread_local! {
+    /// Counts this thread's requests for the GIL.
+    static GIL_REQUESTS: RefCell<Option<Arc<GilRequests>>> = const { RefCell::new(None) };
     /// The index of this thread in `GIL_THREADS`.
     static COUNT_INDEX: usize = {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -121,14 +124,56 @@ pub(crate) fn end_python(py: Python<'_>, timeout: Duration) -> bool {
     any_left()
 }
 
+/// A request for the GIL that takes longer than this time had to wait for another thread.
+const CONTENDED: Duration = Duration::from_micros(100);
+
+/// How often some threads requested the GIL, how often another thread held it, and how long they
+/// waited.
+#[derive(Debug, Default)]
+pub(crate) struct GilRequests {
+    all: AtomicU64,
+    contended: AtomicU64,
+    waited_nanos: AtomicU64,
+}
+
+impl GilRequests {
+    /// Counts the requests of this thread from now on.
+    pub(crate) fn count_on_this_thread(self: &Arc<Self>) {
+        GIL_REQUESTS.with(|mine| *mine.borrow_mut() = Some(Arc::clone(self)));
+    }
+
+    /// The number of all requests, and of those that waited.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.all.load(Ordering::Relaxed), self.contended.load(Ordering::Relaxed))
+    }
+
+    /// The time that the requests waited.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_nanos.load(Ordering::Relaxed))
+    }
+
+    fn add(&self, waited: Duration) {
+        self.all.fetch_add(1, Ordering::Relaxed);
+        if waited > CONTENDED {
+            self.contended.fetch_add(1, Ordering::Relaxed);
+            self.waited_nanos.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Runs `work` with the GIL. If `work` forks this process and returns in the child, the child ends.
 ///
 /// # Errors
 /// `Stopped` during finalization of Python.
 pub(crate) fn with_python<R>(work: impl FnOnce(Python<'_>) -> R) -> Result<R> {
     let entered = GilGuard::try_new();
+    let counted = GIL_REQUESTS.with(|mine| mine.borrow().clone());
+    let requested = counted.map(|counted| (counted, Instant::now()));
     let done = entered.as_ref().and_then(|entered| {
         Python::try_attach(|py| {
+            if let Some((counted, since)) = requested {
+                counted.add(since.elapsed());
+            }
             let done = work(py);
             if entered.forks != FORKS.load(Ordering::Relaxed) {
                 end_forked_child(py);

@@ -239,6 +239,8 @@ struct FeedQueueState {
     events: VecDeque<FeedEvent>,
     /// Wakes the engine, if it waits for an item.
     waker: Option<Waker>,
+    /// The time in the source for all items so far.
+    busy: Duration,
     /// Moving average of the time per item of the source, in nanoseconds.
     nanos: f64,
     /// Whether the queue was filled, and has not been half emptied since.
@@ -267,6 +269,7 @@ impl FeedQueue {
     fn push_item(&self, item: Item, duration: Duration) -> bool {
         let nanos = duration.as_nanos() as f64;
         let mut state = self.state();
+        state.busy += duration;
         // The first sample initializes the moving average.
         state.nanos =
             if state.nanos == 0.0 { nanos } else { state.nanos + (nanos - state.nanos) / 8.0 };
@@ -353,6 +356,10 @@ impl Source for FeedSource {
 
     fn open(&self, _: Cursor) -> Result<BoxStream<'static, Result<Item>>> {
         Ok(Box::pin(FeedPass { queue: Arc::clone(&self.0), ended: false }))
+    }
+
+    fn busy(&self) -> Option<Duration> {
+        Some(self.0.state().busy)
     }
 }
 

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use spdl_core::runtime::CpuExecutor;
 
 use crate::interop::wait::{end_python, has_forked, without_python};
+use crate::statistics::ThreadTimes;
 use crate::trace;
 
 /// The target of worker threads: `threading.Thread(target=workers)`.
@@ -21,7 +22,12 @@ pub(crate) struct Workers {
 impl Workers {
     #[new]
     fn new(threads: usize) -> Self {
-        let pool = Pool { threads: threads.max(1), state: Mutex::default(), work: Condvar::new() };
+        let pool = Pool {
+            threads: threads.max(1),
+            state: Mutex::default(),
+            work: Condvar::new(),
+            times: Arc::default(),
+        };
         Workers { pool: Arc::new(pool) }
     }
 
@@ -35,7 +41,7 @@ impl Workers {
     fn __call__(&self, py: Python<'_>) {
         trace::name_python_thread(py);
         // The Python thread state persists, so thread-local values persist between jobs.
-        without_python(py, || self.pool.work());
+        without_python(py, || self.pool.times.count(|| self.pool.work()));
     }
 
     /// Stops all other threads from requesting the GIL. Returns whether any of these threads still
@@ -64,6 +70,7 @@ pub(super) struct Pool {
     threads: usize,
     state: Mutex<PoolState>,
     work: Condvar,
+    pub(super) times: Arc<ThreadTimes>,
 }
 
 #[derive(Default)]

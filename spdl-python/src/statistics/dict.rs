@@ -13,6 +13,8 @@ use spdl_core::observe::{
 use spdl_cuda::images::ImageStatistics;
 use spdl_io::layers::CacheStatistics;
 
+use super::diagnosis::{PoolTimes, diagnosis};
+
 /// Statistics beyond those of the pipeline.
 pub(crate) struct ExtraStatistics<'a> {
     /// The number of truncated images whose missing rows are black.
@@ -22,6 +24,8 @@ pub(crate) struct ExtraStatistics<'a> {
     pub(crate) decoded: Option<ImageStatistics>,
     /// The address of the store that holds the keys.
     pub(crate) store: Option<&'a str>,
+    /// The times of the worker threads, if they run Python functions.
+    pub(crate) times: Option<PoolTimes>,
 }
 
 /// All statistics as a dictionary.
@@ -56,7 +60,7 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("partial", extra.partial)?;
     dict.set_item("cache", extra.cache.map(|it| cache(py, &it)).transpose()?)?;
     dict.set_item("decoded", extra.decoded.as_ref().map(|it| decoded(py, it)).transpose()?)?;
-    dict.set_item("diagnosis", from.limit().to_string())?;
+    dict.set_item("diagnosis", diagnosis(from, extra.times, has_gil(py)?))?;
     Ok(dict)
 }
 
@@ -70,6 +74,16 @@ pub(crate) fn interval_to_dict<'py>(
     dict.set_item("stages", list(py, &from.stages, |one| stage(py, one, from.length))?)?;
     dict.set_item("queues", list(py, &from.queues, |one| queue(py, one))?)?;
     Ok(dict)
+}
+
+/// Whether this Python has a GIL, and it is enabled.
+fn has_gil(py: Python<'_>) -> PyResult<bool> {
+    let sys = py.import("sys")?;
+    // The function exists from Python 3.13 on.
+    match sys.getattr_opt("_is_gil_enabled")? {
+        Some(is_enabled) => is_enabled.call0()?.extract(),
+        None => Ok(true),
+    }
 }
 
 fn list<'py, T>(

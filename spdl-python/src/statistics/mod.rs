@@ -3,17 +3,20 @@
 //! | file | content |
 //! |---|---|
 //! | `dict` | statistics as Python dictionaries |
+//! | `diagnosis` | the bottleneck of a pipeline of Python functions |
 //! | `monitor` | a view of an epoch or a pipeline that does not keep it running |
 //! | `intervals` | statistics of each interval, for a reporting thread |
 //! | `pace` | counts of items over time |
 //!
 //! May import: `interop`.
 
+mod diagnosis;
 mod dict;
 mod intervals;
 mod monitor;
 mod pace;
 
+pub(crate) use diagnosis::ThreadTimes;
 pub(crate) use dict::{address_in, dropped};
 pub(crate) use intervals::Intervals;
 pub(crate) use monitor::{HasState, Monitor, state_to_json};

@@ -12,6 +12,7 @@ use spdl_cuda::images::ImageStatistics;
 use spdl_io::Cache;
 use spdl_io::layers::CacheStatistics;
 
+use super::diagnosis::{PoolTimes, ThreadTimes};
 use super::dict::{self, ExtraStatistics};
 use super::pace::Pace;
 use crate::interop::error::to_exception;
@@ -50,6 +51,8 @@ struct RunningView {
     cache: Option<(Cache, CacheStatistics)>,
     /// Present if a device decodes.
     decoded: Option<Box<DeviceImages>>,
+    /// The times of worker threads that run Python functions.
+    threads: Vec<Arc<ThreadTimes>>,
 }
 
 #[derive(Clone, Default)]
@@ -57,6 +60,7 @@ struct FinalStatistics {
     statistics: Statistics,
     cache: Option<CacheStatistics>,
     decoded: Option<ImageStatistics>,
+    times: Option<PoolTimes>,
     /// The final checkpoint state; `None` if the run never started.
     state: Option<Result<State>>,
 }
@@ -88,6 +92,7 @@ impl Monitor {
             cache: last.cache,
             decoded: last.decoded,
             store: self.store(),
+            times: last.times,
         };
         dict::to_dict(py, &last.statistics, &extra)
     }
@@ -116,7 +121,8 @@ impl Monitor {
 
 impl Monitor {
     pub(crate) fn of(pipeline: spdl_core::pipeline::Monitor, partial: Option<Counter>) -> Self {
-        let running = RunningView { pipeline, work: None, cache: None, decoded: None };
+        let running =
+            RunningView { pipeline, work: None, cache: None, decoded: None, threads: Vec::new() };
         let view = Mutex::new(View::Running(running));
         Monitor {
             view,
@@ -125,6 +131,15 @@ impl Monitor {
             pace: Mutex::default(),
             owner: OwnerProcess::current(),
         }
+    }
+
+    /// Adds the times of worker threads that run Python functions.
+    pub(crate) fn with_threads(mut self, times: Vec<Arc<ThreadTimes>>) -> Self {
+        let view = self.view.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let View::Running(running) = view {
+            running.threads = times;
+        }
+        self
     }
 
     /// Adds the source of the checkpoint state, the cache, and the store of the samples.
@@ -223,12 +238,15 @@ impl Monitor {
 impl View {
     fn snapshot(&self) -> FinalStatistics {
         match self {
-            View::Running(RunningView { pipeline, cache, decoded, .. }) => FinalStatistics {
-                statistics: pipeline.statistics(),
-                cache: cache.as_ref().map(|(cache, before)| cache.statistics().since(before)),
-                decoded: decoded.as_ref().map(|images| images.statistics()),
-                state: None,
-            },
+            View::Running(RunningView { pipeline, cache, decoded, threads, .. }) => {
+                FinalStatistics {
+                    statistics: pipeline.statistics(),
+                    cache: cache.as_ref().map(|(cache, before)| cache.statistics().since(before)),
+                    decoded: decoded.as_ref().map(|images| images.statistics()),
+                    times: PoolTimes::of(threads),
+                    state: None,
+                }
+            }
             View::Ended(ended) => (**ended).clone(),
         }
     }

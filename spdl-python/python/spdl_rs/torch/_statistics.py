@@ -13,8 +13,9 @@ from ..pipeline._hooks.durations import DurationHistogram
 ReadStatistics: TypeAlias = Callable[[], Statistics]
 """Returns the current statistics of one or more workers."""
 
-# The start of the engine's diagnosis if all threads are busy. Busy threads may compute, or only wait.
-_BUSY = "The CPU is the bottleneck"
+# The starts of the engine's diagnoses if all threads are busy. Busy threads may compute, or only wait.
+_BUSY = ("The CPU is the bottleneck", "The worker threads are the bottleneck")
+_GIL = "The GIL is the bottleneck"
 
 
 class Meter:
@@ -126,6 +127,12 @@ def _diagnosis(slowest: Statistics, stages: Sequence[StageStatistics], threads: 
             f"The workers are the bottleneck: all {threads} are busy {100 * share:.0f} % of the time. "
             "More workers (num_workers) help if samples wait, for example for files, or release the "
             "GIL."
+        )
+    if diagnosis.startswith(_GIL):
+        return (
+            f"The GIL is the bottleneck: the {threads} workers are threads, and run Python code one at a time. "
+            "Use worker processes (spdl_rs.dataloader.get_pytorch_dataloader with "
+            "multiprocessing_context) or a free-threaded Python, or call functions that release the GIL."
         )
     for stage in slowest["stages"]:
         diagnosis = diagnosis.replace(stage["name"], _name(stage["name"]))
