@@ -51,7 +51,7 @@ struct SourcePass<T> {
     items: BoxStream<'static, (u64, Result<T>)>,
     epoch: u64,
     yielded: u64,
-    /// When the stream was asked for the item that is not ready yet.
+    /// When the item was requested from the stream, if the item is not ready yet.
     requested: Option<Instant>,
 }
 
