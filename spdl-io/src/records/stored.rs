@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use spdl_core::Result;
+use spdl_core::{Error, Result};
 
 use crate::fetch::{Fetcher, Key};
 use crate::records::{Encoding, FieldRequest, FieldValue};
@@ -172,8 +172,16 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The distinct values of a text field over all rows; `None` if the field does not hold text, or
-    /// cannot be read without other fields. The provided method returns `None`.
+    /// If the rows have the field `name`, but its type is not supported: the error of reading it. The
+    /// provided method returns `None`.
+    fn unsupported(&self, name: &str) -> Option<Error> {
+        let _ = name;
+        None
+    }
+
+    /// The distinct values of a field of texts or floating-point numbers over all rows, as text; `None` if
+    /// the field has another type, or cannot be read without other fields. Values after the first number
+    /// that is not an integer may be missing. The provided method returns `None`.
     ///
     /// # Errors
     /// The errors of [`read`](PackedRows::read); `LimitExceeded` for more than `max_texts` values.

@@ -73,7 +73,9 @@ fn a_cache_distinguishes_lists_of_classes() {
 mod parquet {
     use std::sync::Arc;
 
-    use ::parquet::data_type::{ByteArray, ByteArrayType};
+    use ::parquet::data_type::{
+        ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int32Type, Int96, Int96Type,
+    };
     use ::parquet::file::writer::SerializedFileWriter;
     use ::parquet::schema::parser::parse_message_type;
     use spdl_core::{ErrorKind, block_on};
@@ -279,23 +281,62 @@ mod parquet {
         }
     }
 
-    #[test]
-    fn integral_floats_are_labels() {
-        use ::parquet::data_type::DoubleType;
-        let schema = "message rows { required binary image; required double label; }";
-        let schema = Arc::new(parse_message_type(schema).unwrap());
+    /// A file of images and a column `label` of this type.
+    fn typed<T: DataType>(label: &str, values: &[T::T]) -> Vec<u8> {
+        let schema = format!("message rows {{ required binary image; required {label}; }}");
+        let schema = Arc::new(parse_message_type(&schema).unwrap());
         let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
         let mut group = file.next_row_group().unwrap();
         let mut column = group.next_column().unwrap().unwrap();
-        let images = ["a", "b"].map(ByteArray::from);
+        let images = vec![ByteArray::from("a"); values.len()];
         column.typed::<ByteArrayType>().write_batch(&images, None, None).unwrap();
         column.close().unwrap();
         let mut column = group.next_column().unwrap().unwrap();
-        column.typed::<DoubleType>().write_batch(&[10.0, 2.0], None, None).unwrap();
+        column.typed::<T>().write_batch(values, None, None).unwrap();
         column.close().unwrap();
         group.close().unwrap();
-        let (_, data) = open(&[("1.parquet", file.into_inner().unwrap())]);
+        file.into_inner().unwrap()
+    }
+
+    #[test]
+    fn integral_floats_are_labels() {
+        let (_, data) = open(&[("1.parquet", typed::<DoubleType>("double label", &[10.0, 2.0]))]);
         assert_eq!(labels(&data.unwrap()), [10, 2]);
+        let (_, data) = open(&[("1.parquet", typed::<FloatType>("float label", &[3.0, -0.0]))]);
+        assert_eq!(labels(&data.unwrap()), [3, 0]);
+    }
+
+    #[test]
+    fn a_label_column_of_fractions_is_refused_when_the_data_set_is_opened() {
+        let double = |values: &[f64]| typed::<DoubleType>("double label", values);
+        let files = [("1.parquet", double(&[1.0, 2.0])), ("2.parquet", double(&[3.0, 0.5, 0.25]))];
+        let float = [("1.parquet", typed::<FloatType>("float label", &[0.5, 1.0]))];
+        for (files, key) in [(&files[..], "2.parquet:1"), (&float[..], "1.parquet:0")] {
+            let error = open(files).1.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.key().unwrap().ends_with(key), "{error}");
+            let words = "column \"label\" holds floating-point numbers: label \"0.5\" is a number but \
+                         not an integer";
+            assert!(error.message().starts_with(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_column_of_an_unsupported_type_is_named_with_its_type() {
+        let price = typed::<Int32Type>("int32 price (DECIMAL(9, 2))", &[150]);
+        let time = typed::<Int96Type>("int96 time", &[Int96::default()]);
+        for (file, name, type_name) in
+            [(price, "price", "DECIMAL (INT32): decimals are"), (time, "time", "INT96: 96-bit")]
+        {
+            let data = open(&[("1.parquet", file)]).1.unwrap();
+            let error = data.check_field(name).unwrap_err();
+            assert_eq!((error.kind(), error.key()), (ErrorKind::Unsupported, Some("1.parquet")));
+            let words = format!("cannot read column {name:?} of type {type_name}");
+            assert!(error.message().starts_with(&words), "{error}");
+            assert!(error.message().ends_with("not supported"), "{error}");
+            let missing = data.check_field("cost").unwrap_err();
+            assert!(missing.message().contains("no sample has a field \"cost\""), "{missing}");
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 // promise of this file: DATA7
 
+use std::fs;
+
 use spdl_core::{ErrorKind, Labeled, block_on};
 use spdl_io::datasets::{DatasetKind, OpenedDataset};
 use spdl_io::stores::{Address, StoreFactory};
@@ -22,6 +24,34 @@ impl StoreFactory for Acme {
 
 fn stores() -> StoreRegistry {
     StoreRegistry::new().register("acme", Arc::new(Acme))
+}
+
+#[test]
+fn a_folder_in_a_list_of_images_is_refused_when_the_list_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir_all(folder.path().join("cats")).unwrap();
+    fs::write(folder.path().join("1.jpg"), "a picture").unwrap();
+    fs::write(folder.path().join("list.csv"), "path,label\n1.jpg,2\ncats,3\n").unwrap();
+    fs::write(folder.path().join("list.txt"), "1.jpg\ncats/\n").unwrap();
+    let open = |name| block_on(OpenedDataset::open(&[path(name)], &StoreRegistry::new()));
+    let images = |names: [String; 2]| {
+        OpenedDataset::of_images(&names, None, &StoreRegistry::new()).map(|_| ())
+    };
+    for opened in [
+        images([path("1.jpg"), path("cats")]),
+        images([format!("file://{}", path("1.jpg")), format!("file://{}", path("cats"))]),
+        open("list.csv").map(|_| ()),
+        open("list.txt").map(|_| ()),
+    ] {
+        let error = opened.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.key().unwrap().trim_end_matches('/').ends_with("cats"), "{error}");
+        assert!(error.message().starts_with("the list of images contains a folder"), "{error}");
+    }
+    // Files without an extension, and missing files, may be images.
+    fs::write(folder.path().join("plain"), "a picture").unwrap();
+    images([path("plain"), path("missing")]).unwrap();
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod rows;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -320,6 +320,15 @@ impl FileList {
     /// list has no labels.
     pub fn classes(&self) -> &[String] {
         &self.classes
+    }
+
+    /// The first local path for which `condition` holds.
+    pub(crate) fn first_path(&self, condition: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+        let path = |start: &u32| {
+            let (row, _) = self.row(&self.text, *start as usize).ok()?;
+            Some(self.key_of(&row.path).to_path().into_owned())
+        };
+        self.starts.iter().filter_map(path).find(|path| condition(path))
     }
 
     fn key_of(&self, path: &[u8]) -> Key {

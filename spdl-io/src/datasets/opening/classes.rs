@@ -9,6 +9,7 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::labels::Unlabeled;
 use super::{DatasetKind, OpenedDataset};
+use crate::datasets::common::with_context;
 use crate::fetch::{Fetch, Fetcher};
 use crate::records::label_text::{InvalidLabel, LabelColumn, LabelText, is_empty_text};
 use crate::records::{FieldRequest, FieldValue, StoredField, StoredRow};
@@ -39,8 +40,8 @@ impl OpenedDataset {
     /// Checks that at least one sample has the field `name`, to detect misspelt names.
     ///
     /// # Errors
-    /// `InvalidArgument` if no sample has it; the message lists up to 20 existing fields. If no
-    /// sample can be read, the result is `Ok`.
+    /// `InvalidArgument` if no sample has it; the message lists up to 20 existing fields. `Unsupported` for
+    /// a column of Parquet files whose type is not supported. If no sample can be read, the result is `Ok`.
     pub fn check_field(&self, name: &str) -> Result<()> {
         if self.is_own_label(name) {
             return Ok(());
@@ -49,6 +50,9 @@ impl OpenedDataset {
         for number in 0..self.samples.len() {
             // The pipeline reports damaged samples.
             let Ok(record) = self.samples.item(number) else { continue };
+            if let Some(error) = record.row.as_ref().and_then(|row| row.group.unsupported(name)) {
+                return Err(error);
+            }
             for field in record.names() {
                 if field == name {
                     return Ok(());
@@ -152,10 +156,21 @@ impl OpenedDataset {
             let Ok(sample) = self.samples.item(number) else { continue };
             let Some(row) = sample.row else { continue };
             let values = row.group.read(&self.fetcher, row.row, &request).await?;
-            let Some(text) = values.first().and_then(|(_, value)| value.as_str()) else { continue };
-            if let Err(invalid) = column.add(text, number) {
+            let Some((_, value)) = values.first() else { continue };
+            let text = match value {
+                FieldValue::Float(number) => Cow::Owned(number.to_string()),
+                value => Cow::Borrowed(value.as_str().unwrap_or_default()),
+            };
+            if let Err(invalid) = column.add(&text, number) {
                 let may_be_empty = self.may_be_empty(label);
-                return Ok(Some(self.at_row(number, text, &invalid, may_be_empty)));
+                let error = self.at_row(number, &text, &invalid, may_be_empty);
+                return Ok(Some(match value {
+                    FieldValue::Float(_) => {
+                        let holds = format!("column {label:?} holds floating-point numbers");
+                        with_context(error, &holds)
+                    }
+                    _ => error,
+                }));
             }
         }
         Ok(None)

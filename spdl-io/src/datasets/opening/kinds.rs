@@ -180,6 +180,12 @@ impl Opener<'_> {
         let list = FileList::fetch(self.fetcher, key.clone(), &options).await?;
         // Only rows in the store of the list are read with the credentials of that store.
         let (list, has_other_stores) = list.in_stores(self.store, self.stores)?;
+        if self.is_local
+            && !has_other_stores
+            && let Some(folder) = list.first_path(super::missing::is_folder)
+        {
+            return Err(super::missing::folder_in_list(&folder));
+        }
         let classes = list.classes().to_vec();
         let (has_named_columns, unlabeled) = (list.has_named_columns(), Unlabeled::in_list(&list));
         let mut own_labels = LABEL_COLUMNS.to_vec();

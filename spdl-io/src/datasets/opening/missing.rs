@@ -1,6 +1,8 @@
 //! Error messages for missing files, and for folders that hold other data sets.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use spdl_core::{Error, ErrorKind};
@@ -9,6 +11,7 @@ use super::folder::local_names;
 use super::kinds::Opener;
 use super::{DatasetKind, address_in, kind_of_name};
 use crate::fetch::Key;
+use crate::records::IMAGE_EXTENSIONS;
 
 /// If there are more files, the missing ones are not counted.
 const MAX_FILES: usize = 10_000;
@@ -18,6 +21,20 @@ const CONCURRENCY: usize = 16;
 const MAX_EXAMINED: usize = 1000;
 /// The maximum number of folders in a message.
 const MAX_NAMED: usize = 3;
+
+/// Whether a local path of a list of images is a folder. Paths with the extension of an image are not
+/// accessed.
+pub(super) fn is_folder(path: &Path) -> bool {
+    let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+    !IMAGE_EXTENSIONS.contains(&&*extension.to_ascii_lowercase()) && path.is_dir()
+}
+
+/// The error for a folder in a list of images.
+pub(super) fn folder_in_list(path: &Path) -> Error {
+    let message = "the list of images contains a folder; list the images of the folder, or pass the folder \
+                   alone as the data set";
+    Error::new(ErrorKind::InvalidArgument, message).with_key(path.display().to_string())
+}
 
 impl Opener<'_> {
     /// Extends a `NotFound` error of several files: how many are missing, and the first of them.

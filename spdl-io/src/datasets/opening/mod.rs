@@ -248,6 +248,7 @@ impl OpenedDataset {
     /// A data set of given images, in this order: paths, or addresses in one store.
     ///
     /// Without `labels`, every label is −1. The images are not accessed. Reading a missing image fails later.
+    /// Local paths without the extension of an image are checked: a folder is an error.
     ///
     /// ```
     /// use spdl_core::Dataset;
@@ -262,8 +263,8 @@ impl OpenedDataset {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`ImageFolder::from_paths`] and [`StoreRegistry::open`]; `InvalidArgument` for addresses
-    /// in several stores.
+    /// The errors of [`ImageFolder::from_paths`] and [`StoreRegistry::open`]; `InvalidArgument` for a local
+    /// folder, and for addresses in several stores.
     pub fn of_images(
         addresses: &[impl AsRef<OsStr>],
         labels: Option<&[i64]>,
@@ -273,6 +274,9 @@ impl OpenedDataset {
         // Fast path, because parsing a million addresses is slow.
         let (location, images) = if addresses.iter().all(|name| is_path(name.as_ref())) {
             let paths = addresses.iter().map(|name| Path::new(name.as_ref()));
+            if let Some(folder) = paths.clone().find(|path| missing::is_folder(path)) {
+                return Err(missing::folder_in_list(folder));
+            }
             (parse_addresses(&["."], stores)?.pop(), ImageFolder::from_paths(paths, labels)?)
         } else {
             let mut locations = parse_addresses(addresses, stores)?;
@@ -286,8 +290,12 @@ impl OpenedDataset {
                 let error = Error::new(ErrorKind::InvalidArgument, message);
                 return Err(error.with_key(&*other.address));
             }
-            let images =
-                ImageFolder::from_paths(locations.iter().map(|it| it.key.to_path()), labels)?;
+            let paths = locations.iter().map(|it| it.key.to_path());
+            let is_local = locations.first().is_some_and(|first| first.is_local);
+            if let Some(folder) = paths.clone().find(|path| is_local && missing::is_folder(path)) {
+                return Err(missing::folder_in_list(&folder));
+            }
+            let images = ImageFolder::from_paths(paths, labels)?;
             (locations.pop(), images)
         };
         let Some(OpenLocation { fetcher, is_local, store, .. }) = location else {

@@ -117,11 +117,7 @@ impl ColumnPart {
     /// Adds the distinct texts of a column that is not a list. Fails if there are more than
     /// `max_texts`.
     pub(super) fn add_texts(&self, texts: &mut BTreeSet<String>, max_texts: usize) -> Result<()> {
-        let ColumnValues::Bytes(values) = &self.values else { return Ok(()) };
-        for value in values {
-            let text = std::str::from_utf8(value.data()).map_err(|error| {
-                Error::new(ErrorKind::Corrupt, "invalid UTF-8").with_source(error)
-            })?;
+        let mut add = |text: &str| {
             if !texts.contains(text) {
                 texts.insert(text.to_owned());
                 if texts.len() > max_texts {
@@ -129,8 +125,23 @@ impl ColumnPart {
                     return Err(Error::new(ErrorKind::LimitExceeded, message));
                 }
             }
+            Ok(())
+        };
+        match &self.values {
+            ColumnValues::Bytes(values) => values.iter().try_for_each(|value| {
+                let text = std::str::from_utf8(value.data()).map_err(|error| {
+                    Error::new(ErrorKind::Corrupt, "invalid UTF-8").with_source(error)
+                })?;
+                add(text)
+            }),
+            ColumnValues::Floats(values) => {
+                let values = values.iter().map(|value| f64::from(*value));
+                up_to_a_fraction(values).try_for_each(|value| add(&value.to_string()))
+            }
+            ColumnValues::Doubles(values) => up_to_a_fraction(values.iter().copied())
+                .try_for_each(|value| add(&value.to_string())),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn list(&self, kind: ColumnKind, items: &[u32]) -> Result<FieldValue> {
@@ -179,6 +190,16 @@ impl ColumnPart {
             Err(Error::new(ErrorKind::Corrupt, "the column has fewer values than rows"))
         })
     }
+}
+
+/// The numbers up to the first one that is not an integer, inclusive.
+fn up_to_a_fraction(values: impl Iterator<Item = f64>) -> impl Iterator<Item = f64> {
+    let mut ended = false;
+    values.take_while(move |value| {
+        let takes = !ended;
+        ended |= value.fract() != 0.0;
+        takes
+    })
 }
 
 /// Copies the bytes, so that a sample does not keep the pages of its row group in memory.

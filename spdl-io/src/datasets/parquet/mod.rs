@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
+use parquet::basic::ConvertedType;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::column::ColumnPart;
@@ -252,6 +253,13 @@ impl PackedRows for ParquetGroup {
         Some(&self.file.key)
     }
 
+    fn unsupported(&self, name: &str) -> Option<Error> {
+        let column = self.file.columns.iter().find(|column| *column.name == *name)?;
+        let ColumnKind::Unsupported(why) = column.kind else { return None };
+        let error = unsupported(column, why);
+        Some(error.with_key(self.file.key.display_name()))
+    }
+
     async fn texts(
         &self,
         fetcher: &Arc<dyn Fetcher>,
@@ -261,7 +269,8 @@ impl PackedRows for ParquetGroup {
         let has_name = |column: &ParquetColumn| *column.name == *name;
         let Some(at) = self.file.columns.iter().position(has_name) else { return Ok(None) };
         let column = &self.file.columns[at];
-        if column.kind != ColumnKind::Text || column.item_level.is_some() {
+        let has_texts = matches!(column.kind, ColumnKind::Text | ColumnKind::Float);
+        if !has_texts || column.item_level.is_some() {
             return Ok(None);
         }
         let mut texts = BTreeSet::new();
@@ -291,9 +300,7 @@ impl PackedRows for ParquetGroup {
             match column.kind {
                 _ if !request.wants(&column.name) => {}
                 ColumnKind::Unsupported(why) if request.names().is_some() => {
-                    let message =
-                        format!("cannot read column {}: {why} not supported", column.name);
-                    return Err(Error::new(ErrorKind::Unsupported, message).with_key(key));
+                    return Err(unsupported(column, why).with_key(key));
                 }
                 ColumnKind::Unsupported(_) => {}
                 _ => wanted.push(at),
@@ -314,6 +321,18 @@ impl PackedRows for ParquetGroup {
         }
         Ok(fields)
     }
+}
+
+/// The error for a column of an unsupported type. `why` is the plural noun of the type.
+fn unsupported(column: &ParquetColumn, why: &str) -> Error {
+    let (name, descriptor) = (&column.name, &column.descriptor);
+    let physical = descriptor.physical_type();
+    let stored = match descriptor.converted_type() {
+        ConvertedType::NONE => physical.to_string(),
+        converted => format!("{converted} ({physical})"),
+    };
+    let message = format!("cannot read column {name:?} of type {stored}: {why} not supported");
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// The approximate size of a value, in bytes.
