@@ -257,22 +257,17 @@ fn with_oversized(number: u64) -> usize {
     if number == OVERSIZED { 101 } else { 40 }
 }
 
-/// A pipeline in which that item is too large for an async stage or for a CPU stage.
-fn oversized(waits: bool, order: Order) -> PipelineBuilder<Piece> {
-    let pipeline = if waits {
-        numbers(30).async_stage("make", Make::exactly(with_oversized)).measured()
-    } else {
-        numbers(30).stage("make", || Ok(Make::exactly(with_oversized))).measured()
-    };
+/// A pipeline in which that item is too large for a CPU stage.
+fn oversized(order: Order) -> PipelineBuilder<Piece> {
+    let pipeline = numbers(30).stage("make", || Ok(Make::exactly(with_oversized))).measured();
     in_order(pipeline.threads(2).memory(200).largest_item(100), order)
 }
 
 #[test]
 fn only_the_item_above_the_limit_is_dropped() {
     within_seconds(TIMEOUT_SECONDS, || {
-        for (waits, order) in [true, false].into_iter().flat_map(|w| both_orders().map(|o| (w, o)))
-        {
-            let pipeline = oversized(waits, order).on_error(OnError::SKIP).build().unwrap();
+        for order in both_orders() {
+            let pipeline = oversized(order).on_error(OnError::SKIP).build().unwrap();
             let monitor = pipeline.monitor();
             let pieces = pipeline.collect::<Result<Vec<Piece>>>().unwrap();
             let others: Vec<u64> = (0..30).filter(|&n| n != OVERSIZED).collect();
@@ -290,16 +285,115 @@ fn only_the_item_above_the_limit_is_dropped() {
 #[test]
 fn an_item_above_the_limit_ends_a_strict_pipeline_in_order() {
     within_seconds(TIMEOUT_SECONDS, || {
-        for waits in [true, false] {
-            let (items, memory) = run(oversized(waits, Order::Input));
-            assert_eq!(items.len(), 8, "earlier items are delivered");
-            assert!(items[..7].iter().zip(0..).all(|(item, n)| item.as_ref().unwrap().number == n));
-            let error = items[7].as_ref().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::LimitExceeded);
-            assert_eq!(error.stage(), Some("make"));
-            assert_eq!(memory.live_bytes, 0);
-        }
+        let (items, memory) = run(oversized(Order::Input));
+        assert_eq!(items.len(), 8, "earlier items are delivered");
+        assert!(items[..7].iter().zip(0..).all(|(item, n)| item.as_ref().unwrap().number == n));
+        let error = items[7].as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+        assert_eq!(error.stage(), Some("make"));
+        assert_eq!(memory.live_bytes, 0);
     });
+}
+
+/// An async stage whose outputs have the given sizes in bytes, which it learns step by step.
+#[derive(Clone)]
+struct Download {
+    sizes: Arc<Vec<usize>>,
+    /// Number of equal parts that arrive one after the other.
+    steps: usize,
+    declares: bool,
+    /// The bytes in use now, and their maximum.
+    used: Arc<Mutex<(usize, usize)>>,
+}
+
+/// A downloaded output, which counts its bytes.
+struct Downloaded {
+    bytes: usize,
+    used: Arc<Mutex<(usize, usize)>>,
+}
+
+impl Downloaded {
+    fn grow(&mut self, bytes: usize) {
+        let mut used = self.used.lock().unwrap();
+        used.0 += bytes;
+        used.1 = used.1.max(used.0);
+        self.bytes += bytes;
+    }
+}
+
+impl Drop for Downloaded {
+    fn drop(&mut self) {
+        self.used.lock().unwrap().0 -= self.bytes;
+    }
+}
+
+impl Footprint for Downloaded {
+    fn footprint(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[async_trait]
+impl AsyncStage<u64> for Download {
+    type Out = Downloaded;
+
+    async fn process(&self, number: u64, cx: &AsyncContext) -> Result<Downloaded> {
+        let mut output = Downloaded { bytes: 0, used: Arc::clone(&self.used) };
+        let size = self.sizes[number as usize];
+        for step in 1..=self.steps {
+            let until = size * step / self.steps;
+            cx.reserve(until).await;
+            assert!(cx.reserved_bytes() >= until);
+            output.grow(until - output.bytes);
+            cx.runtime().sleep(Duration::from_micros(delay_us(number))).await;
+        }
+        Ok(output)
+    }
+
+    fn output_bytes(&self, &number: &u64) -> Option<usize> {
+        self.declares.then(|| self.sizes[number as usize])
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() })]
+    // promise: R4
+    #[test]
+    fn downloads_of_any_sizes_exceed_the_budget_by_at_most_one_item(
+        sizes in proptest::collection::vec(prop_oneof![3 => 1..50_usize, 1 => 50..1000_usize], 1..60),
+        steps in 1..4_usize,
+        declares: bool,
+        limit in 100..400_usize,
+        concurrency in 1..20_usize,
+        deterministic: bool,
+    ) {
+        let used = Arc::new(Mutex::new((0, 0)));
+        let largest = *sizes.iter().max().unwrap();
+        let (count, all) = (sizes.len() as u64, Arc::new(sizes));
+        let download =
+            Download { sizes: Arc::clone(&all), steps, declares, used: Arc::clone(&used) };
+        let (bytes, memory) = within_seconds(TIMEOUT_SECONDS, move || {
+            let options = StageOptions::new("download").concurrency(concurrency);
+            let pipeline = numbers(count)
+                .async_stage(options, download)
+                .measured()
+                .map("use", |output: Downloaded| Ok(output.bytes))
+                .threads(2)
+                .largest_item(50)
+                .memory(limit);
+            let (bytes, memory) = run_well(if deterministic { pipeline.deterministic() } else { pipeline });
+            let mut bytes = bytes;
+            bytes.sort_unstable();
+            (bytes, memory)
+        });
+        let mut expected = all.to_vec();
+        expected.sort_unstable();
+        prop_assert_eq!(bytes, expected);
+        let (left, peak) = *used.lock().unwrap();
+        prop_assert_eq!(left, 0);
+        prop_assert!(peak <= limit + largest, "{} of {} and {}", peak, limit, largest);
+        prop_assert!(memory.peak_bytes <= limit + largest, "{:?}", memory);
+    }
 }
 
 #[test]

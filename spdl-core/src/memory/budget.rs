@@ -39,6 +39,11 @@
 //! wait. Downstream levels ignore overdrawn bytes, because only downstream levels can free them.
 //! Other levels of the item's branches ignore them too.
 //!
+//! An item of an async stage whose size becomes known during its processing can wait for the growth
+//! instead. The stage's oldest item in flight overdraws as soon as no other item of its level is
+//! overdrawn. Otherwise younger items, which wait for the oldest one, could hold the memory that it
+//! needs. Therefore such growth exceeds the limit by at most one item per level.
+//!
 //! **Waiting.** A refused request is recorded under the same lock under which memory is released,
 //! so no wake-up is lost. A task is woken when its request fits. A callback wakes worker threads
 //! when the smallest request that was refused to a worker at any level fits. Wakers and callback
@@ -130,6 +135,9 @@ struct BudgetLevel {
 struct Waiter {
     level: usize,
     bytes: usize,
+    /// If set, the request also fits as soon as the level has only these overdrawn bytes, which
+    /// belong to the waiting item.
+    own_overdrawn: Option<usize>,
     waker: Waker,
 }
 
@@ -295,15 +303,7 @@ impl Budget {
         if let Some(reservation) = self.grant(&mut state, level, bytes) {
             return Poll::Ready(Ok(reservation));
         }
-        state.waiting_since.get_or_insert_with(Instant::now);
-        let known = state
-            .waiters
-            .iter_mut()
-            .find(|waiter| waiter.level == level && waiter.waker.will_wake(cx.waker()));
-        match known {
-            Some(waiter) => waiter.bytes = waiter.bytes.min(bytes),
-            None => state.waiters.push(Waiter { level, bytes, waker: cx.waker().clone() }),
-        }
+        state.wait(level, bytes, None, cx);
         Poll::Pending
     }
 
@@ -424,8 +424,12 @@ impl Budget {
         }
         // Wakes every task whose request fits alone, even if not all fit together: a woken task may
         // have been dropped.
-        let could_go_on = |waiter: &mut Waiter| waiter.bytes <= self.room(waiter.level);
-        wake.wakers.extend(state.waiters.extract_if(.., could_go_on).map(|waiter| waiter.waker));
+        let BudgetState { levels, waiters, .. } = state;
+        let could_go_on = |waiter: &mut Waiter| {
+            waiter.bytes <= self.room(waiter.level)
+                || waiter.own_overdrawn == Some(levels[waiter.level].overdrawn)
+        };
+        wake.wakers.extend(waiters.extract_if(.., could_go_on).map(|waiter| waiter.waker));
         if !waiting && state.waiters.is_empty() {
             state.stop_clock();
         }
@@ -465,6 +469,22 @@ impl BudgetState {
         self.levels[level].overdrawn -= overdrawn;
         self.live -= bytes;
         self.overdrawn -= overdrawn;
+    }
+
+    /// Records a task whose request was refused.
+    fn wait(&mut self, level: usize, bytes: usize, own_overdrawn: Option<usize>, cx: &Context<'_>) {
+        self.waiting_since.get_or_insert_with(Instant::now);
+        let mut waiters = self.waiters.iter_mut();
+        match waiters.find(|it| it.level == level && it.waker.will_wake(cx.waker())) {
+            Some(known) => {
+                known.bytes = known.bytes.min(bytes);
+                known.own_overdrawn = known.own_overdrawn.or(own_overdrawn);
+            }
+            None => {
+                let waker = cx.waker().clone();
+                self.waiters.push(Waiter { level, bytes, own_overdrawn, waker });
+            }
+        }
     }
 
     fn stop_clock(&mut self) {
@@ -518,6 +538,33 @@ impl Reservation {
         if let Some(wake) = wake {
             budget.wake(wake);
         }
+    }
+
+    /// Grows the reservation to `bytes` if they are free, or if the item may overdraw and no other
+    /// item of its level is overdrawn. Otherwise the task is woken when the growth might fit.
+    pub(crate) fn poll_grow(
+        &mut self,
+        bytes: usize,
+        may_overdraw: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let Some(growth) = bytes.checked_sub(self.bytes).filter(|growth| *growth > 0) else {
+            return Poll::Ready(());
+        };
+        let budget = &self.budget;
+        let mut state = budget.state.lock();
+        let growth = growth.min(MAX_TOTAL.saturating_sub(state.live));
+        let overdrawn = growth.saturating_sub(budget.room(self.level));
+        let is_alone = state.levels[self.level].overdrawn == self.overdrawn;
+        if overdrawn > 0 && !(may_overdraw && is_alone) {
+            state.wait(self.level, growth, may_overdraw.then_some(self.overdrawn), cx);
+            return Poll::Pending;
+        }
+        state.add(self.level, growth, overdrawn);
+        budget.publish(&state);
+        self.bytes += growth;
+        self.overdrawn += overdrawn;
+        Poll::Ready(())
     }
 
     /// Takes over all bytes of `other`, which has the same budget and is at this level or upstream.

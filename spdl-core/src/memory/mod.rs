@@ -6,6 +6,7 @@
 //! | `buffer` | [`HostBuffer`], [`BufferPool`]: aligned host memory, optionally pinned |
 //! | `budget` | memory budget of a pipeline in bytes; reservations that wait for free memory |
 //! | `device` | [`Device`]: uploads host buffers to device memory |
+//! | `in_flight` | reservations that grow while an async stage processes their items |
 //! | `footprint` | [`Footprint`]: how many bytes a value holds |
 //! | `machine` | memory and CPUs that this process may use |
 //!
@@ -16,6 +17,7 @@ pub(crate) mod budget;
 pub(crate) mod buffer;
 pub(crate) mod device;
 pub(crate) mod footprint;
+pub(crate) mod in_flight;
 pub(crate) mod machine;
 
 pub use array::{Array, DType, Element};

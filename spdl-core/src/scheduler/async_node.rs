@@ -23,6 +23,7 @@ use crate::error::{ErrorKind, Result, guarded, panicked};
 use crate::item::lineage::Outcome;
 use crate::item::{Item, ItemHeader};
 use crate::memory::budget::Reservation;
+use crate::memory::in_flight::{InFlightMemory, InFlightOrder};
 use crate::observe::hooks::Hooks;
 use crate::runtime::Runtime;
 use crate::scheduler::failure::FailureAction;
@@ -105,6 +106,7 @@ struct DriverState<In, Out> {
     input_ended: bool,
     outbox: Outbox<Out>,
     window: Option<InFlightWindow>,
+    order: Arc<InFlightOrder>,
 }
 
 /// Results that are not yet in the output queue. A batch of results costs one lock and one wake-up.
@@ -139,6 +141,7 @@ where
             input_ended: false,
             outbox: Outbox { items: Vec::with_capacity(MAX_RUN), places: 0 },
             window: self.tuning.as_ref().map(|_| InFlightWindow::new(self.core.concurrency())),
+            order: Arc::default(),
         };
         if let (Some(tuning), Some(window)) = (&self.tuning, &driver.window) {
             self.make_room(tuning, window.size());
@@ -274,8 +277,10 @@ where
             driver.places -= 1;
             let number = driver.sequence.take_number();
             match reserved {
-                Ok(reservation) => {
-                    driver.in_flight_items.push(self.start(number, item, reservation, runtime))
+                Ok(reserved) => {
+                    let memory = reserved
+                        .map(|(reservation, wanted)| (driver.order.start(reservation), wanted));
+                    driver.in_flight_items.push(self.start(number, item, memory, runtime))
                 }
                 Err(error) => {
                     let (header, time) = (item.header, Duration::ZERO);
@@ -306,34 +311,45 @@ where
         }
     }
 
-    /// Reserves memory for the output of an item, if the stage is measured.
-    fn reserve(&self, item: &In, cx: &mut Context<'_>) -> Poll<Result<Option<Reservation>>> {
+    /// Reserves memory for the output of an item, if the stage is measured. Also returns the bytes
+    /// that the output needs, which may be more than the largest reservation.
+    fn reserve(
+        &self,
+        item: &In,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<(Reservation, usize)>>> {
         let Some((measure, budget)) = self.core.measured() else { return Poll::Ready(Ok(None)) };
         let declared = match guarded(|| Ok(self.stage.output_bytes(item))).0 {
             Ok(declared) => declared,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let need = measure.need(declared, budget);
-        budget.poll_reserve(measure.level, need, cx).map(|reservation| reservation.map(Some))
+        let wanted = measure.need(declared, budget);
+        let reserved = budget.poll_reserve(measure.level, wanted.min(budget.headroom()), cx);
+        reserved.map_ok(|reservation| Some((reservation, wanted)))
     }
 
     fn start(
         &self,
         number: u64,
         item: Item<In>,
-        reserved: Option<Reservation>,
+        memory: Option<(Arc<InFlightMemory>, usize)>,
         runtime: &Arc<dyn Runtime>,
     ) -> BoxFuture<'static, CompletedItem<Out>> {
         let Item { header, value, reservation } = item;
+        let (memory, wanted) = memory.unzip();
         let cx = AsyncContext {
             header: header.clone(),
             seed: self.core.shared.seed,
             stage: self.core.number,
             runtime: Arc::clone(runtime),
+            memory,
         };
         let stage = Arc::clone(&self.stage);
         let hooks = self.hooks.clone();
         Box::pin(async move {
+            if let Some(wanted) = wanted {
+                cx.reserve(wanted).await;
+            }
             let started = Instant::now();
             // The call is inside the future, so that a panic of the call itself is caught.
             let work = async { stage.process(value, &cx).await };
@@ -341,6 +357,7 @@ where
             let result = AssertUnwindSafe(work).catch_unwind().await;
             let result = result.unwrap_or_else(|payload| Err(panicked(payload)));
             let time = started.elapsed();
+            let reserved = cx.memory.as_ref().and_then(|memory| memory.end());
             CompletedItem { number, header, result, time, reserved, carried: reservation }
         })
     }

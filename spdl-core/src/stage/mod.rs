@@ -31,7 +31,7 @@ pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
 pub use retry::{Retried, Retry};
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +39,7 @@ use async_trait::async_trait;
 
 use crate::error::Result;
 use crate::item::ItemHeader;
+use crate::memory::in_flight::InFlightMemory;
 use crate::runtime::Runtime;
 use crate::source::random::{ItemRng, SampleRng, purpose_number};
 use crate::source::sample::SampleId;
@@ -455,13 +456,15 @@ pub struct AsyncContext {
     pub(crate) seed: u64,
     pub(crate) stage: u64,
     pub(crate) runtime: Arc<dyn Runtime>,
+    /// Present if the stage's outputs are measured.
+    pub(crate) memory: Option<Arc<InFlightMemory>>,
 }
 
 impl AsyncContext {
     /// Creates a context outside a pipeline, for tests and direct calls of a stage.
     pub fn new(seed: u64, id: SampleId, stage: &str, runtime: Arc<dyn Runtime>) -> Self {
         let stage = crate::source::random::stage_number(stage);
-        AsyncContext { header: ItemHeader::new(id, None), seed, stage, runtime }
+        AsyncContext { header: ItemHeader::new(id, None), seed, stage, runtime, memory: None }
     }
 
     /// Epoch and position of the item.
@@ -489,6 +492,26 @@ impl AsyncContext {
     /// The runtime that polls this stage. Use it to sleep and to spawn tasks.
     pub fn runtime(&self) -> &Arc<dyn Runtime> {
         &self.runtime
+    }
+
+    /// The bytes of the memory budget that are reserved for the output of this item. `usize::MAX`
+    /// if the outputs of the stage are not [measured](crate::PipelineBuilder::measured).
+    pub fn reserved_bytes(&self) -> usize {
+        self.memory.as_ref().map_or(usize::MAX, |memory| memory.bytes())
+    }
+
+    /// Waits until at least `bytes` of the memory budget are reserved for the output of this item.
+    ///
+    /// Call it before the allocation, as soon as the size of the output is known, for example from
+    /// the header `Content-Length`. If the size exceeds the free memory, younger items wait, and
+    /// the oldest item of the stage continues as soon as no other item exceeds the budget. So the
+    /// memory in use exceeds the budget by at most one item per stage.
+    ///
+    /// Returns immediately if the outputs of the stage are not measured.
+    pub async fn reserve(&self, bytes: usize) {
+        if let Some(memory) = &self.memory {
+            poll_fn(|cx| memory.poll_grow(bytes, cx)).await;
+        }
     }
 }
 

@@ -222,7 +222,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Sets the largest size of one item in bytes.
     ///
     /// Each measured stage leaves this much of the budget free for each measured stage downstream.
-    /// An item whose stage declares a larger size fails with `LimitExceeded`. Default: the budget
+    /// If a CPU stage declares a larger size for an item, the item fails with `LimitExceeded`. An
+    /// async stage processes such an item alone: the item waits until it is the oldest one of the
+    /// stage, and may then exceed the budget. Default: the budget
     /// divided by twice the number *n* of measured stages. If the largest batch is larger, but at
     /// most the budget divided by *n*, the default is the size of this batch.
     pub fn largest_item(self, bytes: usize) -> Self {
