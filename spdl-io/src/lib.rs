@@ -71,7 +71,7 @@ pub mod testing;
 /// Reference-counted bytes, from the crate `bytes`.
 pub use bytes::Bytes;
 pub use datasets::ImageFolder;
-pub use fetch::{Body, Capability, Fetch, Fetcher, Key, ObjectMeta, ReadRequest};
+pub use fetch::{Body, Capability, Fetch, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest};
 #[cfg(feature = "cache")]
 pub use layers::{Cache, CachedFetcher};
 pub use layers::{Resilient, ResilientOptions};

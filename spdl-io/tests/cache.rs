@@ -371,8 +371,8 @@ fn warm_epochs_read_nothing_from_the_store() {
         for (key, bytes) in &store.objects {
             assert_eq!(block_on(cached.read(key, None)).unwrap(), bytes);
             assert_eq!(block_on(cached.read(key, Some(3..90))).unwrap(), bytes.slice(3..90));
-            assert_eq!(block_on(cached.read_at_most(key, 2_000)).unwrap(), bytes);
-            let error = block_on(cached.read_at_most(key, 100)).unwrap_err();
+            assert_eq!(block_on(cached.read_whole(key, &2_000)).unwrap(), bytes);
+            let error = block_on(cached.read_whole(key, &100)).unwrap_err();
             assert_eq!(
                 error.kind(),
                 ErrorKind::LimitExceeded,
@@ -422,7 +422,7 @@ fn changed_files_are_read_again_and_replaced() {
                 let parts =
                     block_on(fetcher.read_ranges(&key, std::slice::from_ref(&(5..7)))).unwrap();
                 assert_eq!(parts, [bytes.slice(5..7)]);
-                assert_eq!(block_on(fetcher.read_at_most(&key, 2_000)).unwrap(), bytes);
+                assert_eq!(block_on(fetcher.read_whole(&key, &2_000)).unwrap(), bytes);
                 let now = cache.statistics();
                 assert_eq!(now.since(&before).misses, misses, "version {version}");
                 before = now;

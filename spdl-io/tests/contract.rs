@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 use spdl_io::testing::{contract_objects, fetcher_contract};
-use spdl_io::{Body, Capability, Fetcher, Key, MemoryFetcher, ObjectMeta, ReadRequest};
+use spdl_io::{Body, Capability, Fetcher, Key, MemoryFetcher, ObjectMeta, ReadMemory, ReadRequest};
 
 /// Satisfies the contract without optional capabilities, unless it has a defect.
 #[derive(Debug, Default)]
@@ -55,9 +55,9 @@ impl Fetcher for InMemory {
         Ok(bytes)
     }
 
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
         let bytes = self.read(key, None).await?;
-        if bytes.len() as u64 > max_bytes && self.defect != Some(Defect::IgnoresTheLimit) {
+        if bytes.len() as u64 > memory.max_bytes() && self.defect != Some(Defect::IgnoresTheLimit) {
             let error = Error::new(ErrorKind::LimitExceeded, "too large");
             return Err(error.with_key(key.display_name()));
         }

@@ -79,7 +79,7 @@ fn files_of_unknown_size_are_read_and_limited() {
     }
     let fetcher = LocalFetcher::new();
     assert!(block_on(fetcher.read(&path.into(), None)).unwrap().starts_with(b"Name:"));
-    let error = block_on(fetcher.read_at_most(&path.into(), 10)).unwrap_err();
+    let error = block_on(fetcher.read_whole(&path.into(), &10)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
 }
 
@@ -93,7 +93,7 @@ fn files_larger_than_memory_exceed_the_limit() {
         return;
     }
     let fetcher = LocalFetcher::new();
-    let error = block_on(fetcher.read_at_most(&path.as_path().into(), 1 << 30)).unwrap_err();
+    let error = block_on(fetcher.read_whole(&path.as_path().into(), &(1 << 30))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     // The size limit is checked before any allocation.
     assert!(error.message().contains("at most 1073741824 are allowed"), "{error}");

@@ -177,7 +177,7 @@ impl RemoteLocation {
             let message = "a signed URL gives access to no other object";
             return Err(Error::new(ErrorKind::NotFound, message));
         }
-        match block_on(self.fetcher.read_at_most(key, most)) {
+        match block_on(self.fetcher.read_whole(key, &most)) {
             // If the user has no permission to list objects, S3 returns status 403 for objects that
             // do not exist.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {

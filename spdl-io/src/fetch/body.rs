@@ -5,10 +5,14 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use spdl_core::Result;
+
+use super::fetcher::check_limit;
+use super::key::Key;
 
 /// A byte range and a version of an object, for [`Fetcher::open`](crate::Fetcher::open).
 ///
@@ -130,6 +134,28 @@ impl Body {
     }
 }
 
+impl Body {
+    /// Reads all chunks and joins them, within the limits of `memory`. `len` is the expected number
+    /// of bytes.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if there are more bytes than allowed; before reading, if `len` is larger.
+    /// Otherwise the error of the first chunk that fails.
+    pub(crate) async fn bytes_within(
+        mut self,
+        key: &Key,
+        len: Option<u64>,
+        memory: &dyn ReadMemory,
+    ) -> Result<Bytes> {
+        let mut joined = JoinedPieces::default();
+        joined.expect(key, len, memory).await?;
+        while let Some(piece) = self.pieces.next().await {
+            joined.push_within(key, piece?, memory).await?;
+        }
+        Ok(joined.finish())
+    }
+}
+
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Body")
@@ -139,42 +165,121 @@ impl fmt::Debug for Body {
     }
 }
 
+/// The memory that the read of a whole object may use.
+///
+/// A number is a limit in bytes without reservations.
+#[async_trait]
+pub trait ReadMemory: Send + Sync {
+    /// The largest allowed object, in bytes.
+    fn max_bytes(&self) -> u64;
+
+    /// The number of bytes that are reserved already.
+    fn reserved_bytes(&self) -> u64;
+
+    /// Waits until `bytes` in total are reserved for the object.
+    async fn reserve(&self, bytes: u64);
+}
+
+#[async_trait]
+impl ReadMemory for u64 {
+    fn max_bytes(&self) -> u64 {
+        *self
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
+    async fn reserve(&self, _: u64) {}
+}
+
 /// Joins chunks. A single chunk is not copied.
 #[derive(Default)]
 pub(crate) struct JoinedPieces {
-    first: Bytes,
+    pieces: Vec<Bytes>,
+    len: usize,
+    /// Memory for all chunks, if the number of bytes is known.
     all: BytesMut,
     expected: usize,
 }
 
 /// Maximum number of bytes to allocate in advance, because the size that a store reports may be
 /// wrong.
-const MAX_RESERVED: usize = 64 << 20;
+const MAX_ALLOCATED: usize = 64 << 20;
 
 impl JoinedPieces {
+    /// Sets the expected total number of bytes, which are checked and reserved. Memory for them is
+    /// allocated in advance.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if the number is too large.
+    pub(crate) async fn expect(
+        &mut self,
+        key: &Key,
+        len: Option<u64>,
+        memory: &dyn ReadMemory,
+    ) -> Result<()> {
+        let Some(len) = len else { return Ok(()) };
+        check_limit(key, len, memory.max_bytes())?;
+        memory.reserve(len).await;
+        self.allocate(len);
+        Ok(())
+    }
+
     /// Sets the expected total number of bytes, for which memory is allocated in advance.
-    pub(crate) fn expect(&mut self, bytes: u64) {
-        self.expected = usize::try_from(bytes).map_or(MAX_RESERVED, |it| it.min(MAX_RESERVED));
+    pub(crate) fn allocate(&mut self, bytes: u64) {
+        self.expected = usize::try_from(bytes).map_or(MAX_ALLOCATED, |it| it.min(MAX_ALLOCATED));
+    }
+
+    /// Adds a chunk. If more bytes arrive than expected, they are checked and reserved.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if there are too many bytes.
+    pub(crate) async fn push_within(
+        &mut self,
+        key: &Key,
+        piece: Bytes,
+        memory: &dyn ReadMemory,
+    ) -> Result<()> {
+        let len = (self.len + piece.len()) as u64;
+        check_limit(key, len, memory.max_bytes())?;
+        if len > self.expected as u64 {
+            // The chunks are copied at the end.
+            memory.reserve(len.saturating_mul(2)).await;
+        }
+        self.push(piece);
+        Ok(())
     }
 
     pub(crate) fn push(&mut self, piece: Bytes) {
-        if self.all.is_empty() && self.first.is_empty() {
-            self.first = piece;
-        } else {
-            if self.all.is_empty() {
-                self.all.reserve(self.expected);
-                self.all.extend_from_slice(&std::mem::take(&mut self.first));
-            }
+        self.len += piece.len();
+        if self.all.is_empty() && (self.pieces.is_empty() || self.len > self.expected) {
+            self.pieces.extend((!piece.is_empty()).then_some(piece));
+            return;
+        }
+        self.join();
+        self.all.extend_from_slice(&piece);
+    }
+
+    fn join(&mut self) {
+        if self.all.is_empty() {
+            self.all.reserve(self.expected.max(self.len));
+        }
+        for piece in self.pieces.drain(..) {
             self.all.extend_from_slice(&piece);
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.first.len() + self.all.len()
+        self.len
     }
 
-    pub(crate) fn finish(self) -> Bytes {
-        if self.all.is_empty() { self.first } else { self.all.freeze() }
+    pub(crate) fn finish(mut self) -> Bytes {
+        if self.all.is_empty() && self.pieces.len() <= 1 {
+            return self.pieces.pop().unwrap_or_default();
+        }
+        self.join();
+        self.all.freeze()
     }
 }
 

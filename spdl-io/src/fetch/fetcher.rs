@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_core::stream::BoxStream;
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::fetch::{Body, Key, ReadRequest};
+use crate::fetch::{Body, Key, ReadMemory, ReadRequest};
 
 /// Reads objects from one kind of storage. [`Fetch`](crate::Fetch) calls it concurrently.
 ///
@@ -73,17 +73,19 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
     /// [`Capability::ranges`] is false.
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes>;
 
-    /// Reads a whole object of at most `max_bytes` bytes.
+    /// Reads a whole object within the limits of `memory`. For a limit only, pass the number of
+    /// bytes: `read_whole(&key, &1_000_000)`.
     ///
-    /// The provided method checks the size after reading. Fetchers that know the size earlier
-    /// should return the error before they allocate memory.
+    /// A fetcher that knows the size of the object first compares it with
+    /// [`max_bytes`](ReadMemory::max_bytes) and [reserves](ReadMemory::reserve) it, and then
+    /// allocates memory. The provided method learns the size from [`open`](Fetcher::open).
     ///
     /// # Errors
     /// As [`read`](Fetcher::read), and `LimitExceeded` if the object is larger.
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
-        let bytes = self.read(key, None).await?;
-        check_limit(key, bytes.len() as u64, max_bytes)?;
-        Ok(bytes)
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
+        let body = self.open(key, &ReadRequest::whole()).await?;
+        let size = body.size;
+        body.bytes_within(key, size, memory).await
     }
 
     /// Returns the size of an object, and its version if [`Capability::versions`] is true.
@@ -116,7 +118,9 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
     /// returns that version.
     ///
     /// `version` is the required version; `None` accepts any version. The returned version is
-    /// `None` if the storage does not report versions. The provided method opens each range.
+    /// `None` if the storage does not report versions. The provided method compares the
+    /// versions before and after the read if they are [local](Capability::local_versions), and
+    /// otherwise opens each range.
     ///
     /// # Errors
     /// As [`read_ranges`](Fetcher::read_ranges). `Changed` if the version differs from the required
@@ -133,6 +137,13 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
                 Some(_) => Err(unsupported(self, "compare versions", key)),
                 None => Ok((self.read_ranges(key, ranges).await?, None)),
             };
+        }
+        if self.capability().local_versions {
+            let before = self.stat(key).await?.version;
+            check_version(key, version, before.as_ref())?;
+            let parts = self.read_ranges(key, ranges).await?;
+            check_version(key, before.as_ref(), self.stat(key).await?.version.as_ref())?;
+            return Ok((parts, before));
         }
         let mut version = version.cloned();
         let mut parts = Vec::with_capacity(ranges.len());

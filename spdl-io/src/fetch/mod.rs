@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `key` | [`Key`], the name of an object or a file, byte for byte |
 //! | `fetcher` | [`Fetcher`], [`Capability`], [`ObjectMeta`], and the checks that all fetchers share |
-//! | `body` | [`ReadRequest`], and [`Body`], a response as a stream of chunks |
+//! | `body` | [`ReadRequest`], [`ReadMemory`], and [`Body`], a response as a stream of chunks |
 //! | `coalesce` | merging of byte ranges that are close to each other |
 //! | `unreached` | the error source that marks a store as unreachable |
 //! | `stage` | [`Fetch`], the pipeline stage |
@@ -18,11 +18,12 @@ mod key;
 mod stage;
 mod unreached;
 
-pub use self::body::{Body, ReadRequest};
+pub use self::body::{Body, ReadMemory, ReadRequest};
 pub(crate) use self::body::{FirstByte, JoinedPieces};
 pub use self::fetcher::{Capability, Fetcher, ObjectMeta};
 pub(crate) use self::fetcher::{check_limit, check_version, past_the_end, range_len};
 pub use self::key::Key;
 pub(crate) use self::key::quoted;
 pub use self::stage::Fetch;
+pub(crate) use self::stage::ItemMemory;
 pub(crate) use self::unreached::Unreached;

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use spdl_core::{AsyncContext, AsyncStage, Labeled, Result};
 
-use crate::fetch::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key, ReadMemory};
 
 /// The pipeline stage that reads the object of each key with a [`Fetcher`]. The stage forwards
 /// labels unchanged.
@@ -17,8 +17,11 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// Default for the largest object: 1 GiB. See [`with_max_bytes`](Fetch::with_max_bytes).
-    pub const DEFAULT_MAX_BYTES: u64 = 1 << 30;
+    /// Default for the largest object: 64 MiB. See [`with_max_bytes`](Fetch::with_max_bytes).
+    ///
+    /// One object per stage may exceed the memory budget of a pipeline, so this limit bounds the
+    /// memory beyond the budget.
+    pub const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
     /// Recommended queue length, in objects, between reading and decoding images: 16. Use it as
     /// [`StageOptions::queue`](spdl_core::StageOptions::queue).
@@ -50,8 +53,34 @@ impl Fetch {
 impl AsyncStage<Labeled<Key>> for Fetch {
     type Out = Labeled<Bytes>;
 
-    async fn process(&self, item: Labeled<Key>, _: &AsyncContext) -> Result<Labeled<Bytes>> {
-        let bytes = self.fetcher.read_at_most(&item.value, self.max_bytes).await?;
+    async fn process(&self, item: Labeled<Key>, cx: &AsyncContext) -> Result<Labeled<Bytes>> {
+        let memory = ItemMemory { cx, max_bytes: self.max_bytes, used: 0 };
+        let bytes = self.fetcher.read_whole(&item.value, &memory).await?;
         Ok(Labeled { value: bytes, label: item.label })
+    }
+}
+
+/// Memory from the reservation of an item in a pipeline's memory budget.
+pub(crate) struct ItemMemory<'a> {
+    pub(crate) cx: &'a AsyncContext,
+    /// The limit of one object in bytes.
+    pub(crate) max_bytes: u64,
+    /// Bytes of the item's other parts.
+    pub(crate) used: u64,
+}
+
+#[async_trait]
+impl ReadMemory for ItemMemory<'_> {
+    fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        (self.cx.reserved_bytes() as u64).saturating_sub(self.used)
+    }
+
+    async fn reserve(&self, bytes: u64) {
+        let all = self.used.saturating_add(bytes);
+        self.cx.reserve(usize::try_from(all).unwrap_or(usize::MAX)).await;
     }
 }

@@ -8,12 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::stream::BoxStream;
-use futures_util::StreamExt;
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetch::{
-    Body, Capability, Fetcher, JoinedPieces, Key, ObjectMeta, ReadRequest, check_limit,
-    check_version,
+    Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_version,
 };
 
 /// Reads each object in one version, so that parts of two versions are never mixed.
@@ -100,26 +98,20 @@ impl Fetcher for Pinned {
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
-        let Some(range) = range else { return self.read_at_most(key, u64::MAX).await };
+        let Some(range) = range else { return self.read_whole(key, &u64::MAX).await };
         let mut parts = self.read_ranges(key, &[range]).await?;
         parts
             .pop()
             .ok_or_else(|| Error::new(ErrorKind::Internal, "reading one range returned no result"))
     }
 
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
         let Some(version) = self.versions.version(key) else {
-            return self.inner.read_at_most(key, max_bytes).await;
+            return self.inner.read_whole(key, memory).await;
         };
         let body = self.inner.open(key, &ReadRequest::whole().of_version(version)).await?;
-        check_limit(key, body.size.unwrap_or_default(), max_bytes)?;
-        let (mut pieces, mut joined) = (body.pieces, JoinedPieces::default());
-        joined.expect(body.size.unwrap_or_default());
-        while let Some(piece) = pieces.next().await {
-            joined.push(piece?);
-            check_limit(key, joined.len() as u64, max_bytes)?;
-        }
-        Ok(joined.finish())
+        let size = body.size;
+        body.bytes_within(key, size, memory).await
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {

@@ -273,7 +273,7 @@ impl FetchLabeled {
 impl AsyncStage<StoredRecord> for FetchLabeled {
     type Out = Labeled<Bytes>;
 
-    async fn process(&self, item: StoredRecord, _: &AsyncContext) -> Result<Labeled<Bytes>> {
+    async fn process(&self, item: StoredRecord, cx: &AsyncContext) -> Result<Labeled<Bytes>> {
         let (value, label) = self.fields_of(&item);
         let Some(value) = value else {
             let wanted = self.values.join(" or ");
@@ -295,16 +295,17 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
             let version = cache_version(&*self.fetcher, &item, &value, label.as_deref()).await?;
             let entry = cache.get_version(&name, version.as_deref()).await;
             if let Some(sample) = entry.and_then(from_cache) {
+                cx.reserve(sample.value.len()).await;
                 // The data set may assign another label than in the run that filled the cache.
                 let known = self.known_label(&item, label.as_deref());
                 let label = known.unwrap_or(sample.label);
                 return Ok(Labeled { label, ..sample });
             }
-            let sample = self.read(item, value, label).await?;
+            let sample = self.read(item, value, label, cx).await?;
             cache.put_version(&name, version.as_deref(), &for_cache(&sample)).await;
             return Ok(sample);
         }
-        self.read(item, value, label).await
+        self.read(item, value, label, cx).await
     }
 
     fn output_bytes(&self, item: &StoredRecord) -> Option<usize> {
@@ -324,6 +325,7 @@ impl FetchLabeled {
         mut item: StoredRecord,
         value: Arc<str>,
         label: Option<Arc<str>>,
+        cx: &AsyncContext,
     ) -> Result<Labeled<Bytes>> {
         let mut offset = None;
         for (name, field) in &mut item.fields {
@@ -336,7 +338,7 @@ impl FetchLabeled {
             }
         }
         let request = self.request(Arc::clone(&value), label.clone());
-        let mut record = read_record(&self.fetcher, item, &request).await?;
+        let mut record = read_record(&self.fetcher, item, &request, cx).await?;
         let label = match label {
             None => record.label,
             Some(name) => {

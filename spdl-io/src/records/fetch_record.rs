@@ -82,8 +82,8 @@ impl FetchRecord {
 impl AsyncStage<StoredRecord> for FetchRecord {
     type Out = Record;
 
-    async fn process(&self, item: StoredRecord, _: &AsyncContext) -> Result<Record> {
-        read_record(&self.fetcher, item, &self.request).await
+    async fn process(&self, item: StoredRecord, cx: &AsyncContext) -> Result<Record> {
+        read_record(&self.fetcher, item, &self.request, cx).await
     }
 
     fn output_bytes(&self, item: &StoredRecord) -> Option<usize> {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use spdl_core::{Error, ErrorKind, Footprint, Result};
+use spdl_core::{AsyncContext, Error, ErrorKind, Footprint, Result};
 
-use crate::fetch::{Fetcher, Key};
+use crate::fetch::{Fetcher, ItemMemory, Key};
 use crate::records::no_such_field;
 use crate::records::{
     Encoding, Extent, FieldRequest, FieldValue, Record, StoredField, StoredRecord,
@@ -43,6 +43,7 @@ pub(super) async fn read_record(
     fetcher: &Arc<dyn Fetcher>,
     item: StoredRecord,
     request: &FieldRequest,
+    cx: &AsyncContext,
 ) -> Result<Record> {
     if let Some(names) = request.names()
         && let Some(missing) = names.iter().find(|name| !item.names().any(|it| *it == ***name))
@@ -60,7 +61,7 @@ pub(super) async fn read_record(
             }
         }
     }
-    let mut parts = read_extents(fetcher, &item.key, &extents, request.max_bytes()).await?;
+    let mut parts = read_extents(fetcher, &item.key, &extents, request.max_bytes(), cx).await?;
     let mut record = Record::new(item.key).with_label(item.label);
     for (name, slot) in fields {
         let value = match slot {
@@ -103,6 +104,7 @@ async fn read_extents(
     sample: &Key,
     extents: &[(Arc<str>, Extent)],
     max_bytes: u64,
+    cx: &AsyncContext,
 ) -> Result<Vec<Bytes>> {
     let sizes = extents.iter().filter_map(|(_, extent)| extent.size());
     let known = sizes.fold(0, u64::saturating_add);
@@ -124,7 +126,8 @@ async fn read_extents(
         a.range.is_some() && b.range.is_some() && a.object == b.object
     };
     let reads = order.chunk_by(of_one_object).map(|numbers| async move {
-        let parts = read_object(fetcher, extents, numbers, max_bytes - known).await;
+        let memory = ItemMemory { cx, max_bytes: max_bytes - known, used: known };
+        let parts = read_object(fetcher, extents, numbers, &memory).await;
         parts.map_err(|error| of_field(error, sample, extents, numbers))
     });
     let read = try_join_all(reads.collect::<Vec<_>>()).await?;
@@ -144,7 +147,7 @@ async fn read_object(
     fetcher: &Arc<dyn Fetcher>,
     extents: &[(Arc<str>, Extent)],
     numbers: &[usize],
-    max_bytes: u64,
+    memory: &ItemMemory<'_>,
 ) -> Result<Vec<(usize, Bytes)>> {
     let Some(object) = numbers.first().map(|&first| &extents[first].1.object) else {
         return Ok(Vec::new());
@@ -153,7 +156,7 @@ async fn read_object(
     let read: Vec<usize> = numbers.iter().filter(is_read).copied().collect();
     let ranges = read.iter().map(|&number| extents[number].1.range.clone());
     let parts = match ranges.collect::<Option<Vec<Range<u64>>>>() {
-        None => vec![fetcher.read_at_most(object, max_bytes).await?],
+        None => vec![fetcher.read_whole(object, memory).await?],
         Some(ranges) => match &ranges[..] {
             [] => Vec::new(),
             [range] => vec![fetcher.read(object, Some(range.clone())).await?],

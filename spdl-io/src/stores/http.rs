@@ -16,11 +16,11 @@ use reqwest::{Method, Response, StatusCode, Url};
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetch::{
-    Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, check_limit, check_version,
-    past_the_end, range_len,
+    Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_limit,
+    check_version, past_the_end, range_len,
 };
 use crate::stores::network::{
-    self, Connections, MAX_OFFSET, Reactor, ResponseError, buffer_first_chunk, collect, exact,
+    self, Connections, MAX_OFFSET, Reactor, ResponseError, buffer_first_chunk, exact,
     is_this_machine, transport_error,
 };
 use crate::stores::{Address, SourceOptions};
@@ -121,11 +121,16 @@ impl HttpFetcher {
         })))
     }
 
-    async fn read_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Bytes> {
+    async fn read_limited(
+        &self,
+        key: &Key,
+        request: ReadRequest,
+        memory: &dyn ReadMemory,
+    ) -> Result<Bytes> {
         let end = request.end.map(|end| end.saturating_sub(request.start));
-        let body = self.open_limited(key, request, max_bytes).await?;
-        let len = end.or(body.size).unwrap_or(0);
-        collect(body, key, len, max_bytes).await
+        let body = self.open_limited(key, request, memory.max_bytes()).await?;
+        let len = end.or(body.size);
+        body.bytes_within(key, len, memory).await
     }
 
     /// Returns an error before reading the body if its known length exceeds `max_bytes`.
@@ -144,11 +149,11 @@ impl Fetcher for HttpFetcher {
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let request = range.map_or_else(ReadRequest::whole, ReadRequest::range);
-        self.read_limited(key, request, u64::MAX).await
+        self.read_limited(key, request, &u64::MAX).await
     }
 
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
-        self.read_limited(key, ReadRequest::whole(), max_bytes).await
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
+        self.read_limited(key, ReadRequest::whole(), memory).await
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {

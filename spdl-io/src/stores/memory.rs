@@ -12,8 +12,8 @@ use futures_util::{StreamExt, stream};
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetch::{
-    Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, check_limit, check_version,
-    past_the_end, range_len,
+    Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_limit,
+    check_version, past_the_end, range_len,
 };
 
 /// Objects held in memory, for tests and for small or generated data.
@@ -108,9 +108,9 @@ impl Fetcher for MemoryFetcher {
         }
     }
 
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
         let bytes = self.get(key)?.bytes;
-        check_limit(key, bytes.len() as u64, max_bytes)?;
+        check_limit(key, bytes.len() as u64, memory.max_bytes())?;
         Ok(bytes)
     }
 

@@ -84,12 +84,12 @@ fn size_limits_hold(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
     for (key, bytes) in objects {
         let len = bytes.len() as u64;
         for limit in [len, u64::MAX] {
-            let read = block_on(fetcher.read_at_most(key, limit));
+            let read = block_on(fetcher.read_whole(key, &limit));
             assert!(expect(read, "an object within the limit can be read") == bytes);
         }
         if let Some(limit) = len.checked_sub(1) {
             let error =
-                expect_error(block_on(fetcher.read_at_most(key, limit)), "crossing the limit");
+                expect_error(block_on(fetcher.read_whole(key, &limit)), "crossing the limit");
             assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{}", error.report());
             assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
         }

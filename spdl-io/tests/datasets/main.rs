@@ -18,7 +18,8 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use spdl_core::{AsyncStage, Dataset, DatasetSource, PipelineBuilder, Result};
 use spdl_io::{
-    Capability, FetchRecord, Fetcher, Key, MemoryFetcher, ObjectMeta, Record, StoredRecord,
+    Capability, FetchRecord, Fetcher, Key, MemoryFetcher, ObjectMeta, ReadMemory, Record,
+    StoredRecord,
 };
 
 fn golden(name: &str) -> PathBuf {
@@ -92,9 +93,9 @@ impl Fetcher for Recording {
         self.store.read(key, range).await
     }
 
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
         self.record(format!("read {key}"));
-        self.store.read_at_most(key, max_bytes).await
+        self.store.read_whole(key, memory).await
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

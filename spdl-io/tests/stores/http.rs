@@ -98,7 +98,7 @@ fn missing_servers_are_unavailable() {
 #[test]
 fn the_size_limit_is_checked_before_the_body() {
     let server = FaultServer::start([("a", contents(1, 10_000_000))]);
-    let error = block_on(fetcher(&server.url()).read_at_most(&"a".into(), 1000)).unwrap_err();
+    let error = block_on(fetcher(&server.url()).read_whole(&"a".into(), &1000)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     assert!(server.served().bytes < 10_000_000, "the whole body was sent");
 }

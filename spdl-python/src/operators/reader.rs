@@ -42,7 +42,7 @@ impl Reader {
             let bytes = block_on(async {
                 match location {
                     Location::File(key) => {
-                        LocalFetcher::with_threads(1).read_at_most(&key, max_bytes).await
+                        LocalFetcher::with_threads(1).read_whole(&key, &max_bytes).await
                     }
                     Location::Object(address) => stores.read(&address, max_bytes).await,
                 }
@@ -114,7 +114,7 @@ impl Stores {
     /// Reads an object.
     pub(crate) async fn read(&self, address: &str, max_bytes: u64) -> Result<Bytes> {
         let location = self.0.open(address)?;
-        location.fetcher.read_at_most(&location.key, max_bytes).await
+        location.fetcher.read_whole(&location.key, &max_bytes).await
     }
 
     /// The async runtime of the stores, on which the pipeline runs as well.

@@ -134,7 +134,7 @@ impl AsyncStage<Key> for ReadSums {
 
     async fn process(&self, archive: Key, _: &AsyncContext) -> Result<Self::Out> {
         let key = Key::from_bytes(&[archive.as_bytes(), b".sums"].concat());
-        let text = self.0.read_at_most(&key, Sums::MAX_BYTES).await;
+        let text = self.0.read_whole(&key, &Sums::MAX_BYTES).await;
         let sums = text.and_then(|text| {
             Sums::parse(&text).map_err(|error| error.with_key(key.display_name()))
         });

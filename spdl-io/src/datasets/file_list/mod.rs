@@ -149,7 +149,7 @@ impl FileList {
         options: &FileListOptions,
     ) -> Result<Self> {
         let key = key.into();
-        let text = fetcher.read_at_most(&key, options.limit()).await?;
+        let text = fetcher.read_whole(&key, &options.limit()).await?;
         FileList::of(key, text, options)
     }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_core::stream::BoxStream;
 use spdl_core::{Error, Result};
 
-use crate::fetch::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
+use crate::fetch::{Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest};
 use crate::stores::{Address, StoreRegistry};
 
 /// Reads keys from the list's store, and whole addresses from the stores that they name.
@@ -79,9 +79,9 @@ impl Fetcher for RowStores {
         route.with_requested_key(key, route.fetcher.read(&route.key, range).await)
     }
 
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
         let route = self.route(key)?;
-        route.with_requested_key(key, route.fetcher.read_at_most(&route.key, max_bytes).await)
+        route.with_requested_key(key, route.fetcher.read_whole(&route.key, memory).await)
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {

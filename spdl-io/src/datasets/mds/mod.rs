@@ -146,7 +146,7 @@ impl MdsDataset {
             folder.push(b'/');
         }
         let index = Key::from_bytes(&[&folder, &b"index.json"[..]].concat());
-        let text = fetcher.read_at_most(&index, MAX_INDEX_BYTES).await?;
+        let text = fetcher.read_whole(&index, &MAX_INDEX_BYTES).await?;
         let located = |error: Error| error.with_key(index.display_name());
         let infos = index::parse(&text).map_err(located)?;
         for (_, compression) in infos.iter().filter_map(|info| info.zip.as_ref()) {
@@ -243,7 +243,7 @@ impl MdsShard {
             let error = Error::new(ErrorKind::LimitExceeded, message);
             return Err(error.with_key(zip.display_name()));
         }
-        let compressed = fetcher.read_at_most(zip, file.bytes).await?;
+        let compressed = fetcher.read_whole(zip, &file.bytes).await?;
         let shard = Arc::clone(self);
         let work = move || shard.decompress(&compressed);
         self.parts.threads().run(work).await.map_err(|error| error.with_key(zip.display_name()))

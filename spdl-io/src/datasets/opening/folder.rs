@@ -70,7 +70,7 @@ impl Opener<'_> {
         inside: impl Fn(&Key) -> Key,
         holds: impl Fn(&str) -> bool,
     ) -> Result<OpenedDataset> {
-        let text = self.fetcher.read_at_most(manifest, Manifest::MAX_BYTES).await?;
+        let text = self.fetcher.read_whole(manifest, &Manifest::MAX_BYTES).await?;
         let manifest =
             Manifest::parse(&text).map_err(|error| error.with_key(manifest.display_name()))?;
         let key = |shard: &ShardRecord| inside(&shard.name.as_str().into());

@@ -167,7 +167,7 @@ async fn find_records(
     let size = fetcher.stat(key).await?.size;
     if let Some(suffix) = &options.index_suffix {
         let index = Key::from_bytes(&[key.as_bytes(), suffix.as_bytes()].concat());
-        match fetcher.read_at_most(&index, MAX_INDEX_BYTES).await {
+        match fetcher.read_whole(&index, &MAX_INDEX_BYTES).await {
             Ok(text) => {
                 if let Some(ends) = framing::parse_index(&text, size) {
                     return Ok(ends);

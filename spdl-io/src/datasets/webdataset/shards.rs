@@ -147,7 +147,7 @@ async fn fetch_sidecar(
     }
     let sidecar = Key::from_bytes(&[key.as_bytes(), b".idx"].concat());
     let max_bytes = size.saturating_add(MAX_INDEX_OVERHEAD);
-    let bytes = match fetcher.read_at_most(&sidecar, max_bytes).await {
+    let bytes = match fetcher.read_whole(&sidecar, &max_bytes).await {
         Ok(bytes) => bytes,
         Err(error) if error.kind().is_transient() => return Err(error),
         // For a missing object, some stores return `PermissionDenied`.

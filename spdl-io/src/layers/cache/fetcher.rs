@@ -9,7 +9,9 @@ use futures_core::stream::BoxStream;
 use spdl_core::Result;
 
 use super::Cache;
-use crate::fetch::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, check_limit};
+use crate::fetch::{
+    Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_limit,
+};
 
 /// Reads through a [`Cache`]: on a miss, reads from another fetcher and stores the bytes.
 ///
@@ -81,15 +83,16 @@ impl Fetcher for CachedFetcher {
         Ok(bytes)
     }
 
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
         let name = entry_name(key, None);
         let version = local_version(&*self.inner, key).await?;
         let version = version.as_deref().map(str::as_bytes);
         if let Some(bytes) = self.cache.get_version(&name, version).await {
-            check_limit(key, bytes.len() as u64, max_bytes)?;
+            check_limit(key, bytes.len() as u64, memory.max_bytes())?;
+            memory.reserve(bytes.len() as u64).await;
             return Ok(bytes);
         }
-        let bytes = self.inner.read_at_most(key, max_bytes).await?;
+        let bytes = self.inner.read_whole(key, memory).await?;
         self.cache.put_version(&name, version, &bytes).await;
         Ok(bytes)
     }

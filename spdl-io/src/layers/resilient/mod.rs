@@ -43,8 +43,8 @@ use self::reading::Reading;
 pub use self::retry::{Attempt, Attempts};
 use self::retry::{RetryState, is_retryable};
 use crate::fetch::{
-    Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Unreached, check_version, coalesce,
-    range_len,
+    Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, Unreached, check_version,
+    coalesce, range_len,
 };
 
 /// A layer that adds retries, timeouts and hedged requests to another fetcher.
@@ -282,11 +282,12 @@ impl Fetcher for Resilient {
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let request = range.map_or_else(ReadRequest::whole, ReadRequest::range);
-        Ok(self.reading(key, request, u64::MAX)?.all().await?.0)
+        Ok(self.reading(key, request, u64::MAX)?.all(&u64::MAX).await?.0)
     }
 
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
-        Ok(self.reading(key, ReadRequest::whole(), max_bytes)?.all().await?.0)
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
+        let reading = self.reading(key, ReadRequest::whole(), memory.max_bytes())?;
+        Ok(reading.all(memory).await?.0)
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
@@ -325,7 +326,7 @@ impl Fetcher for Resilient {
                 let request = ReadRequest { version: version.clone(), ..request };
                 let reading = self.reading(key, request, u64::MAX);
                 async move {
-                    let (bytes, version) = reading?.all().await?;
+                    let (bytes, version) = reading?.all(&u64::MAX).await?;
                     self.state.counts.wasted_bytes.add(joined.gap_bytes);
                     Ok::<_, Error>((joined, bytes, version))
                 }

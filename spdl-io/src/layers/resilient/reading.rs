@@ -13,7 +13,7 @@ use spdl_core::{BoxFuture, Error, ErrorKind, Result};
 use super::ResilientState;
 use super::retry::{RetryState, is_retryable};
 use crate::fetch::{
-    Body, Fetcher, FirstByte, JoinedPieces, Key, ReadRequest, Unreached, check_limit,
+    Body, Fetcher, FirstByte, JoinedPieces, Key, ReadMemory, ReadRequest, Unreached, check_limit,
     check_version, range_len,
 };
 
@@ -103,27 +103,40 @@ impl Reading {
     }
 
     /// Reads all requested bytes. Also returns the version of the object, if known.
-    pub(super) async fn all(mut self) -> Result<(Bytes, Option<Arc<str>>)> {
-        let mut joined = JoinedPieces::default();
+    pub(super) async fn all(
+        mut self,
+        memory: &dyn ReadMemory,
+    ) -> Result<(Bytes, Option<Arc<str>>)> {
+        self.begin().await?;
+        let mut joined = self.joined(memory).await?;
         loop {
             match self.attempt().await {
                 Ok(Some(piece)) => {
-                    joined.expect(self.end.map_or(0, |end| end - self.request.start));
-                    joined.push(piece);
-                    let all = joined.len() as u64;
-                    check_limit(&self.key, all, self.max_bytes)
-                        .map_err(|error| self.fail(error))?;
+                    let pushed = joined.push_within(&self.key, piece, memory).await;
+                    pushed.map_err(|error| self.fail(error))?;
                 }
                 Ok(None) => return Ok((joined.finish(), self.version)),
                 Err(failure) => {
                     let before = self.next;
                     self.recover(failure).await?;
                     if self.next < before {
-                        joined = JoinedPieces::default();
+                        joined = self.joined(memory).await?;
                     }
                 }
             }
         }
+    }
+
+    /// Reserves memory for all requested bytes, if their number is known.
+    async fn joined(&mut self, memory: &dyn ReadMemory) -> Result<JoinedPieces> {
+        let mut joined = JoinedPieces::default();
+        let len = self.end.map(|end| end - self.request.start);
+        joined.expect(&self.key, len, memory).await.map_err(|error| self.fail(error))?;
+        if !self.retry.is_failing() {
+            // The retry time excludes the time of the reservation.
+            self.retry.made_progress();
+        }
+        Ok(joined)
     }
 
     /// Reads the next chunk. Chunks that were returned before are not repeated.

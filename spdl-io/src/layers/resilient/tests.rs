@@ -561,13 +561,13 @@ fn versions_are_never_mixed() {
 #[test]
 fn the_size_limit_holds_before_and_during_the_body() {
     let setup = setup(|_, _| Response::Fine);
-    let read = |limit| setup.clock.run(setup.fetcher.read_at_most(&"a".into(), limit));
+    let read = |limit| setup.clock.run(setup.fetcher.read_whole(&"a".into(), &limit));
     assert_eq!(read(10_000).unwrap().len(), 10_000);
     let error = read(9_999).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     assert_eq!(setup.statistics().bytes, 10_000, "an object that is too large is not read");
     let setup = super::tests::setup(|_, _| Response::OtherSize(-9000));
-    let read = setup.clock.run(setup.fetcher.read_at_most(&"a".into(), 5000));
+    let read = setup.clock.run(setup.fetcher.read_whole(&"a".into(), &5000));
     assert!(read.is_err(), "announced 1000 bytes, sent 10000");
 }
 

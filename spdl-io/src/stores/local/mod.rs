@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::stream::BoxStream;
+use futures_util::future::Either;
 use futures_util::{StreamExt, stream};
 use spdl_core::{Error, ErrorKind, Result};
 
@@ -26,8 +27,8 @@ use self::page_cache::{FileStamp, PageCacheReader};
 use self::read_buffers::ReadBuffers;
 use crate::fetch::coalesce::{CoalescedRange, coalesce};
 use crate::fetch::{
-    Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, check_limit, check_version,
-    past_the_end, range_len,
+    Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_limit,
+    check_version, past_the_end, range_len,
 };
 use crate::files::{IoThreads, Walker, open_files, os_error};
 
@@ -142,23 +143,39 @@ impl Fetcher for LocalFetcher {
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
-        let Some(range) = range else { return self.read_at_most(key, u64::MAX).await };
+        let Some(range) = range else { return self.read_whole(key, &u64::MAX).await };
         let mut parts = self.read_ranges(key, &[range]).await?;
         parts
             .pop()
             .ok_or_else(|| Error::new(ErrorKind::Internal, "reading one range returned no result"))
     }
 
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
+        let (max_bytes, reserved) = (memory.max_bytes(), memory.reserved_bytes());
         let page_cache = self.page_cache.as_ref();
-        if let Some(bytes) = page_cache.and_then(|it| it.whole(key, max_bytes, &self.buffers)) {
+        let whole = |it: &Arc<PageCacheReader>| {
+            it.whole(key, max_bytes.min(reserved.saturating_add(1)), &self.buffers)
+        };
+        if let Some(bytes) = page_cache.and_then(whole) {
             return Ok(bytes);
         }
-        let (key, buffers) = (key.clone(), Arc::clone(&self.buffers));
-        let cached_files = self.page_cache.clone();
-        self.threads
-            .run(move || read_whole(&key, max_bytes, &buffers, cached_files.as_deref()))
-            .await
+        let (file_key, cached_files) = (key.clone(), self.page_cache.clone());
+        let buffers = Arc::clone(&self.buffers);
+        let begin = move || {
+            let file = WholeFile::open(file_key, max_bytes, buffers, cached_files.as_deref())?;
+            // Saves a second hand-over to an I/O thread.
+            if file.size <= reserved {
+                file.read().map(Either::Left)
+            } else {
+                Ok(Either::Right(file))
+            }
+        };
+        let file = match self.threads.run(begin).await? {
+            Either::Left(bytes) => return Ok(bytes),
+            Either::Right(file) => file,
+        };
+        memory.reserve(file.size).await;
+        self.threads.run(move || file.read()).await
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
@@ -291,32 +308,50 @@ fn version_of(size: u64, changed: i128) -> Arc<str> {
     format!("{size}@{changed}").into()
 }
 
-fn read_whole(
-    key: &Key,
+/// An open file that is read whole.
+struct WholeFile {
+    key: Key,
+    file: File,
+    buffers: Arc<ReadBuffers>,
+    size: u64,
+    version: Arc<str>,
     max_bytes: u64,
-    buffers: &ReadBuffers,
-    cached_files: Option<&PageCacheReader>,
-) -> Result<Bytes> {
-    let (mut file, metadata) = open(key, cached_files)?;
-    let len = metadata.len();
-    check_limit(key, len, max_bytes)?;
-    let bytes = read_up_to(key, &mut file, len, buffers)?;
-    // Files of procfs have content, but a size of 0, and their modification time is the current time.
-    if len > 0 {
-        check_unchanged(key, &file, &version(&metadata))?;
+}
+
+impl WholeFile {
+    fn open(
+        key: Key,
+        max_bytes: u64,
+        buffers: Arc<ReadBuffers>,
+        cached_files: Option<&PageCacheReader>,
+    ) -> Result<Self> {
+        let (file, metadata) = open(&key, cached_files)?;
+        let (size, version) = (metadata.len(), version(&metadata));
+        check_limit(&key, size, max_bytes)?;
+        Ok(WholeFile { key, file, buffers, size, version, max_bytes })
     }
-    if (bytes.len() as u64) < len {
-        return Ok(bytes);
+
+    fn read(self) -> Result<Bytes> {
+        let WholeFile { key, mut file, buffers, size, version, max_bytes } = self;
+        let bytes = read_up_to(&key, &mut file, size, &buffers)?;
+        // Files of procfs have content, but a size of 0, and their modification time is the current
+        // time.
+        if size > 0 {
+            check_unchanged(&key, &file, &version)?;
+        }
+        if (bytes.len() as u64) < size {
+            return Ok(bytes);
+        }
+        // One byte past the limit detects a growing file that exceeds the limit.
+        let (mut more, limit) = (Vec::new(), (max_bytes - size).saturating_add(1));
+        let read = file.take(limit).read_to_end(&mut more);
+        read.map_err(|error| os_error("cannot read file", &key, error))?;
+        if more.is_empty() {
+            return Ok(bytes);
+        }
+        check_limit(&key, size + more.len() as u64, max_bytes)?;
+        Ok([&bytes[..], &more].concat().into())
     }
-    // One byte past the limit detects a growing file that exceeds the limit.
-    let (mut more, limit) = (Vec::new(), (max_bytes - len).saturating_add(1));
-    let read = file.take(limit).read_to_end(&mut more);
-    read.map_err(|error| os_error("cannot read file", key, error))?;
-    if more.is_empty() {
-        return Ok(bytes);
-    }
-    check_limit(key, len + more.len() as u64, max_bytes)?;
-    Ok([&bytes[..], &more].concat().into())
 }
 
 fn read_parts(

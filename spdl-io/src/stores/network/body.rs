@@ -9,7 +9,7 @@ use futures_util::{StreamExt, stream};
 use spdl_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, timeout_at};
 
-use crate::fetch::{Body, JoinedPieces, Key, ReadRequest, check_limit};
+use crate::fetch::{Body, JoinedPieces, Key, ReadRequest};
 
 /// Bounds of the first chunk: the waiting task is woken once for up to 1 MiB that arrives within 10
 /// ms. Later data are returned as they arrive, so that the stall detection sees the progress of a
@@ -36,7 +36,7 @@ async fn buffer_first_chunk_within(
 ) -> Body {
     let until = Instant::now() + max_wait;
     let mut joined = JoinedPieces::default();
-    joined.expect(len.unwrap_or(0).min(FIRST_CHUNK_BYTES));
+    joined.allocate(len.unwrap_or(0).min(FIRST_CHUNK_BYTES));
     let (mut fault, mut has_ended) = (None, false);
     while !has_ended && (joined.len() as u64) < FIRST_CHUNK_BYTES {
         match timeout_at(until, body.pieces.next()).await {
@@ -59,22 +59,6 @@ async fn buffer_first_chunk_within(
     let first = stream::iter(first.into_iter().chain(fault));
     body.pieces = if has_ended { first.boxed() } else { first.chain(body.pieces).boxed() };
     body
-}
-
-/// Reads a whole body.
-///
-/// # Errors
-/// `LimitExceeded` if the body has more than `max_bytes` bytes. If the expected length `len` is
-/// larger, `collect` returns the error before it reads the body.
-pub(crate) async fn collect(mut body: Body, key: &Key, len: u64, max_bytes: u64) -> Result<Bytes> {
-    check_limit(key, len, max_bytes)?;
-    let mut joined = JoinedPieces::default();
-    joined.expect(len);
-    while let Some(piece) = body.pieces.next().await {
-        joined.push(piece?);
-        check_limit(key, joined.len() as u64, max_bytes)?;
-    }
-    Ok(joined.finish())
 }
 
 /// Checks that a body has exactly `len` bytes, from byte `start` of the object.

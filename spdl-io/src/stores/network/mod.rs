@@ -20,7 +20,7 @@ use reqwest::Certificate;
 use reqwest::redirect::Policy;
 use spdl_core::{Error, ErrorKind, Result};
 
-pub(crate) use self::body::{buffer_first_chunk, collect, exact};
+pub(crate) use self::body::{buffer_first_chunk, exact};
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 pub(crate) use self::reactor::panicked;
 pub(crate) use self::reactor::{Connections, Reactor};

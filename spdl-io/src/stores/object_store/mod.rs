@@ -28,13 +28,13 @@ use spdl_core::{Error, ErrorKind, Result};
 pub(crate) use self::cloud::open;
 use self::connector::NoIdentity;
 use crate::fetch::{
-    Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Unreached, check_limit, check_version,
-    past_the_end, range_len,
+    Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, Unreached, check_limit,
+    check_version, past_the_end, range_len,
 };
 use crate::stores::Secret;
 use crate::stores::network::{
-    Connections, MAX_OFFSET, Reactor, ResponseError, buffer_first_chunk, causes, chain, collect,
-    exact, is_unresolved, panicked, unreached,
+    Connections, MAX_OFFSET, Reactor, ResponseError, buffer_first_chunk, causes, chain, exact,
+    is_unresolved, panicked, unreached,
 };
 
 const CONCURRENT_RANGES: usize = 8;
@@ -82,11 +82,16 @@ impl ObjectStoreFetcher {
         }
     }
 
-    async fn read_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Bytes> {
+    async fn read_limited(
+        &self,
+        key: &Key,
+        request: ReadRequest,
+        memory: &dyn ReadMemory,
+    ) -> Result<Bytes> {
         let end = request.end.map(|end| end.saturating_sub(request.start));
-        let body = self.open_limited(key, request, max_bytes).await?;
-        let len = end.or(body.size).unwrap_or(0);
-        collect(body, key, len, max_bytes).await
+        let body = self.open_limited(key, request, memory.max_bytes()).await?;
+        let len = end.or(body.size);
+        body.bytes_within(key, len, memory).await
     }
 
     /// Returns an error before reading the body if its length exceeds `max_bytes`.
@@ -244,11 +249,11 @@ impl Fetcher for ObjectStoreFetcher {
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let request = range.map_or_else(ReadRequest::whole, ReadRequest::range);
-        self.read_limited(key, request, u64::MAX).await
+        self.read_limited(key, request, &u64::MAX).await
     }
 
-    async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
-        self.read_limited(key, ReadRequest::whole(), max_bytes).await
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
+        self.read_limited(key, ReadRequest::whole(), memory).await
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {

@@ -64,7 +64,7 @@ impl AsyncStage<NativeItem<Result<Location>>> for FetchWorker {
     ) -> Result<Encoded> {
         let NativeItem { name, value, label } = item;
         let read = match value? {
-            Location::File(key) => self.files.read_at_most(&key, self.max_bytes).await,
+            Location::File(key) => self.files.read_whole(&key, &self.max_bytes).await,
             Location::Object(address) => self.stores.read(&address, self.max_bytes).await,
         };
         let bytes = read.map_err(|error| failed(error, &self.stage, &name))?;
