@@ -6,6 +6,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::datasets::input::Fields;
+use crate::ui::format::byte_size;
 
 /// The section of `--help` about DATA, for the subcommands that read any data set.
 macro_rules! data_help {
@@ -22,7 +23,7 @@ Data sets, DATA:
 }
 pub(super) use data_help;
 
-/// The options `--image-field` and `--label-field`.
+/// The options `--image-field`, `--label-field` and `--max-file-size`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FieldOptions {
     /// Field of a sample, or column of a list, that holds the image or its file name
@@ -37,12 +38,22 @@ pub(crate) struct FieldOptions {
     /// By default, the program looks for common names, such as cls, label and class.
     #[arg(long, value_name = "NAME")]
     pub(crate) label_field: Option<String>,
+
+    /// Largest image file in bytes; larger ones fail before they are read
+    ///
+    /// In memory, one file may exceed the memory budget. [default: 64MiB]
+    #[arg(long, value_name = "BYTES", value_parser = byte_size)]
+    pub(crate) max_file_size: Option<u64>,
 }
 
 impl FieldOptions {
     /// The values of both options.
     pub(crate) fn image_and_label(&self) -> Fields<'_> {
-        Fields { image: self.image_field.as_deref(), label: self.label_field.as_deref() }
+        Fields {
+            image: self.image_field.as_deref(),
+            label: self.label_field.as_deref(),
+            max_file_bytes: self.max_file_size,
+        }
     }
 
     /// The given field names, each with its option.

@@ -22,11 +22,12 @@ const WINDOW: u64 = 10_000;
 /// Maximum number of field names in a message.
 const FIELDS_SHOWN: usize = 50;
 
-/// The field names given on the command line.
+/// The field names and the limit of a file given on the command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fields<'a> {
     pub(crate) image: Option<&'a str>,
     pub(crate) label: Option<&'a str>,
+    pub(crate) max_file_bytes: Option<u64>,
 }
 
 /// An opened data set, with the connections to its store.
@@ -91,6 +92,10 @@ impl InputDataset {
             options = options.label_field(name);
         }
         let set = block_on(OpenedDataset::open_with(&given, &stores, &options)).map_err(failed)?;
+        let set = match fields.max_file_bytes {
+            Some(bytes) => set.with_max_file_bytes(bytes),
+            None => set,
+        };
         let first = match addresses.first().map(|first| (first, first.to_str())) {
             Some((_, Some(text))) => Address::parse(text).map_err(failed)?.key().clone(),
             Some((path, None)) => Key::from_path(path),

@@ -54,6 +54,7 @@ pub(crate) enum Role {
 /// Reads samples of a data set, and converts their fields to files.
 pub(crate) struct SampleReader {
     fetcher: Arc<dyn Fetcher>,
+    max_bytes: u64,
     kind: DatasetKind,
     labeled: FetchLabeled,
     /// Whether the label field was given on the command line.
@@ -70,6 +71,7 @@ impl SampleReader {
     pub(crate) fn new(set: &OpenedDataset) -> Self {
         SampleReader {
             fetcher: Arc::clone(&set.fetcher),
+            max_bytes: set.max_file_bytes(),
             kind: set.kind,
             labeled: set.fetch_labeled(),
             has_label_field: false,
@@ -117,7 +119,7 @@ impl SampleReader {
             let message = format!("the label field is missing; fields of the sample: {there}");
             return Err(Error::new(ErrorKind::NotFound, message));
         }
-        let mut fetch = FetchRecord::new(Arc::clone(&self.fetcher));
+        let mut fetch = FetchRecord::new(Arc::clone(&self.fetcher)).with_max_bytes(self.max_bytes);
         if let Some(others) = &self.others {
             let is_read = |name: &&str| {
                 let is_named = [&image, &label].iter().any(|it| it.as_deref() == Some(*name));
@@ -323,6 +325,7 @@ mod tests {
     fn reader(kind: DatasetKind) -> SampleReader {
         let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::new());
         SampleReader {
+            max_bytes: u64::MAX,
             labeled: FetchLabeled::new(Arc::clone(&fetcher)),
             fetcher,
             kind,

@@ -12,6 +12,9 @@ pub(crate) fn with_advice(text: String, error: &Error) -> String {
         Some(Remedy::LabelField) => {
             format!("{text}; to use another field as the label, add --label-field")
         }
+        Some(Remedy::MaxFileBytes) => {
+            format!("{text}; to read larger files, raise --max-file-size")
+        }
         _ => text,
     }
 }

@@ -1,5 +1,6 @@
 //! Reads the fields of one sample: one request per object, objects concurrently.
 
+use std::error::Error as _;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,10 +9,10 @@ use futures_util::future::try_join_all;
 use spdl_core::{AsyncContext, Error, ErrorKind, Footprint, Result};
 
 use crate::fetch::{Fetcher, ItemMemory, Key};
-use crate::records::no_such_field;
 use crate::records::{
     Encoding, Extent, FieldRequest, FieldValue, Record, StoredField, StoredRecord,
 };
+use crate::records::{Remedy, no_such_field};
 
 /// The name of a field of a sample in messages: `SAMPLE.FIELD`.
 pub(super) fn field_key(sample: &Key, field: &str) -> Key {
@@ -110,7 +111,8 @@ async fn read_extents(
     let known = sizes.fold(0, u64::saturating_add);
     let too_large = |bytes: u64| {
         let message = format!("sample of {bytes} bytes exceeds the limit of {max_bytes} bytes");
-        Error::new(ErrorKind::LimitExceeded, message).with_key(sample.display_name())
+        let error = Error::new(ErrorKind::LimitExceeded, message).with_key(sample.display_name());
+        error.with_source(Remedy::MaxFileBytes)
     };
     if known > max_bytes {
         return Err(too_large(known));
@@ -156,7 +158,13 @@ async fn read_object(
     let read: Vec<usize> = numbers.iter().filter(is_read).copied().collect();
     let ranges = read.iter().map(|&number| extents[number].1.range.clone());
     let parts = match ranges.collect::<Option<Vec<Range<u64>>>>() {
-        None => vec![fetcher.read_whole(object, memory).await?],
+        None => vec![fetcher.read_whole(object, memory).await.map_err(|error| {
+            // A failed allocation has a source.
+            match error.kind() == ErrorKind::LimitExceeded && error.source().is_none() {
+                true => error.with_source(Remedy::MaxFileBytes),
+                false => error,
+            }
+        })?],
         Some(ranges) => match &ranges[..] {
             [] => Vec::new(),
             [range] => vec![fetcher.read(object, Some(range.clone())).await?],

@@ -37,6 +37,9 @@ pub enum Remedy {
     LabelField,
     /// The names of the classes: [`FetchLabeled::with_classes`](crate::FetchLabeled::with_classes).
     Classes,
+    /// The limit of the bytes that are read for a sample:
+    /// [`FetchLabeled::with_max_bytes`](crate::FetchLabeled::with_max_bytes).
+    MaxFileBytes,
 }
 
 impl Remedy {

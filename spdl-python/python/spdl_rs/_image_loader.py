@@ -121,6 +121,9 @@ class ImageLoader:
         cache_size: The size limit of the folder `cache` in bytes. Default: 10,000,000,000.
         cache_memory: The size limit of a cache in memory in bytes; works with and without `cache`. Default:
             0, no cache in memory.
+        max_file_bytes: The largest encoded image in bytes. Larger images fail with `LimitExceededError`
+            before they are read. The memory in use exceeds the memory budget by at most one image.
+            Default: 64 MiB.
         device: Where batches are delivered. `"cpu"`: NumPy arrays. `"cuda"`, `"cuda:1"` and so on:
             `spdl_rs.cuda.DeviceArray`s on that GPU. Batches are assembled in pinned memory and uploaded
             ahead of your loop; only the stream that uses a batch waits for its transfer. `"auto"`:
@@ -209,6 +212,7 @@ class ImageLoader:
         cache: Path | None = None,
         cache_size: SupportsIndex = 10_000_000_000,
         cache_memory: SupportsIndex = 0,
+        max_file_bytes: SupportsIndex = 64 * 2**20,
         device: str = "cpu",
         allocator: AllocatorLike | None = None,
         decode: Literal["host", "device"] = "host",
@@ -267,6 +271,7 @@ class ImageLoader:
             cache=None if cache is None else os.fsdecode(cache),
             cache_size=check.whole("cache_size", cache_size, 1, 2**63 - 1),
             cache_memory=check.whole("cache_memory", cache_memory, 0, 2**63 - 1),
+            max_file_bytes=check.whole("max_file_bytes", max_file_bytes, 1, 2**63 - 1),
         )
         self._description = f"train={train}, seed={seed}"
         self._monitor = _spdl_rs.Monitor()

@@ -287,6 +287,7 @@ class Images:
         cache: str | None = None,
         cache_size: int = 0,
         cache_memory: int = 0,
+        max_file_bytes: int | None = None,
     ) -> Images: ...
     def __len__(self) -> int: ...
     @property

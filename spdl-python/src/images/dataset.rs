@@ -56,6 +56,7 @@ struct OpenRequest {
     classes: Option<Vec<String>>,
     cache_folder: Option<(PathBuf, u64)>,
     cache_memory: u64,
+    max_file_bytes: Option<u64>,
 }
 
 /// The first stages of a pipeline, up to the bytes of the images.
@@ -71,7 +72,7 @@ impl Images {
     #[staticmethod]
     #[pyo3(signature = (
         addresses, *, is_list, labels=None, image_field=None, label_field=None, classes=None,
-        cache=None, cache_size=0, cache_memory=0
+        cache=None, cache_size=0, cache_memory=0, max_file_bytes=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn open(
@@ -85,6 +86,7 @@ impl Images {
         cache: Option<PathBuf>,
         cache_size: u64,
         cache_memory: u64,
+        max_file_bytes: Option<u64>,
     ) -> PyResult<Self> {
         let request = OpenRequest {
             shown: display_addresses(&addresses),
@@ -95,6 +97,7 @@ impl Images {
             classes,
             cache_folder: cache.map(|folder| (folder, cache_size)),
             cache_memory,
+            max_file_bytes,
         };
         let (sender, receiver) = mpsc::channel();
         let stores = StoreRegistry::new().on_unreachable(move |address, error| {
@@ -179,6 +182,7 @@ impl Opened {
                 return Err(request.classes_error());
             }
             let data = OpenedDataset::of_images(&request.addresses, labels, &stores)?;
+            let data = request.with_limit(data);
             for field in [&request.image_field, &request.label_field].into_iter().flatten() {
                 data.check_field(field)?;
             }
@@ -278,7 +282,8 @@ impl OpenRequest {
         if self.classes.is_some() {
             options = options.external_classes();
         }
-        let mut data = block_on(OpenedDataset::open_with(&self.addresses, stores, &options))?;
+        let data = block_on(OpenedDataset::open_with(&self.addresses, stores, &options))?;
+        let mut data = self.with_limit(data);
         if let Some(field) = &self.label_field {
             data.check_field(field)?;
         }
@@ -320,6 +325,13 @@ impl OpenRequest {
             ("classes", &classes),
         ];
         fields.into_iter().filter_map(|(name, field)| Some((name, field.clone()?))).collect()
+    }
+
+    fn with_limit(&self, data: OpenedDataset) -> OpenedDataset {
+        match self.max_file_bytes {
+            Some(bytes) => data.with_max_file_bytes(bytes),
+            None => data,
+        }
     }
 
     fn open_cache(&self) -> Result<Option<Cache>> {

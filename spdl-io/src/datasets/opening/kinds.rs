@@ -14,7 +14,7 @@ use crate::datasets::{
 };
 #[cfg(feature = "parquet")]
 use crate::datasets::{ParquetDataset, ParquetOptions};
-use crate::fetch::{Fetcher, Key};
+use crate::fetch::{Fetch, Fetcher, Key};
 use crate::layers::PinnedVersions;
 use crate::records::StoredRecord;
 use crate::stores::StoreRegistry;
@@ -53,6 +53,7 @@ impl Opener<'_> {
             samples: Arc::new(samples),
             fetcher: Arc::clone(self.fetcher),
             versions: self.versions.clone(),
+            max_file_bytes: Fetch::DEFAULT_MAX_BYTES,
             is_local: self.is_local,
             classes: Vec::new(),
             shard_lens,

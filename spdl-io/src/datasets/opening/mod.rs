@@ -145,6 +145,7 @@ pub struct OpenedDataset {
     /// list; its rows may be in other stores.
     pub store: Option<Arc<str>>,
     versions: PinnedVersions,
+    max_file_bytes: u64,
     options: OpenOptions,
     /// The path column of a file list, if [`OpenOptions::image_field`] names it.
     path_column: Option<String>,
@@ -326,6 +327,7 @@ impl OpenedDataset {
     /// label of the row. The stage uses the classes of the data set.
     pub fn fetch_labeled(&self) -> FetchLabeled {
         let fetch = FetchLabeled::new(Arc::clone(&self.fetcher))
+            .with_max_bytes(self.max_file_bytes)
             .with_classes(&self.classes)
             // Empty labels are counted and reported when the data set is opened.
             .with_empty_labels(self.kind == DatasetKind::Parquet && self.unlabeled.is_some());
@@ -339,6 +341,19 @@ impl OpenedDataset {
             (None, DatasetKind::FileList) => fetch.with_label_fields([""; 0]),
             (None, _) => fetch,
         }
+    }
+
+    /// Sets the limit of the bytes that are read for a sample: its image and its label. Larger
+    /// samples fail with `LimitExceeded`. Default:
+    /// [`Fetch::DEFAULT_MAX_BYTES`](crate::Fetch::DEFAULT_MAX_BYTES).
+    #[must_use]
+    pub fn with_max_file_bytes(self, bytes: u64) -> OpenedDataset {
+        OpenedDataset { max_file_bytes: bytes, ..self }
+    }
+
+    /// The limit of the bytes that are read for a sample.
+    pub fn max_file_bytes(&self) -> u64 {
+        self.max_file_bytes
     }
 
     /// The data set with another fetcher for the same keys, for example one with other options.

@@ -9,6 +9,7 @@
 mod page_cache;
 mod read_buffers;
 
+use std::collections::TryReserveError;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -441,11 +442,14 @@ fn read_up_to(key: &Key, file: &mut File, wanted: u64, buffers: &ReadBuffers) ->
 /// If the allocation fails, for example for a sparse file of petabytes, returns an error.
 fn reserve(key: &Key, len: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let reserved = usize::try_from(len).ok().and_then(|len| bytes.try_reserve_exact(len).ok());
-    reserved.map(|()| bytes).ok_or_else(|| {
+    let failed = |source: Option<TryReserveError>| {
         let message = format!("cannot allocate {len} bytes");
-        Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name())
-    })
+        let error = Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name());
+        source.map_or(error.clone(), |source| error.with_source(source))
+    };
+    let wanted = usize::try_from(len).map_err(|_| failed(None))?;
+    bytes.try_reserve_exact(wanted).map_err(|source| failed(Some(source)))?;
+    Ok(bytes)
 }
 
 /// Reads until the buffer is full or the file ends. Returns the number of bytes read.
