@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
 use spdl_core::{Error, ErrorKind, Result};
@@ -15,6 +16,9 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// How long a drop waits for calls in flight. A read from a working disk takes less time.
 const GRACE: Duration = Duration::from_millis(200);
+
+/// Maximum number of threads in calls that have timed out.
+const MAX_STUCK: usize = 64;
 
 /// A thread pool that starts threads on demand and ends idle ones.
 ///
@@ -45,6 +49,31 @@ struct IoThreadsState {
     started: usize,
     closed: bool,
     handles: Vec<JoinHandle<()>>,
+    watched: Vec<WatchedCall>,
+    is_watching: bool,
+    /// Number of threads in calls that have timed out. They do not count in the maximum.
+    stuck: usize,
+}
+
+/// A call that must make progress.
+struct WatchedCall {
+    progress: Progress,
+    timeout: Duration,
+    /// The value of `progress` at the time `since`.
+    seen: u64,
+    since: Instant,
+    /// Fails the call.
+    fail: Box<dyn FnOnce() + Send>,
+}
+
+/// A counter that a call increments when it makes progress.
+#[derive(Clone, Default)]
+pub(crate) struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    pub(crate) fn advance(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl IoThreadsInner {
@@ -92,14 +121,52 @@ impl IoThreads {
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Stopped, "the I/O threads were stopped")))
     }
 
+    /// Like [`run`](IoThreads::run), but fails with `Timeout` if the call makes no progress for
+    /// `timeout`. Its thread is then replaced by another one.
+    #[cfg(feature = "local")]
+    pub(crate) async fn run_within<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        work: impl FnOnce(&Progress) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (sender, answer) = oneshot::channel();
+        let reply = Arc::new(Mutex::new(Some(sender)));
+        let take = |reply: &Mutex<Option<_>>| -> Option<oneshot::Sender<Result<T>>> {
+            reply.lock().unwrap_or_else(PoisonError::into_inner).take()
+        };
+        let inner = Arc::clone(&self.inner);
+        let call = move || {
+            let progress = Progress::default();
+            let failed = Arc::clone(&reply);
+            let fail = move || {
+                let Some(reply) = take(&failed) else { return };
+                let message = format!("the read made no progress for {} s", timeout.as_secs());
+                let _ = reply.send(Err(Error::new(ErrorKind::Timeout, message)));
+            };
+            inner.watch(progress.clone(), timeout, Box::new(fail));
+            let result = catch_unwind(AssertUnwindSafe(|| work(&progress)));
+            inner.unwatch(&progress);
+            let result = result
+                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Panicked, "an I/O thread panicked")));
+            if let Some(reply) = take(&reply) {
+                let _ = reply.send(result);
+            }
+        };
+        self.submit(Box::new(call))?;
+        answer
+            .await
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Stopped, "the I/O threads were stopped")))
+    }
+
     fn submit(&self, job: Job) -> Result<()> {
         let mut state = self.inner.state();
         state.jobs.push_back(job);
         // A thread that was woken counts as idle until it takes its job, so all queued jobs count.
         if state.jobs.len() > state.idle
-            && state.live < self.inner.max_threads
+            && state.live - state.stuck < self.inner.max_threads
+            && state.stuck <= MAX_STUCK
             && let Err(error) = self.start_thread(&mut state)
-            && state.live == 0
+            && state.live == state.stuck
         {
             state.jobs.pop_back();
             return Err(Error::new(ErrorKind::Io, "cannot start an I/O thread").with_source(error));
@@ -114,18 +181,88 @@ impl IoThreads {
     }
 
     fn start_thread(&self, state: &mut IoThreadsState) -> io::Result<()> {
+        self.inner.start_thread(state)
+    }
+}
+
+impl IoThreadsInner {
+    fn start_thread(self: &Arc<Self>, state: &mut IoThreadsState) -> io::Result<()> {
         state.handles.retain(|handle| !handle.is_finished());
-        let name = format!("{}-{}", self.inner.name, state.started);
-        let inner = Arc::clone(&self.inner);
+        let name = format!("{}-{}", self.name, state.started);
+        let inner = Arc::clone(self);
         let handle = thread::Builder::new().name(name).spawn(move || inner.serve())?;
         state.handles.push(handle);
         state.started += 1;
         state.live += 1;
         Ok(())
     }
-}
 
-impl IoThreadsInner {
+    fn watch(
+        self: &Arc<Self>,
+        progress: Progress,
+        timeout: Duration,
+        fail: Box<dyn FnOnce() + Send>,
+    ) {
+        let mut state = self.state();
+        let (seen, since) = (0, Instant::now());
+        state.watched.push(WatchedCall { progress, timeout, seen, since, fail });
+        if state.is_watching || state.closed {
+            return;
+        }
+        let inner = Arc::clone(self);
+        let watcher = thread::Builder::new().name(format!("{}-watch", self.name));
+        // Without this thread, calls have no timeout.
+        if let Ok(handle) = watcher.spawn(move || inner.watch_calls(timeout)) {
+            state.handles.push(handle);
+            state.is_watching = true;
+        }
+    }
+
+    fn unwatch(&self, progress: &Progress) {
+        let mut state = self.state();
+        let same = |call: &WatchedCall| Arc::ptr_eq(&call.progress.0, &progress.0);
+        match state.watched.iter().position(same) {
+            Some(at) => drop(state.watched.swap_remove(at)),
+            // The call has timed out.
+            None => state.stuck = state.stuck.saturating_sub(1),
+        }
+    }
+
+    /// Fails calls that make no progress, until the pool is idle or closed.
+    fn watch_calls(self: &Arc<Self>, timeout: Duration) {
+        let interval = (timeout / 8).max(Duration::from_millis(1));
+        let mut idle_intervals = 0;
+        let mut state = self.state();
+        while !state.closed && idle_intervals < 8 {
+            let waited = self.ended.wait_timeout(state, interval);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            idle_intervals = if state.watched.is_empty() { idle_intervals + 1 } else { 0 };
+            let now = Instant::now();
+            let is_stuck = |call: &mut WatchedCall| {
+                let progress = call.progress.0.load(Ordering::Relaxed);
+                if progress != call.seen {
+                    (call.seen, call.since) = (progress, now);
+                }
+                now.duration_since(call.since) >= call.timeout
+            };
+            let stuck: Vec<_> = state.watched.extract_if(.., is_stuck).collect();
+            if stuck.is_empty() {
+                continue;
+            }
+            state.stuck += stuck.len();
+            if !state.jobs.is_empty() && state.stuck <= MAX_STUCK {
+                // If no thread can be started, the next submitted job tries again.
+                let _ = self.start_thread(&mut state);
+            }
+            drop(state);
+            stuck.into_iter().for_each(|call| (call.fail)());
+            state = self.state();
+        }
+        state.is_watching = false;
+        drop(state);
+        self.ended.notify_all();
+    }
+
     fn serve(&self) {
         let mut state = self.state();
         loop {
@@ -159,15 +296,14 @@ impl Drop for IoThreads {
             (std::mem::take(&mut state.jobs), std::mem::take(&mut state.handles))
         };
         self.inner.work.notify_all();
+        self.inner.ended.notify_all();
         // Not under the lock, because dropping a job wakes the task that waits for the job.
         drop(jobs);
         // The last owner may be a task that one of these threads woke and dropped.
         let is_this = |handle: &JoinHandle<()>| handle.thread().id() == thread::current().id();
         let own = usize::from(handles.iter().any(is_this));
-        let waiting = self
-            .inner
-            .ended
-            .wait_timeout_while(self.inner.state(), GRACE, |state| state.live > own);
+        let runs = |state: &mut IoThreadsState| state.live > own || state.is_watching;
+        let waiting = self.inner.ended.wait_timeout_while(self.inner.state(), GRACE, runs);
         let (state, wait) = waiting.unwrap_or_else(PoisonError::into_inner);
         drop(state);
         for handle in handles.into_iter().filter(|handle| !is_this(handle)) {
@@ -331,6 +467,44 @@ mod tests {
         while inner.state().live > 0 {
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_call_without_progress_fails_and_its_thread_is_replaced() {
+        const TIMEOUT: Duration = Duration::from_millis(200);
+        let threads = IoThreads::new("test", 1, LONG);
+        let (release, gate) = mpsc::channel::<()>();
+        let blocked = threads.run_within(TIMEOUT, move |_| {
+            let _ = gate.recv();
+            Ok(0)
+        });
+        let mut queued = Box::pin(threads.run_within(TIMEOUT, |_| Ok(1)));
+        let mut blocked = Box::pin(blocked);
+        start(&mut blocked);
+        start(&mut queued);
+        let error = block_on(blocked).unwrap_err();
+        assert_eq!((error.kind(), live(&threads)), (ErrorKind::Timeout, 2));
+        assert!(error.message().contains("no progress"), "{error}");
+        assert_eq!(block_on(queued).unwrap(), 1);
+        assert_eq!(block_on(threads.run(|| Ok(2))).unwrap(), 2);
+        drop(release);
+        while threads.inner.state().stuck > 0 {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_slow_call_with_progress_does_not_fail() {
+        const TIMEOUT: Duration = Duration::from_millis(400);
+        let threads = IoThreads::new("test", 1, LONG);
+        let slow = threads.run_within(TIMEOUT, |progress| {
+            for _ in 0..50 {
+                thread::sleep(TIMEOUT / 20);
+                progress.advance();
+            }
+            Ok(7)
+        });
+        assert_eq!(block_on(slow).unwrap(), 7);
     }
 
     #[test]

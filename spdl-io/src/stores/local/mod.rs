@@ -31,7 +31,7 @@ use crate::fetch::{
     Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_limit,
     check_version, past_the_end, range_len,
 };
-use crate::files::{IoThreads, Walker, open_files, os_error};
+use crate::files::{IoThreads, Progress, Walker, open_files, os_error};
 
 /// Time after which an idle I/O thread ends.
 const LINGER: Duration = Duration::from_secs(10);
@@ -92,6 +92,7 @@ const MAX_COALESCED_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct LocalFetcher {
     threads: Arc<IoThreads>,
+    stall_timeout: Duration,
     buffers: Arc<ReadBuffers>,
     /// `None` if all reads run on I/O threads.
     page_cache: Option<Arc<PageCacheReader>>,
@@ -100,6 +101,10 @@ pub struct LocalFetcher {
 impl LocalFetcher {
     /// Default for the maximum number of I/O threads: 8.
     pub const DEFAULT_THREADS: usize = 8;
+
+    /// Default time after which a read without progress fails: 60 s. Servers of network file
+    /// systems may need this time to restart.
+    pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Creates a fetcher with up to [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) threads.
     pub fn new() -> Self {
@@ -113,6 +118,7 @@ impl LocalFetcher {
     pub fn with_threads(max_threads: usize) -> Self {
         LocalFetcher {
             threads: Arc::new(IoThreads::new("spdl-io", max_threads, LINGER)),
+            stall_timeout: LocalFetcher::STALL_TIMEOUT,
             buffers: Arc::default(),
             page_cache: Some(Arc::default()),
         }
@@ -125,10 +131,39 @@ impl LocalFetcher {
         self
     }
 
+    /// Sets the time after which a read without progress fails with `Timeout`: no 4 MiB, or rest of
+    /// the file, arrived within this time. Default: [`STALL_TIMEOUT`](LocalFetcher::STALL_TIMEOUT).
+    ///
+    /// The system call cannot be cancelled, so its thread remains until the call returns.
+    #[must_use]
+    pub fn with_stall_timeout(mut self, timeout: Duration) -> Self {
+        self.stall_timeout = timeout;
+        self
+    }
+
     /// Returns the maximum number of I/O threads.
     pub fn max_threads(&self) -> usize {
         self.threads.max_threads()
     }
+}
+
+impl LocalFetcher {
+    /// Runs a call on an I/O thread.
+    async fn run<T: Send + 'static>(
+        &self,
+        key: &Key,
+        call: impl FnOnce(&Progress) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        named(key, self.threads.run_within(self.stall_timeout, call).await)
+    }
+}
+
+/// Adds the key to an error of the threads.
+fn named<T>(key: &Key, result: Result<T>) -> Result<T> {
+    result.map_err(|error| match error.key() {
+        Some(_) => error,
+        None => error.with_key(key.display_name()),
+    })
 }
 
 impl Default for LocalFetcher {
@@ -162,21 +197,21 @@ impl Fetcher for LocalFetcher {
         }
         let (file_key, cached_files) = (key.clone(), self.page_cache.clone());
         let buffers = Arc::clone(&self.buffers);
-        let begin = move || {
+        let begin = move |progress: &Progress| {
             let file = WholeFile::open(file_key, max_bytes, buffers, cached_files.as_deref())?;
             // Saves a second hand-over to an I/O thread.
             if file.size <= reserved {
-                file.read().map(Either::Left)
+                file.read(progress).map(Either::Left)
             } else {
                 Ok(Either::Right(file))
             }
         };
-        let file = match self.threads.run(begin).await? {
+        let file = match self.run(key, begin).await? {
             Either::Left(bytes) => return Ok(bytes),
             Either::Right(file) => file,
         };
         memory.reserve(file.size).await;
-        self.threads.run(move || file.read()).await
+        self.run(key, move |progress| file.read(progress)).await
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
@@ -184,15 +219,14 @@ impl Fetcher for LocalFetcher {
         if let Some(FileStamp { size, changed }) = known {
             return Ok(ObjectMeta::new(key.clone(), size).with_version(version_of(size, changed)));
         }
-        let key = key.clone();
-        self.threads
-            .run(move || {
-                let metadata = fs::metadata(key.to_path())
-                    .map_err(|error| os_error("cannot read file metadata", &key, error))?;
-                check_file(&key, &metadata)?;
-                Ok(ObjectMeta::new(key, metadata.len()).with_version(version(&metadata)))
-            })
-            .await
+        let owned_key = key.clone();
+        let stat = move |_: &Progress| {
+            let metadata = fs::metadata(owned_key.to_path())
+                .map_err(|error| os_error("cannot read file metadata", &owned_key, error))?;
+            check_file(&owned_key, &metadata)?;
+            Ok(ObjectMeta::new(owned_key, metadata.len()).with_version(version(&metadata)))
+        };
+        self.run(key, stat).await
     }
 
     /// Reads ranges of one version of the file.
@@ -219,30 +253,35 @@ impl Fetcher for LocalFetcher {
             check_version(key, wanted, Some(&version))?;
             return Ok((split_ranges(ranges, &joined, &bytes), Some(version)));
         }
-        let (key, ranges, wanted) = (key.clone(), ranges.to_vec(), wanted.cloned());
+        let (owned_key, ranges, wanted) = (key.clone(), ranges.to_vec(), wanted.cloned());
         let (buffers, cached_files) = (Arc::clone(&self.buffers), self.page_cache.clone());
-        let read = move || {
+        let read = move |progress: &Progress| {
             let cached_files = cached_files.as_deref();
-            read_parts(&key, &ranges, wanted.as_ref(), &joined, &buffers, cached_files)
+            let (file, found) = open_version(&owned_key, wanted.as_ref(), cached_files)?;
+            read_parts(&owned_key, (file, found), &ranges, &joined, &buffers, progress)
         };
-        self.threads.run(read).await
+        self.run(key, read).await
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
-        let (key, request) = (key.clone(), request.clone());
+        let (owned_key, request) = (key.clone(), request.clone());
         let (buffers, cached_files) = (Arc::clone(&self.buffers), self.page_cache.clone());
-        let open = move || StreamedFile::open(key, request, buffers, cached_files.as_deref());
-        let opened = self.threads.run(open).await?;
+        let open = move |_: &Progress| {
+            StreamedFile::open(owned_key, request, buffers, cached_files.as_deref())
+        };
+        let opened = self.run(key, open).await?;
         let (size, version) = (opened.size, Arc::clone(&opened.version));
         // The stream keeps the threads alive, even if the fetcher is dropped.
-        let threads = Arc::clone(&self.threads);
+        let (threads, timeout) = (Arc::clone(&self.threads), self.stall_timeout);
         let pieces = stream::try_unfold(opened, move |opened| {
             let threads = Arc::clone(&threads);
             async move {
                 if opened.next == opened.end {
                     return Ok(None);
                 }
-                threads.run(move || opened.read_chunk()).await.map(Some)
+                let key = opened.key.clone();
+                let read = move |progress: &Progress| opened.read_chunk(progress);
+                named(&key, threads.run_within(timeout, read).await).map(Some)
             }
         });
         Ok(Body::new(pieces.boxed()).with_size(size).with_version(version))
@@ -284,10 +323,10 @@ impl StreamedFile {
         Ok(StreamedFile { key, file, buffers, size, version, next: start, end })
     }
 
-    fn read_chunk(mut self) -> Result<(Bytes, Self)> {
+    fn read_chunk(mut self, progress: &Progress) -> Result<(Bytes, Self)> {
         let range = self.next..self.end.min(self.next + CHUNK_BYTES);
         let (key, size) = (&self.key, self.size);
-        let piece = read_part(key, &mut self.file, size, range.clone(), &self.buffers);
+        let piece = read_part(key, &self.file, size, range.clone(), &self.buffers, progress);
         check_unchanged(&self.key, &self.file, &self.version)?;
         self.next = range.end;
         Ok((piece?, self))
@@ -332,9 +371,9 @@ impl WholeFile {
         Ok(WholeFile { key, file, buffers, size, version, max_bytes })
     }
 
-    fn read(self) -> Result<Bytes> {
-        let WholeFile { key, mut file, buffers, size, version, max_bytes } = self;
-        let bytes = read_up_to(&key, &mut file, size, &buffers)?;
+    fn read(self, progress: &Progress) -> Result<Bytes> {
+        let WholeFile { key, file, buffers, size, version, max_bytes } = self;
+        let bytes = read_up_to(&key, &file, size, &buffers, progress)?;
         // Files of procfs have content, but a size of 0, and their modification time is the current
         // time.
         if size > 0 {
@@ -345,7 +384,7 @@ impl WholeFile {
         }
         // One byte past the limit detects a growing file that exceeds the limit.
         let (mut more, limit) = (Vec::new(), (max_bytes - size).saturating_add(1));
-        let read = file.take(limit).read_to_end(&mut more);
+        let read = Steps { file: &file, progress }.take(limit).read_to_end(&mut more);
         read.map_err(|error| os_error("cannot read file", &key, error))?;
         if more.is_empty() {
             return Ok(bytes);
@@ -355,23 +394,32 @@ impl WholeFile {
     }
 }
 
+/// Opens a file, and compares its version with the required one.
+fn open_version(
+    key: &Key,
+    wanted: Option<&Arc<str>>,
+    cached_files: Option<&PageCacheReader>,
+) -> Result<(File, fs::Metadata)> {
+    let (file, metadata) = open(key, cached_files)?;
+    check_version(key, wanted, Some(&version(&metadata)))?;
+    Ok((file, metadata))
+}
+
 fn read_parts(
     key: &Key,
+    (file, metadata): (File, fs::Metadata),
     ranges: &[Range<u64>],
-    wanted: Option<&Arc<str>>,
     joined: &[CoalescedRange],
     buffers: &ReadBuffers,
-    cached_files: Option<&PageCacheReader>,
+    progress: &Progress,
 ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
-    let (mut file, metadata) = open(key, cached_files)?;
     let (len, found) = (metadata.len(), version(&metadata));
-    check_version(key, wanted, Some(&found))?;
     for range in ranges {
         check_range(key, len, range)?;
     }
     let read = joined
         .iter()
-        .map(|joined| read_part(key, &mut file, len, joined.range.clone(), buffers))
+        .map(|joined| read_part(key, &file, len, joined.range.clone(), buffers, progress))
         .collect::<Result<Vec<_>>>()?;
     check_unchanged(key, &file, &found)?;
     Ok((split_ranges(ranges, joined, &read), Some(found)))
@@ -407,15 +455,16 @@ fn check_range(key: &Key, len: u64, range: &Range<u64>) -> Result<u64> {
 /// Reads a range of a file of `len` bytes.
 fn read_part(
     key: &Key,
-    file: &mut File,
+    mut file: &File,
     len: u64,
     range: Range<u64>,
     buffers: &ReadBuffers,
+    progress: &Progress,
 ) -> Result<Bytes> {
     let wanted = check_range(key, len, &range)?;
     let failed = |error| os_error("cannot read file", key, error);
     file.seek(SeekFrom::Start(range.start)).map_err(failed)?;
-    let bytes = read_up_to(key, file, wanted, buffers)?;
+    let bytes = read_up_to(key, file, wanted, buffers, progress)?;
     let read = bytes.len() as u64;
     if read < wanted {
         let end = range.start + read;
@@ -425,11 +474,18 @@ fn read_part(
 }
 
 /// Reads the next `wanted` bytes of a file, or fewer at its end.
-fn read_up_to(key: &Key, file: &mut File, wanted: u64, buffers: &ReadBuffers) -> Result<Bytes> {
+fn read_up_to(
+    key: &Key,
+    file: &File,
+    wanted: u64,
+    buffers: &ReadBuffers,
+    progress: &Progress,
+) -> Result<Bytes> {
+    let mut file = Steps { file, progress };
     let failed = |error| os_error("cannot read file", key, error);
     let buffer = usize::try_from(wanted).ok().and_then(|wanted| buffers.take(wanted));
     if let Some(mut buffer) = buffer {
-        let read = fill(file, buffer.bytes_mut()).map_err(failed)?;
+        let read = fill(&mut file, buffer.bytes_mut()).map_err(failed)?;
         return Ok(buffer.into_bytes(read));
     }
     let mut bytes = reserve(key, wanted)?;
@@ -452,8 +508,26 @@ fn reserve(key: &Key, len: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a file in steps, each of which counts as progress.
+struct Steps<'a> {
+    file: &'a File,
+    progress: &'a Progress,
+}
+
+/// Maximum number of bytes of a step.
+const STEP_BYTES: usize = 4 << 20;
+
+impl Read for Steps<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = buffer.len().min(STEP_BYTES);
+        let read = self.file.read(&mut buffer[..len]);
+        self.progress.advance();
+        read
+    }
+}
+
 /// Reads until the buffer is full or the file ends. Returns the number of bytes read.
-fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+fn fill(file: &mut Steps<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     let mut at = 0;
     while at < buffer.len() {
         match file.read(&mut buffer[at..]) {
