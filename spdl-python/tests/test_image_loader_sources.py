@@ -381,3 +381,11 @@ def test_an_unknown_label_field_is_an_error(tmp_path, photos):
     assert [labels.tolist() for _, labels in loader] == [[3]]
     with pytest.raises(spdl_rs.InvalidArgumentError, match='"knid": the fields are file, kind'):
         spdl_rs.ImageLoader(str(tmp_path / "list.csv"), batch_size=1, label_field="knid")
+
+
+def test_images_above_the_limit_are_errors(many):
+    for source in (many, sorted(many.glob("*/*.png"))):
+        with pytest.raises(spdl_rs.LimitExceededError, match="raise `max_file_bytes=`") as raised:
+            list(spdl_rs.ImageLoader(source, batch_size=4, max_file_bytes=10))
+        assert str(many) in str(raised.value)
+        assert list(spdl_rs.ImageLoader(source, batch_size=4, max_file_bytes=100_000))

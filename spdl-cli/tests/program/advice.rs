@@ -137,3 +137,20 @@ fn the_warning_about_splits_quotes_paths_for_the_shell() {
     let result = by_shell(&format!("spdl ls {given}"), &[]);
     assert_eq!((result.code, result.stdout.lines().count()), (0, 1), "{}", result.stderr);
 }
+
+#[test]
+fn a_file_above_the_limit_names_the_option_that_raises_it() {
+    let folder = images(99);
+    let source = folder.join("my photos");
+    for command in ["bench", "pack"] {
+        let set = folder.join("packed");
+        let paths: Vec<&Path> =
+            [&*source].into_iter().chain((command == "pack").then_some(&*set)).collect();
+        let result = run(command, &paths, &["--max-file-size", "10"]);
+        assert_eq!(result.code, 1, "{}", result.stdout);
+        assert!(result.line().contains("at most 10 are allowed"), "{}", result.line());
+        assert!(result.line().contains("raise --max-file-size"), "{}", result.line());
+        let result = run(command, &paths, &["--max-file-size", "1MB"]);
+        assert_eq!(result.code, 0, "{}", result.stderr);
+    }
+}

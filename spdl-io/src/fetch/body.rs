@@ -6,11 +6,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use spdl_core::Result;
+use spdl_core::{Error, ErrorKind, Result};
 
+use super::buffer::ObjectBuffer;
 use super::fetcher::check_limit;
 use super::key::Key;
 
@@ -128,9 +129,9 @@ impl Body {
     pub async fn bytes(mut self) -> Result<Bytes> {
         let mut joined = JoinedPieces::default();
         while let Some(piece) = self.pieces.next().await {
-            joined.push(piece?);
+            joined.push(piece?)?;
         }
-        Ok(joined.finish())
+        joined.finish()
     }
 }
 
@@ -152,7 +153,7 @@ impl Body {
         while let Some(piece) = self.pieces.next().await {
             joined.push_within(key, piece?, memory).await?;
         }
-        Ok(joined.finish())
+        joined.finish().map_err(|error| error.with_key(key.display_name()))
     }
 }
 
@@ -194,12 +195,13 @@ impl ReadMemory for u64 {
 }
 
 /// Joins chunks. A single chunk is not copied.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct JoinedPieces {
     pieces: Vec<Bytes>,
+    /// Memory for all chunks, if the number of bytes is known. The chunks before `pieces` are in
+    /// it.
+    all: Option<ObjectBuffer>,
     len: usize,
-    /// Memory for all chunks, if the number of bytes is known.
-    all: BytesMut,
     expected: usize,
 }
 
@@ -234,7 +236,7 @@ impl JoinedPieces {
     /// Adds a chunk. If more bytes arrive than expected, they are checked and reserved.
     ///
     /// # Errors
-    /// `LimitExceeded` if there are too many bytes.
+    /// `LimitExceeded` if there are too many bytes, or the memory for them cannot be allocated.
     pub(crate) async fn push_within(
         &mut self,
         key: &Key,
@@ -247,26 +249,36 @@ impl JoinedPieces {
             // The chunks are copied at the end.
             memory.reserve(len.saturating_mul(2)).await;
         }
-        self.push(piece);
+        self.push(piece).map_err(|error| error.with_key(key.display_name()))
+    }
+
+    /// Adds a chunk.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if the memory cannot be allocated.
+    pub(crate) fn push(&mut self, piece: Bytes) -> Result<()> {
+        let before = self.len;
+        self.len += piece.len();
+        if !piece.is_empty() {
+            self.pieces.push(piece);
+        }
+        if self.len > self.expected || (self.all.is_none() && self.pieces.len() == 1) {
+            return Ok(());
+        }
+        if self.all.is_none() {
+            self.all = Some(allocate(self.expected)?);
+        }
+        let from = if self.pieces.len() == 1 { before } else { 0 };
+        self.copy(from);
         Ok(())
     }
 
-    pub(crate) fn push(&mut self, piece: Bytes) {
-        self.len += piece.len();
-        if self.all.is_empty() && (self.pieces.is_empty() || self.len > self.expected) {
-            self.pieces.extend((!piece.is_empty()).then_some(piece));
-            return;
-        }
-        self.join();
-        self.all.extend_from_slice(&piece);
-    }
-
-    fn join(&mut self) {
-        if self.all.is_empty() {
-            self.all.reserve(self.expected.max(self.len));
-        }
+    /// Moves the chunks into `all`, from byte `at` on.
+    fn copy(&mut self, mut at: usize) {
+        let Some(all) = &mut self.all else { return };
         for piece in self.pieces.drain(..) {
-            self.all.extend_from_slice(&piece);
+            all.bytes_mut()[at..at + piece.len()].copy_from_slice(&piece);
+            at += piece.len();
         }
     }
 
@@ -274,19 +286,40 @@ impl JoinedPieces {
         self.len
     }
 
-    pub(crate) fn finish(mut self) -> Bytes {
-        if self.all.is_empty() && self.pieces.len() <= 1 {
-            return self.pieces.pop().unwrap_or_default();
+    /// Returns all bytes.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if the memory cannot be allocated.
+    pub(crate) fn finish(mut self) -> Result<Bytes> {
+        if self.pieces.is_empty() {
+            let len = self.len;
+            return Ok(self.all.map_or_else(Bytes::new, |all| all.into_bytes(len)));
         }
-        self.join();
-        self.all.freeze()
+        if self.all.is_none() && self.pieces.len() == 1 {
+            return Ok(self.pieces.pop().unwrap_or_default());
+        }
+        // More bytes than expected.
+        let later: usize = self.pieces.iter().map(Bytes::len).sum();
+        let first = self.all.take().map(|all| all.into_bytes(self.len - later));
+        self.pieces.splice(..0, first);
+        self.all = Some(allocate(self.len)?);
+        self.copy(0);
+        let len = self.len;
+        Ok(self.all.map_or_else(Bytes::new, |all| all.into_bytes(len)))
     }
+}
+
+fn allocate(len: usize) -> Result<ObjectBuffer> {
+    ObjectBuffer::zeroed(len).map_err(|source| {
+        let message = format!("cannot allocate {len} bytes");
+        Error::new(ErrorKind::LimitExceeded, message).with_source(source)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spdl_core::{Error, ErrorKind, block_on};
+    use spdl_core::block_on;
 
     fn body(pieces: &[&'static [u8]]) -> Body {
         let pieces: Vec<_> = pieces.iter().map(|piece| Ok(Bytes::from_static(piece))).collect();

@@ -5,6 +5,7 @@
 //! | `key` | [`Key`], the name of an object or a file, byte for byte |
 //! | `fetcher` | [`Fetcher`], [`Capability`], [`ObjectMeta`], and the checks that all fetchers share |
 //! | `body` | [`ReadRequest`], [`ReadMemory`], and [`Body`], a response as a stream of chunks |
+//! | `buffer` | `ObjectBuffer`, memory for the bytes of one object |
 //! | `coalesce` | merging of byte ranges that are close to each other |
 //! | `unreached` | the error source that marks a store as unreachable |
 //! | `stage` | [`Fetch`], the pipeline stage |
@@ -12,6 +13,7 @@
 //! Imports: no other module of this crate.
 
 mod body;
+mod buffer;
 pub(crate) mod coalesce;
 mod fetcher;
 mod key;
@@ -20,6 +22,8 @@ mod unreached;
 
 pub use self::body::{Body, ReadMemory, ReadRequest};
 pub(crate) use self::body::{FirstByte, JoinedPieces};
+#[cfg(feature = "local")]
+pub(crate) use self::buffer::ObjectBuffer;
 pub use self::fetcher::{Capability, Fetcher, ObjectMeta};
 pub(crate) use self::fetcher::{check_limit, check_version, past_the_end, range_len};
 pub use self::key::Key;

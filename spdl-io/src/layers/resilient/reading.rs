@@ -115,7 +115,10 @@ impl Reading {
                     let pushed = joined.push_within(&self.key, piece, memory).await;
                     pushed.map_err(|error| self.fail(error))?;
                 }
-                Ok(None) => return Ok((joined.finish(), self.version)),
+                Ok(None) => {
+                    let bytes = joined.finish().map_err(|error| self.fail(error))?;
+                    return Ok((bytes, self.version));
+                }
                 Err(failure) => {
                     let before = self.next;
                     self.recover(failure).await?;

@@ -9,7 +9,6 @@
 mod page_cache;
 mod read_buffers;
 
-use std::collections::TryReserveError;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -28,7 +27,7 @@ use self::page_cache::{FileStamp, PageCacheReader};
 use self::read_buffers::ReadBuffers;
 use crate::fetch::coalesce::{CoalescedRange, coalesce};
 use crate::fetch::{
-    Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_limit,
+    Body, Capability, Fetcher, Key, ObjectBuffer, ObjectMeta, ReadMemory, ReadRequest, check_limit,
     check_version, past_the_end, range_len,
 };
 use crate::files::{IoThreads, Progress, Walker, open_files, os_error};
@@ -488,24 +487,17 @@ fn read_up_to(
         let read = fill(&mut file, buffer.bytes_mut()).map_err(failed)?;
         return Ok(buffer.into_bytes(read));
     }
-    let mut bytes = reserve(key, wanted)?;
-    file.take(wanted).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(bytes.into())
-}
-
-/// Allocates exactly `len` bytes.
-///
-/// If the allocation fails, for example for a sparse file of petabytes, returns an error.
-fn reserve(key: &Key, len: u64) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let failed = |source: Option<TryReserveError>| {
-        let message = format!("cannot allocate {len} bytes");
-        let error = Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name());
-        source.map_or(error.clone(), |source| error.with_source(source))
+    let cannot_allocate = |source: io::Error| {
+        let message = format!("cannot allocate {wanted} bytes");
+        let error = Error::new(ErrorKind::LimitExceeded, message).with_source(source);
+        error.with_key(key.display_name())
     };
-    let wanted = usize::try_from(len).map_err(|_| failed(None))?;
-    bytes.try_reserve_exact(wanted).map_err(|source| failed(Some(source)))?;
-    Ok(bytes)
+    let len =
+        usize::try_from(wanted).map_err(|_| cannot_allocate(io::ErrorKind::OutOfMemory.into()))?;
+    // Fails for example for a sparse file of petabytes.
+    let mut buffer = ObjectBuffer::zeroed(len).map_err(cannot_allocate)?;
+    let read = fill(&mut file, buffer.bytes_mut()).map_err(failed)?;
+    Ok(buffer.into_bytes(read))
 }
 
 /// Reads a file in steps, each of which counts as progress.

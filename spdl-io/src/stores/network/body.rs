@@ -44,7 +44,10 @@ async fn buffer_first_chunk_within(
                 if let Some(first_byte) = &request.first_byte {
                     first_byte.record(std::time::Instant::now());
                 }
-                joined.push(piece);
+                if let Err(error) = joined.push(piece) {
+                    fault = Some(Err(error));
+                    has_ended = true;
+                }
             }
             Ok(Some(Err(error))) => {
                 fault = Some(Err(error));
@@ -54,8 +57,10 @@ async fn buffer_first_chunk_within(
             Err(_) => break,
         }
     }
-    let first = joined.finish();
-    let first = (!first.is_empty()).then_some(Ok(first));
+    let first = match joined.finish() {
+        Ok(bytes) => (!bytes.is_empty()).then_some(Ok(bytes)),
+        Err(error) => Some(Err(error)),
+    };
     let first = stream::iter(first.into_iter().chain(fault));
     body.pieces = if has_ended { first.boxed() } else { first.chain(body.pieces).boxed() };
     body
