@@ -136,13 +136,12 @@ impl FormatReader for Bmp {
             let entry = if core { CHANNELS } else { 4 };
             let most = 1 << bits;
             let count = if colors == 0 { most } else { most.min(colors as usize) };
-            let start = long(encoded, 10)? as usize;
-            // Some files have fewer palette entries than they declare; the pixels follow directly.
-            let room = if start > after { (start - after) / entry } else { count };
+            // As in Pillow, the pixels are read as colours if they start inside the palette.
             let entries = encoded.get(after..).unwrap_or_default().chunks_exact(entry);
-            for (color, stored) in palette.iter_mut().zip(entries.take(count.min(room))) {
+            for (color, stored) in palette.iter_mut().zip(entries.take(count)) {
                 *color = [stored[2], stored[1], stored[0]];
             }
+            extend_grey_palette(&mut palette, count);
             let all = if colors == 0 { most } else { colors as usize };
             after = after.saturating_add(all.saturating_mul(entry));
         }
@@ -261,6 +260,22 @@ impl BmpFile {
                 }
             }
         }
+    }
+}
+
+/// Sets the missing entries of a palette of `count` colours as Pillow does. If the palette is a grey
+/// ramp from 0 in steps of 1, missing colours continue the ramp. If it is black, or black and white,
+/// missing colours are white. After other palettes, missing colours are black.
+fn extend_grey_palette(palette: &mut [[u8; CHANNELS]; 256], count: usize) {
+    let (given, missing) = palette.split_at_mut(count);
+    let is_ramp = |step: usize| {
+        given.iter().enumerate().all(|(at, &color)| color == [(at * step) as u8; CHANNELS])
+    };
+    if count <= 2 && is_ramp(255) {
+        missing.fill([255; CHANNELS]);
+    } else if count > 2 && is_ramp(1) {
+        let grey = |at| [(count + at) as u8; CHANNELS];
+        missing.iter_mut().enumerate().for_each(|(at, color)| *color = grey(at));
     }
 }
 

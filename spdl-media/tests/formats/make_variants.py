@@ -169,6 +169,22 @@ def make_bmps():
     keep("start-before-palette.bmp", bmp(rows_of(indices, 4), 4, palette=four, start=54), shown)
     keep("few-colors.bmp", bmp(rows_of(indices, 4), 4, palette=four[: 13 * 4], colors=13), shown)
     keep("beyond-palette.bmp", bmp(rows_of(indices, 4), 4, palette=four[: 9 * 4], colors=9), np.where((indices < 9)[..., None], shown, 0))
+    # Indices beyond the palette, as Pillow reads them. Grey palettes continue.
+    every = np.arange(WIDTH * HEIGHT).reshape(HEIGHT, WIDTH) % 256
+    ramp = b"".join(bytes([value] * 3 + [0]) for value in range(256))
+    for name, palette, colors in (
+        ("some", eight[: 13 * 4], 13), ("ramp", ramp[: 100 * 4], 100), ("black", ramp[:4], 1),
+        ("black-and-white", ramp[:4] + b"\xff\xff\xff\0", 2),
+    ):
+        for bits in (1, 4, 8):
+            # Pillow reads packed indices of a ramp, and bytes of black and white, as other depths.
+            if colors > 1 << bits or (bits == 4 and name != "some") or (bits == 8 and colors < 3):
+                continue
+            data = rows_of(every % (1 << bits), bits)
+            keep(f"beyond-{name}-{bits}.bmp", bmp(data, bits, palette=palette, colors=colors))
+        keep(f"beyond-{name}-runs.bmp", bmp(runs(every, 8), 8, compression=1, palette=palette, colors=colors))
+    # The pixels start inside the declared palette.
+    keep("overlap.bmp", bmp(rows_of(every, 8), 8, palette=eight[: 13 * 4]))
     # Without the padding of the last row.
     keep("no-padding.bmp", bmp(rows_of(words, 24), 24)[:-1], pixels)
 
