@@ -53,6 +53,7 @@ impl FormatReader for Png {
             Transformations::EXPAND | Transformations::STRIP_16
         });
         let reader = decoder.read_info().map_err(error)?;
+        check_palette(reader.info())?;
         if let Some(animation) = reader.info().animation_control {
             limits.check_frames(animation.num_frames.into())?;
         }
@@ -146,6 +147,21 @@ impl FormatReader for Png {
 
     fn scratch_bytes(&self) -> usize {
         self.scratch.capacity()
+    }
+}
+
+/// Checks the length of the palette: the crate panics if it is no multiple of 3, or above 768 bytes.
+fn check_palette(info: &png::Info<'_>) -> Result<()> {
+    const MAX_BYTES: usize = 3 * 256;
+    match &info.palette {
+        Some(palette) if info.color_type == ColorType::Indexed => {
+            if !palette.len().is_multiple_of(3) || palette.len() > MAX_BYTES {
+                let message = format!("palette of {} bytes", palette.len());
+                return Err(errors::corrupt(Png::NAME, message));
+            }
+            Ok(())
+        }
+        _ => Ok(()),
     }
 }
 

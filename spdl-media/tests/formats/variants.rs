@@ -142,6 +142,28 @@ fn an_invalid_huffman_table_is_an_error_only_if_used() {
     assert!(decode_rgb(&with(&file, 0x11)).unwrap() == expected("arithmetic.jpg"));
 }
 
+// promise: R1
+#[test]
+fn a_png_palette_of_an_invalid_length_is_corrupt() {
+    let file = common("palette.png");
+    let at = file.windows(4).position(|part| part == b"PLTE").unwrap();
+    let length = u32::from_be_bytes(file[at - 4..at].try_into().unwrap()) as usize;
+    let with = |palette: &[u8]| {
+        let mut checksum = flate2::Crc::new();
+        checksum.update(b"PLTE");
+        checksum.update(palette);
+        let head = [&file[..at - 4], &(palette.len() as u32).to_be_bytes(), b"PLTE"].concat();
+        let end = &file[at + 4 + length + 4..];
+        kind_of(&[&head, palette, &checksum.sum().to_be_bytes(), end].concat())
+    };
+    let palette = &file[at + 4..at + 4 + length];
+    assert_eq!(with(palette), None);
+    for length in [1, 2, 4, 7, palette.len() - 1, 769, 770, 771, 774] {
+        let other: Vec<u8> = palette.iter().cycle().copied().take(length).collect();
+        assert_eq!(with(&other), Some(ErrorKind::Corrupt), "palette of {length} bytes");
+    }
+}
+
 #[test]
 fn an_invalid_gif_frame_is_corrupt() {
     let file = variant("noise-behind.gif");
