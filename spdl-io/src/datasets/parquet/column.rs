@@ -94,7 +94,8 @@ impl ColumnPart {
 
     /// The value of a row.
     pub(super) fn field(&self, column: &ParquetColumn, row: u64) -> Result<FieldValue> {
-        let none = || Error::new(ErrorKind::InvalidArgument, format!("row {row} is out of range"));
+        // The row is within the row group, but the pages of the column have fewer rows.
+        let none = || Error::new(ErrorKind::Corrupt, format!("the column has no row {row}"));
         let row = usize::try_from(row).map_err(|_| none())?;
         match &self.rows {
             RowValues::Required => self.value(column.kind, row),
@@ -330,5 +331,35 @@ pub(super) fn failed(error: ParquetError) -> Error {
             Error::new(ErrorKind::Unsupported, format!("unsupported Parquet feature: {what}"))
         }
         error => Error::new(ErrorKind::Corrupt, "corrupt Parquet file").with_source(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // promise: R1
+    #[test]
+    fn a_column_with_fewer_rows_than_its_group_is_corrupt() {
+        let lists = |starts: &[u32], items: &[u32]| RowValues::Lists {
+            starts: starts.to_vec(),
+            items: items.to_vec(),
+        };
+        let column =
+            |rows| ColumnPart { rows, values: ColumnValues::Ints(vec![7]), cached_bytes: 0 };
+        let schema = parquet::schema::parser::parse_message_type("message a { optional int32 b; }");
+        let schema = parquet::schema::types::SchemaDescriptor::new(Arc::new(schema.unwrap()));
+        let [ref described] = super::super::schema::columns(&schema)[..] else { unreachable!() };
+        for rows in [
+            RowValues::Required,
+            RowValues::Optional(vec![0]),
+            lists(&[0, 1], &[0]),
+            lists(&[0, 1, 9], &[0]),
+        ] {
+            let part = column(rows);
+            assert!(part.field(described, 0).is_ok());
+            let error = part.field(described, 1).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        }
     }
 }
