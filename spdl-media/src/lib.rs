@@ -106,7 +106,8 @@
 //! memory is allocated.
 //!
 //! [`OnTruncated::Partial`] accepts the decoded rows of a truncated file and fills the missing rows
-//! with black:
+//! with black. [`FillImage`] requires half of the rows of a sample's crop
+//! ([`ImageTransform::min_partial`]):
 //!
 //! - JPEG by the default codec, and CCITT fax and JPEG in TIFF: row by row,
 //! - PNG, GIF and BMP: if rows are stored from top to bottom. Interlaced files are excluded, and so are

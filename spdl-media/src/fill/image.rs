@@ -354,13 +354,17 @@ impl FillImage {
             self.decoder.decode_planes(encoded, &request, &mut self.picture)?
         };
         let region = request.region_of(stored);
+        let written = plan.written(&self.transform, region, decoded);
+        if written.is_partial() {
+            plan.check_rows(&self.transform, region, decoded)
+                .map_err(|error| error.with_offset(encoded.len() as u64))?;
+        }
         let request = plan.resize_request(&self.transform);
         self.resizer.resize(&self.picture, &request, &mut self.resized)?;
         if self.retention.is_excess(self.picture.needed_bytes(), self.picture.held_bytes()) {
             self.picture = Picture::new();
         }
         self.write_resized(plan.placement.flipped_target(&self.transform), sample, rng)?;
-        let written = plan.written(&self.transform, region, decoded);
         self.partial_samples.add(written.is_partial().into());
         Ok(written)
     }
@@ -493,6 +497,28 @@ impl FillPlan {
             .exact(transform.is_exact())
     }
 
+    /// The end of the decoded rows of `region`, in pixels of the stored image.
+    fn decoded_end(region: Rect, decoded: Decoded) -> f64 {
+        let scale = f64::from(region.height) / f64::from(decoded.size.height);
+        f64::from(region.top) + f64::from(decoded.rows_valid) * scale
+    }
+
+    /// Checks that the decoded rows are a sufficient share of the rows that the sample shows.
+    fn check_rows(&self, transform: &ImageTransform, region: Rect, decoded: Decoded) -> Result<()> {
+        let rows = Self::decoded_end(region, decoded) - self.source.top;
+        let share = (rows / self.source.height).clamp(0.0, 1.0);
+        let least = transform.min_partial_share();
+        if share >= least {
+            return Ok(());
+        }
+        let (found, least) = (share * 100.0, least * 100.0);
+        let message = format!(
+            "truncated image: {found:.0} % of the rows of the crop were decoded; expected at least \
+             {least:.0} %"
+        );
+        Err(Error::new(ErrorKind::Truncated, message))
+    }
+
     /// The valid part of the sample, given the decoded rows of `region`.
     fn written(&self, transform: &ImageTransform, region: Rect, decoded: Decoded) -> Written {
         let size = transform.size();
@@ -503,8 +529,7 @@ impl FillPlan {
         let target = self.orientation.apply(self.placement.target.size());
         // In pixels of the stored image: the first missing row, and how far a filter extends from
         // the centre of a pixel.
-        let scale = f64::from(region.height) / f64::from(decoded.size.height);
-        let end = f64::from(region.top) + f64::from(decoded.rows_valid) * scale;
+        let end = Self::decoded_end(region, decoded);
         let per_row = self.source.height / f64::from(target.height);
         let reach = filter_reach(per_row, transform.resize_filter());
         let rows = (end - reach - self.source.top) / per_row + 0.5;

@@ -35,6 +35,7 @@ pub struct ImageTransform {
     filter: ResizeFilter,
     exact: bool,
     on_truncated: OnTruncated,
+    min_partial: f64,
 }
 
 impl ImageTransform {
@@ -52,6 +53,7 @@ impl ImageTransform {
             filter: ResizeFilter::default(),
             exact: false,
             on_truncated: OnTruncated::default(),
+            min_partial: 0.5,
         }
     }
 
@@ -80,7 +82,12 @@ impl ImageTransform {
             filter,
             exact,
             on_truncated,
+            min_partial,
         } = self;
+        let truncated = match on_truncated {
+            OnTruncated::Partial => format!("{on_truncated:?} from {min_partial}"),
+            OnTruncated::Error => format!("{on_truncated:?}"),
+        };
         let is_normalised = format.dtype != DType::U8;
         [
             ("size", size.to_string()),
@@ -90,7 +97,7 @@ impl ImageTransform {
             ("format", format.to_string()),
             ("color", format!("{color:?}")),
             ("exact", exact.to_string()),
-            ("truncated", format!("{on_truncated:?}")),
+            ("truncated", truncated),
         ]
         .into_iter()
         .chain(is_normalised.then(|| ("mean", format!("{mean:?}"))))
@@ -207,6 +214,15 @@ impl ImageTransform {
         self
     }
 
+    /// The minimum share of the rows of a sample's crop that a truncated image must contain, 0 to 1.
+    /// If fewer rows are decoded, the error is `Truncated` despite [`OnTruncated::Partial`].
+    /// Default: 0.5. With 0, a sample may be black.
+    #[must_use]
+    pub fn min_partial(mut self, share: f64) -> Self {
+        self.min_partial = share;
+        self
+    }
+
     /// Width and height of a sample in pixels.
     pub fn size(&self) -> Size {
         self.tensor.size
@@ -240,6 +256,11 @@ impl ImageTransform {
     /// What to do with truncated images.
     pub fn truncation(&self) -> OnTruncated {
         self.on_truncated
+    }
+
+    /// The minimum share of rows that a truncated image must contain.
+    pub fn min_partial_share(&self) -> f64 {
+        self.min_partial
     }
 
     /// The tensor that a sample becomes.
@@ -277,8 +298,8 @@ impl ImageTransform {
     /// Checks that samples with these settings are possible.
     ///
     /// # Errors
-    /// `InvalidArgument` if the tensor is [invalid](TensorSpec::validate), a flip probability is
-    /// not in 0 to 1, or the crop is not possible for this sample size.
+    /// `InvalidArgument` if the tensor is [invalid](TensorSpec::validate), a flip probability or
+    /// the minimum share of rows is not in 0 to 1, or the crop is not possible for this sample size.
     pub fn validate(&self) -> Result<()> {
         self.tensor.validate()?;
         let (horizontal, vertical) = self.flips;
@@ -286,6 +307,12 @@ impl ImageTransform {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("invalid flip probabilities {horizontal} and {vertical}: expected 0 to 1"),
+            ));
+        }
+        if !(0.0..=1.0).contains(&self.min_partial) {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("invalid minimum share of rows {}: expected 0 to 1", self.min_partial),
             ));
         }
         self.crop.validate(self.tensor.size)
@@ -324,6 +351,9 @@ mod tests {
         assert!(new(8).dtype(DType::I64).validate().is_err());
         assert!(new(8).horizontal_flip(1.5).validate().is_err());
         assert!(new(8).vertical_flip(f64::NAN).validate().is_err());
+        assert!(new(8).min_partial(0.0).validate().is_ok());
+        assert!(new(8).min_partial(1.1).validate().is_err());
+        assert!(new(8).min_partial(f64::NAN).validate().is_err());
         assert!(new(8).crop(Crop::Random { padding: 8, fill: [0; 3] }).validate().is_err());
     }
 

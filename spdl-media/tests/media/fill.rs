@@ -379,6 +379,7 @@ fn write_field_fails_if_the_field_does_not_match() {
 /// it are black. Returns whether the sample is partial.
 fn check_partial(transform: &ImageTransform, file: &[u8], share: f64, name: &str) -> bool {
     let counter = Counter::default();
+    let transform = transform.clone().min_partial(0.0);
     let mut fill = filler(&transform.clone().on_truncated(OnTruncated::Partial))
         .count_partial(counter.clone());
     let mut whole = vec![0; (SIDE * SIDE * 3) as usize];
@@ -435,6 +436,41 @@ fn written_reports_the_valid_part_of_a_sample() {
     }
     println!("{partial} partial samples");
     assert!(partial > 40, "{partial}");
+}
+
+// promise: R2
+#[test]
+fn a_partial_sample_has_at_least_the_minimum_share_of_rows() {
+    let photo = std::fs::read(crate::files::photos().join("astronaut.jpg")).unwrap();
+    let mut found = [0; 3];
+    for (count, least) in found.iter_mut().zip([0.0, 0.5, 0.9]) {
+        let transform = ImageTransform::new(SIDE).crop(Crop::Stretch).min_partial(least);
+        let mut fill = filler(&transform.on_truncated(OnTruncated::Partial));
+        let mut sample = vec![0; (SIDE * SIDE * 3) as usize];
+        for percent in 1..100 {
+            let cut = &photo[..photo.len() * percent / 100];
+            match fill.write(cut, Sample::U8(&mut sample), || rng(0)) {
+                Ok(written) => {
+                    *count += 1;
+                    // Two rows less, because of the filter.
+                    let rows = f64::from(written.valid.height) + 2.0;
+                    assert!(rows >= least * f64::from(SIDE), "{percent} %, {least}: {written:?}");
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Truncated, "{error}"),
+            }
+        }
+    }
+    let [any, half, most] = found;
+    assert!(any > 90 && (30..70).contains(&half) && (1..20).contains(&most), "{found:?}");
+    // The default is half of the rows of the crop, not of the image.
+    assert_eq!(ImageTransform::new(SIDE).min_partial_share(), 0.5);
+    let mut fill = filler(&ImageTransform::new(SIDE).on_truncated(OnTruncated::Partial));
+    let mut sample = vec![0; (SIDE * SIDE * 3) as usize];
+    let cut = &photo[..photo.len() / 10];
+    let error = fill.write(cut, Sample::U8(&mut sample), || rng(0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Truncated);
+    assert!(error.message().contains("expected at least 50 %"), "{error}");
+    assert_eq!(error.offset(), Some(cut.len() as u64));
 }
 
 #[test]

@@ -85,7 +85,8 @@ class ImageLoader:
             exception. At the end of an epoch with dropped images, one warning with their number by reason is
             logged to the logger `spdl_rs`.
         on_truncated: What to do if a file is truncated. `"error"`: `on_error` applies. `"partial"`:
-            missing rows are filled with black, and `stats()["partial"]` counts such images.
+            missing rows are filled with black, and `stats()["partial"]` counts such images. If less than
+            half of the rows of the sample's crop were decoded, the image remains an error.
             `"partial"` applies to JPEG, and to PNG, GIF, BMP and TIFF if rows are stored in order. Other
             truncated files, WebP for example, remain errors.
         labels: The label of each path, a 64-bit integer, if `source` is a list of paths.

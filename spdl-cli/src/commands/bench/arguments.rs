@@ -320,8 +320,9 @@ pub(crate) enum Mode {
 pub(crate) enum OnTruncated {
     /// Handle the image like a corrupt image (see --on-error)
     Error,
-    /// Deliver the image with its missing rows filled with black, and count the image; if no row
-    /// can be decoded, or the format does not support this, handle it like a corrupt image
+    /// Deliver the image with its missing rows filled with black, and count the image; if less
+    /// than half of its rows can be decoded, or the format does not support this, handle it like a
+    /// corrupt image
     Partial,
 }
 

@@ -124,7 +124,8 @@ class DecodeImage:
         exact: Whether to decode at full size and convert to RGB before resizing. Exact decoding is slower;
             pixel values differ from those of Pillow by at most one level (of 255).
         on_truncated: What to do if a file is truncated. `"error"`: raise `TruncatedError`. `"partial"`:
-            missing rows are filled with black.
+            missing rows are filled with black. If less than half of the rows of the crop were decoded, the
+            image remains an error.
         augment: One augmentation of the resized image, such as `ColorJitter` or `RandAugment`, or a list
             of augmentations.
 
