@@ -82,6 +82,40 @@ def make_many_steps(program):
     (DATA.parent / "refused" / "arithmetic-many-steps.jpg").write_bytes(content)
 
 
+def scan_ends(content):
+    """The end of the data of each scan."""
+    at, ends = 2, []
+    while content[at + 1] != 0xD9:
+        marker = content[at + 1]
+        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+        if marker == 0xDA:
+            while content[at] != 0xFF or content[at + 1] == 0 or 0xD0 <= content[at + 1] <= 0xD7:
+                at += 1
+            ends.append(at)
+    return ends
+
+
+def make_incomplete_jpegs():
+    """Progressive files with an EOI marker after some scans: libjpeg-turbo estimates coefficients."""
+    steps = (DATA / "progressive-steps.jpg").read_bytes()
+    arithmetic = (DATA / "arithmetic-progressive-steps.jpg").read_bytes()
+    rgb = scene()
+    wide = rgb.resize((70, 50), Image.Resampling.BICUBIC)
+    options = {"quality": 60, "progressive": True}
+    for name, content in (
+        ("steps", steps),
+        ("arithmetic", arithmetic),
+        ("420", encoded(wide, "JPEG", subsampling=2, **options)),
+        ("422", encoded(wide, "JPEG", subsampling=1, **options)),
+        ("444", encoded(wide.crop((0, 0, 20, 50)), "JPEG", subsampling=0, **options)),
+        ("grey", encoded(wide.convert("L"), "JPEG", **options)),
+        ("narrow", encoded(wide.crop((9, 0, 16, 33)), "JPEG", subsampling=2, **options)),
+    ):
+        ends = scan_ends(content)
+        for count in sorted({1, 2, len(ends) // 2, len(ends) - 1}):
+            keep(f"incomplete-{name}-{count}.jpg", content[: ends[count - 1]] + b"\xff\xd9")
+
+
 # BMP
 
 
@@ -654,6 +688,7 @@ def main():
         jpegtran(program, "progressive-steps.jpg", "420.jpg", "-scans", script.name)
         jpegtran(program, "arithmetic-progressive-steps.jpg", "420.jpg", "-arithmetic", "-scans", script.name)
     make_many_steps(program)
+    make_incomplete_jpegs()
     make_bmps()
     make_gifs()
     make_tiffs()

@@ -28,6 +28,45 @@ fn kind_of(encoded: &[u8]) -> Option<ErrorKind> {
     decode_rgb(encoded).err().map(|error| error.kind())
 }
 
+/// Progressive files with an EOI marker after some scans lack low bits and coefficients, which
+/// libjpeg-turbo estimates from neighbouring blocks.
+// promise: R23
+#[test]
+fn incomplete_progressive_jpegs_have_the_pixels_of_libjpeg_turbo() {
+    let names = names(FOLDER);
+    let incomplete = |name: &&String| name.starts_with("incomplete-") && name.ends_with(".jpg");
+    let mut complete = 0;
+    for name in names.iter().filter(incomplete) {
+        let (file, expected) = (variant(name), expected(name));
+        let image = decode_rgb(&file).unwrap();
+        assert!(image == expected, "{name}: other pixels");
+        // Blocks outside a region contribute to the estimates.
+        let size = image.size;
+        let region = Rect {
+            left: size.width / 2,
+            top: size.height / 2,
+            width: size.width / 3,
+            height: size.height / 3,
+        };
+        let mut pixels = vec![0; region.size().pixels() as usize * 3];
+        let out = PixelsMut::new(&mut pixels, region.size()).unwrap();
+        let request = DecodeRequest::full().region(region);
+        Decoder::new(&CodecRegistry::with_defaults(), &Limits::default())
+            .decode_into(&file, &request, out)
+            .unwrap();
+        for row in 0..region.height {
+            let start = ((region.top + row) * size.width + region.left) as usize * 3;
+            let bytes = region.width as usize * 3;
+            assert!(
+                pixels[row as usize * bytes..][..bytes] == image.pixels[start..][..bytes],
+                "{name}: row {row} of the region differs"
+            );
+        }
+        complete += 1;
+    }
+    assert!(complete >= 20, "{complete}");
+}
+
 // promise: IMG2, R23
 #[test]
 fn rare_variants_have_the_pixels_of_independent_decoders() {

@@ -140,6 +140,11 @@ impl ComponentCoefficients {
         &mut self.dc[at]
     }
 
+    /// The DC coefficient of a block; 0 beyond the last block.
+    pub(super) fn dc(&self, at: usize) -> i16 {
+        self.dc.get(at).copied().unwrap_or(0)
+    }
+
     /// The AC coefficients of a block.
     #[inline(always)]
     pub(super) fn ac(&mut self, at: usize) -> AcBlock<'_> {

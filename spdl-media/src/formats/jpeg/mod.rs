@@ -22,6 +22,7 @@
 //! | `scan` | scans, MCUs, restart markers, progressive passes |
 //! | `budget` | limits on scans and coefficients, and restart marker checks |
 //! | `coefficients` | the coefficients of images with several scans |
+//! | `smoothing` | estimates of the coefficients that incomplete progressive files lack |
 //! | `idct` | the inverse DCT, at full or reduced size |
 //! | `output` | which blocks a region needs, and where their samples are stored |
 //! | `row_buffer` | a ring buffer of two MCU rows, for RGB output |
@@ -72,6 +73,8 @@ mod output;
 mod row_buffer;
 #[cfg(feature = "jpeg")]
 mod scan;
+#[cfg(feature = "jpeg")]
+mod smoothing;
 #[cfg(feature = "jpeg")]
 mod tables;
 

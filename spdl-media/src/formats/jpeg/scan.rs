@@ -14,6 +14,7 @@ use super::header::{
 };
 use super::huffman::{HuffmanTable, InvalidCode, WorkBlock, ZRL_RUN};
 use super::output::ComponentOutputs;
+use super::smoothing::Smoothing;
 use super::tables::Tables;
 use crate::image::{Limits, OnTruncated};
 
@@ -26,6 +27,8 @@ pub(super) struct ScanDecoder {
     /// The quantisation table of each component at the start of its first scan.
     quantization: [Option<Quantization>; MAX_COMPONENTS],
     state: ScanState,
+    /// Estimates of the coefficients that an incomplete progressive image lacks.
+    smoothing: Option<Smoothing>,
 }
 
 /// The state of a scan that continues from block to block.
@@ -156,7 +159,19 @@ impl ScanDecoder {
             let rows = row * component.down..(row + 1) * component.down;
             for y in rows.filter(|y| wanted.rows.contains(y)) {
                 for x in wanted.columns.clone() {
-                    let zero_from = stored.copy(y * component.padded_wide + x, &mut block);
+                    let mut zero_from = stored.copy(y * component.padded_wide + x, &mut block);
+                    if let Some(smoothing) = &self.smoothing {
+                        let block = &mut block[..];
+                        zero_from = smoothing.apply(
+                            frame,
+                            at,
+                            (x, y),
+                            stored,
+                            quantization,
+                            block,
+                            zero_from,
+                        );
+                    }
                     output.write_block(simd, (x, y), &block, zero_from, quantization);
                 }
             }
@@ -178,6 +193,7 @@ impl ScanDecoder {
         let frame = &header.frame;
         self.stored.begin(frame, kept, limits)?;
         self.quantization = [None; MAX_COMPONENTS];
+        self.smoothing = None;
         let mut work = WorkBudget::new(frame, encoded);
 
         // The number of unknown low bits of each coefficient; `None` if all bits are unknown.
@@ -228,6 +244,9 @@ impl ScanDecoder {
                 Next::Scan { scan: next, data: start } => (scan, data) = (next, start),
                 Next::EndOfImage => {
                     self.check_complete(frame, &unknown, limits, end)?;
+                    if frame.coding == Coding::Progressive {
+                        self.smoothing = Smoothing::new(frame, &unknown, &self.quantization);
+                    }
                     return Ok((frame.mcu_rows, None));
                 }
                 Next::EndOfData => {
