@@ -10,7 +10,7 @@ use spdl_core::{
 use crate::augment::{Augmenter, ImageMut};
 use crate::image::{
     CodecRegistry, CropBox, DecodeRequest, Decoded, Decoder, ImageInfo, Limits, Orientation,
-    Picture, Rect, Retention, Size,
+    Picture, Rect, Retention, Size, contradicts_header,
 };
 #[cfg(feature = "augment")]
 use crate::transform::SampleColor;
@@ -349,10 +349,11 @@ impl FillImage {
         let request = plan.decode_request(&self.transform);
         let decoded = if self.transform.is_exact() {
             self.picture.start_rgb(stored, request.region_of(stored))?;
-            self.decoder.decode_into(encoded, &request, self.picture.rgb_mut()?)?
+            self.decoder.decode_into(encoded, &request, self.picture.rgb_mut()?)
         } else {
-            self.decoder.decode_planes(encoded, &request, &mut self.picture)?
+            self.decoder.decode_planes(encoded, &request, &mut self.picture)
         };
+        let decoded = decoded.map_err(contradicts_header)?;
         let region = request.region_of(stored);
         let written = plan.written(&self.transform, region, decoded);
         if written.is_partial() {

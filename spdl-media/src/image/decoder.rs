@@ -119,7 +119,7 @@ impl Decoder {
     fn decode(&mut self, encoded: &[u8], size: Size) -> Result<Image> {
         let mut pixels = allocate(size)?;
         let out = PixelsMut::new(&mut pixels, size)?;
-        self.decode_into(encoded, &DecodeRequest::full(), out)?;
+        self.decode_into(encoded, &DecodeRequest::full(), out).map_err(contradicts_header)?;
         Ok(Image { size, pixels })
     }
 
@@ -162,6 +162,18 @@ impl std::fmt::Debug for Decoder {
             .field("registry", &self.registry)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
+    }
+}
+
+/// Converts `InvalidArgument` errors of a request that was computed from the header of the file: then
+/// the file contradicts its header.
+pub(crate) fn contradicts_header(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::InvalidArgument => {
+            let message = format!("the image contradicts its header: {}", error.message());
+            Error::new(ErrorKind::Corrupt, message)
+        }
+        _ => error,
     }
 }
 

@@ -38,6 +38,7 @@ mod unsupported;
 pub use codec::{
     DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, OnTruncated, SNIFF_BYTES,
 };
+pub(crate) use decoder::contradicts_header;
 pub use decoder::{Decoder, Image};
 pub use geometry::{CropBox, Orientation, Rect, Size};
 pub use limits::Limits;

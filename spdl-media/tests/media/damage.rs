@@ -211,6 +211,62 @@ fn a_panic_in_a_codec_is_an_error_and_replaces_its_decoder() {
     assert_eq!(decoder.inspect(b"fragile").unwrap().size.width, 1);
 }
 
+/// A codec whose decode finds another size than its inspect.
+#[derive(Debug)]
+struct Contradicting;
+
+impl ImageCodec for Contradicting {
+    fn name(&self) -> &'static str {
+        "contradicting"
+    }
+
+    fn sniff(&self, head: &[u8]) -> bool {
+        head.starts_with(b"two sizes")
+    }
+
+    fn decoder(&self, _: &Limits) -> Result<Box<dyn ImageDecoder>> {
+        Ok(Box::new(Contradicting))
+    }
+}
+
+impl ImageDecoder for Contradicting {
+    fn inspect(&mut self, _: &[u8]) -> Result<ImageInfo> {
+        Ok(ImageInfo::new(Size::new(9, 9), Orientation::Upright))
+    }
+
+    fn decode_into(
+        &mut self,
+        _: &[u8],
+        request: &DecodeRequest,
+        out: PixelsMut<'_>,
+    ) -> Result<Decoded> {
+        let region = request.checked_region(Size::new(4, 4), &out)?;
+        Ok(Decoded::new(region.size()))
+    }
+}
+
+#[test]
+fn a_file_that_contradicts_its_header_is_corrupt() {
+    let mut registry = CodecRegistry::with_defaults();
+    registry.register(Contradicting);
+    let mut decoder = Decoder::new(&registry, &Limits::default());
+    let error = decoder.decode_rgb(b"two sizes").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    for exact in [false, true] {
+        let transform = ImageTransform::new(8).exact(exact);
+        let mut fill = FillImage::new(&registry, &transform, &Limits::default()).unwrap();
+        let mut sample = vec![0; 8 * 8 * 3];
+        let rng = || unreachable!("the transform is not random");
+        let error = fill.write(b"two sizes", Sample::U8(&mut sample), rng).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+    // Arguments of the caller are not the fault of the file.
+    let mut pixels = [0; 3];
+    let out = PixelsMut::new(&mut pixels, Size::new(1, 1)).unwrap();
+    let error = decoder.decode_into(b"two sizes", &DecodeRequest::full(), out).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
 /// Numbers of files of a format that Pillow and this crate accept.
 #[derive(Debug, Default)]
 struct Agreement {
