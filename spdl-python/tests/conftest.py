@@ -84,7 +84,7 @@ def damaged(many, tmp_path):
     bad = {
         "class0/x-empty.png": b"",
         "class1/x-text.jpg": b"this is a text file named .jpg\n" * 20,
-        "class3/x-truncated.png": whole[: len(whole) // 2],
+        "class3/x-truncated.png": whole[: len(whole) * 2 // 3],
         "class4/x-garbage.png": whole[:60] + bytes(range(256)) * 4,
     }
     for name, data in bad.items():

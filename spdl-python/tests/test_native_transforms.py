@@ -220,12 +220,15 @@ def test_exact_decodes_jpegs_at_full_size():
 def test_on_truncated_partial_keeps_the_decoded_rows(image):
     data, pixels = image
     size = {"size": (HEIGHT, WIDTH), "crop": Stretch()}
-    cut = data[: len(data) // 2]
+    cut = data[: len(data) * 2 // 3]
     with pytest.raises(spdl_rs.TruncatedError):
         pixels_of(cut, **size)
     found = pixels_of(cut, on_truncated="partial", **size)
     numpy.testing.assert_array_equal(found[:10], pixels[:10])
     assert not found[-10:].any()
+    # Half of the rows of the crop are required.
+    with pytest.raises(spdl_rs.TruncatedError, match="expected at least 50 %"):
+        pixels_of(data[: len(data) // 3], on_truncated="partial", **size)
 
 
 # Augmentations.

@@ -77,7 +77,7 @@ pub(crate) fn damaged(number: u32) -> Vec<u8> {
     match number % 4 {
         0 => {
             let whole = png(number);
-            whole[..whole.len() / 2].to_vec()
+            whole[..whole.len() * 2 / 3].to_vec()
         }
         1 => (0..1000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect(),
         2 => Vec::new(),
