@@ -282,6 +282,7 @@ impl JoinedPieces {
         }
     }
 
+    #[cfg(feature = "http")]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
