@@ -57,7 +57,7 @@ struct IoThreadsState {
 
 /// A call that must make progress.
 struct WatchedCall {
-    progress: Progress,
+    progress: ReadProgress,
     timeout: Duration,
     /// The value of `progress` at the time `since`.
     seen: u64,
@@ -68,9 +68,9 @@ struct WatchedCall {
 
 /// A counter that a call increments when it makes progress.
 #[derive(Clone, Default)]
-pub(crate) struct Progress(Arc<AtomicU64>);
+pub(crate) struct ReadProgress(Arc<AtomicU64>);
 
-impl Progress {
+impl ReadProgress {
     pub(crate) fn advance(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -127,7 +127,7 @@ impl IoThreads {
     pub(crate) async fn run_within<T: Send + 'static>(
         &self,
         timeout: Duration,
-        work: impl FnOnce(&Progress) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&ReadProgress) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (sender, answer) = oneshot::channel();
         let reply = Arc::new(Mutex::new(Some(sender)));
@@ -136,7 +136,7 @@ impl IoThreads {
         };
         let inner = Arc::clone(&self.inner);
         let call = move || {
-            let progress = Progress::default();
+            let progress = ReadProgress::default();
             let failed = Arc::clone(&reply);
             let fail = move || {
                 let Some(reply) = take(&failed) else { return };
@@ -199,7 +199,7 @@ impl IoThreadsInner {
 
     fn watch(
         self: &Arc<Self>,
-        progress: Progress,
+        progress: ReadProgress,
         timeout: Duration,
         fail: Box<dyn FnOnce() + Send>,
     ) {
@@ -218,7 +218,7 @@ impl IoThreadsInner {
         }
     }
 
-    fn unwatch(&self, progress: &Progress) {
+    fn unwatch(&self, progress: &ReadProgress) {
         let mut state = self.state();
         let same = |call: &WatchedCall| Arc::ptr_eq(&call.progress.0, &progress.0);
         match state.watched.iter().position(same) {

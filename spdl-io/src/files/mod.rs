@@ -17,5 +17,5 @@ mod walk;
 pub(crate) use self::error::os_error;
 pub(crate) use self::io_threads::IoThreads;
 #[cfg(feature = "local")]
-pub(crate) use self::io_threads::Progress;
+pub(crate) use self::io_threads::ReadProgress;
 pub(crate) use self::walk::{Folder, FolderPath, Listing, Walker, bytes};

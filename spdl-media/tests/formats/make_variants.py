@@ -647,7 +647,7 @@ def make_tiff_layouts():
         parts = [lzw(packed(differences(tile), 16, order)) for tile in tiles_of(wide, 16, 32)]
         tags = page(16, 3, 2, 5, (317, 3, [2]), *tiled(parts, 16, 32))
         keep(f"predictor-16-{name}.tiff", tiff(tags, parts, order=order), pixels)
-        # Each byte of a float in a plane of its own, the most significant first.
+        # Each byte of a float in a separate plane, the most significant first.
         floats = (grey.astype(np.float32) * 1.25 - 20).astype(np.float32)
         expected = repeated(np.clip(np.trunc(floats), 0, 255))
         parts = []

@@ -30,7 +30,7 @@ use crate::fetch::{
     Body, Capability, Fetcher, Key, ObjectBuffer, ObjectMeta, ReadMemory, ReadRequest, check_limit,
     check_version, past_the_end, range_len,
 };
-use crate::files::{IoThreads, Progress, Walker, open_files, os_error};
+use crate::files::{IoThreads, ReadProgress, Walker, open_files, os_error};
 
 /// Time after which an idle I/O thread ends.
 const LINGER: Duration = Duration::from_secs(10);
@@ -151,7 +151,7 @@ impl LocalFetcher {
     async fn run<T: Send + 'static>(
         &self,
         key: &Key,
-        call: impl FnOnce(&Progress) -> Result<T> + Send + 'static,
+        call: impl FnOnce(&ReadProgress) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         named(key, self.threads.run_within(self.stall_timeout, call).await)
     }
@@ -196,7 +196,7 @@ impl Fetcher for LocalFetcher {
         }
         let (file_key, cached_files) = (key.clone(), self.page_cache.clone());
         let buffers = Arc::clone(&self.buffers);
-        let begin = move |progress: &Progress| {
+        let begin = move |progress: &ReadProgress| {
             let file = WholeFile::open(file_key, max_bytes, buffers, cached_files.as_deref())?;
             // Saves a second hand-over to an I/O thread.
             if file.size <= reserved {
@@ -219,7 +219,7 @@ impl Fetcher for LocalFetcher {
             return Ok(ObjectMeta::new(key.clone(), size).with_version(version_of(size, changed)));
         }
         let owned_key = key.clone();
-        let stat = move |_: &Progress| {
+        let stat = move |_: &ReadProgress| {
             let metadata = fs::metadata(owned_key.to_path())
                 .map_err(|error| os_error("cannot read file metadata", &owned_key, error))?;
             check_file(&owned_key, &metadata)?;
@@ -254,7 +254,7 @@ impl Fetcher for LocalFetcher {
         }
         let (owned_key, ranges, wanted) = (key.clone(), ranges.to_vec(), wanted.cloned());
         let (buffers, cached_files) = (Arc::clone(&self.buffers), self.page_cache.clone());
-        let read = move |progress: &Progress| {
+        let read = move |progress: &ReadProgress| {
             let cached_files = cached_files.as_deref();
             let (file, found) = open_version(&owned_key, wanted.as_ref(), cached_files)?;
             read_parts(&owned_key, (file, found), &ranges, &joined, &buffers, progress)
@@ -265,7 +265,7 @@ impl Fetcher for LocalFetcher {
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         let (owned_key, request) = (key.clone(), request.clone());
         let (buffers, cached_files) = (Arc::clone(&self.buffers), self.page_cache.clone());
-        let open = move |_: &Progress| {
+        let open = move |_: &ReadProgress| {
             StreamedFile::open(owned_key, request, buffers, cached_files.as_deref())
         };
         let opened = self.run(key, open).await?;
@@ -279,7 +279,7 @@ impl Fetcher for LocalFetcher {
                     return Ok(None);
                 }
                 let key = opened.key.clone();
-                let read = move |progress: &Progress| opened.read_chunk(progress);
+                let read = move |progress: &ReadProgress| opened.read_chunk(progress);
                 named(&key, threads.run_within(timeout, read).await).map(Some)
             }
         });
@@ -322,7 +322,7 @@ impl StreamedFile {
         Ok(StreamedFile { key, file, buffers, size, version, next: start, end })
     }
 
-    fn read_chunk(mut self, progress: &Progress) -> Result<(Bytes, Self)> {
+    fn read_chunk(mut self, progress: &ReadProgress) -> Result<(Bytes, Self)> {
         let range = self.next..self.end.min(self.next + CHUNK_BYTES);
         let (key, size) = (&self.key, self.size);
         let piece = read_part(key, &self.file, size, range.clone(), &self.buffers, progress);
@@ -370,7 +370,7 @@ impl WholeFile {
         Ok(WholeFile { key, file, buffers, size, version, max_bytes })
     }
 
-    fn read(self, progress: &Progress) -> Result<Bytes> {
+    fn read(self, progress: &ReadProgress) -> Result<Bytes> {
         let WholeFile { key, file, buffers, size, version, max_bytes } = self;
         let bytes = read_up_to(&key, &file, size, &buffers, progress)?;
         // Files of procfs have content, but a size of 0, and their modification time is the current
@@ -410,7 +410,7 @@ fn read_parts(
     ranges: &[Range<u64>],
     joined: &[CoalescedRange],
     buffers: &ReadBuffers,
-    progress: &Progress,
+    progress: &ReadProgress,
 ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
     let (len, found) = (metadata.len(), version(&metadata));
     for range in ranges {
@@ -458,7 +458,7 @@ fn read_part(
     len: u64,
     range: Range<u64>,
     buffers: &ReadBuffers,
-    progress: &Progress,
+    progress: &ReadProgress,
 ) -> Result<Bytes> {
     let wanted = check_range(key, len, &range)?;
     let failed = |error| os_error("cannot read file", key, error);
@@ -478,7 +478,7 @@ fn read_up_to(
     file: &File,
     wanted: u64,
     buffers: &ReadBuffers,
-    progress: &Progress,
+    progress: &ReadProgress,
 ) -> Result<Bytes> {
     let mut file = Steps { file, progress };
     let failed = |error| os_error("cannot read file", key, error);
@@ -503,7 +503,7 @@ fn read_up_to(
 /// Reads a file in steps, each of which counts as progress.
 struct Steps<'a> {
     file: &'a File,
-    progress: &'a Progress,
+    progress: &'a ReadProgress,
 }
 
 /// Maximum number of bytes of a step.

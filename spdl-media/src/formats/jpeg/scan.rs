@@ -164,8 +164,7 @@ impl ScanDecoder {
                         let block = &mut block[..];
                         zero_from = smoothing.apply(
                             frame,
-                            at,
-                            (x, y),
+                            (at, x, y),
                             stored,
                             quantization,
                             block,

@@ -108,13 +108,12 @@ impl Smoothing {
         is_useful.then_some(Smoothing { unknown })
     }
 
-    /// Adds estimates to a block of a component. Returns the index, in zigzag order, from which all
+    /// Adds estimates to the block at column `x` and row `y` of a component. Returns the index, in zigzag order, from which all
     /// coefficients are zero; `zero_from` is that index before.
     pub(super) fn apply(
         &self,
         frame: &Frame,
-        component: usize,
-        (x, y): (usize, usize),
+        (component, x, y): (usize, usize, usize),
         stored: &ComponentCoefficients,
         quantization: &Quantization,
         block: &mut [i16],

@@ -26,7 +26,7 @@ pub(super) struct PixelLayoutTags {
     format: u64,
     /// The number of samples that are no colours, and the first value of the tag `ExtraSamples`.
     extra: (usize, Option<u64>),
-    /// Whether each channel is stored in chunks of its own.
+    /// Whether each channel is stored in separate chunks.
     pub(super) is_planar: bool,
 }
 
