@@ -6,10 +6,12 @@
 //! | `options` | [`ResilientOptions`] |
 //! | `reading` | one read: attempts, hedging, resuming, stall detection |
 //! | `retry` | retries of one call: delays, limits, [`Attempts`] |
+//! | `breaker` | limits of the retries in a folder of which some objects can never be read |
 //! | `limits` | token buckets for retries and hedges, latency quantiles |
 //! | `reachability` | whether a store has ever responded |
 //! | `clock` | time and timers |
 
+mod breaker;
 mod clock;
 mod limits;
 mod options;
@@ -35,6 +37,7 @@ use spdl_core::observe::Counter;
 use spdl_core::runtime::ThreadRuntime;
 use spdl_core::{BoxFuture, Error, ErrorKind, Result, Runtime, SampleId, SampleRng};
 
+use self::breaker::Breakers;
 use self::clock::{Clock, RuntimeClock};
 use self::limits::RequestLimits;
 pub use self::options::ResilientOptions;
@@ -66,6 +69,8 @@ use crate::fetch::{
 ///   requests and than 1.5 times their median: one or two hedged requests are sent, and the first
 ///   response is used. By default, at most 5 % of all requests are hedged requests. No hedged
 ///   requests are sent while many requests are late or fail.
+/// - **Limits** the attempts at objects that cannot be read while others can: after a read has failed
+///   after all its retries, other failing reads of the folder get three attempts for a minute.
 /// - **Coalesces** nearby ranges ([`read_ranges`](Fetcher::read_ranges)).
 /// - **Checks** that a body has the announced length, and that its version, if known, does not
 ///   change between attempts. A change fails with `Changed`, which is not retried.
@@ -97,6 +102,7 @@ struct ResilientState {
     options: ResilientOptions,
     clock: Arc<dyn Clock>,
     limits: Mutex<RequestLimits>,
+    breakers: Breakers,
     reachability: Reachability,
     counts: Counts,
     seed: u64,
@@ -198,6 +204,7 @@ impl Resilient {
             seed: options.seed.unwrap_or_else(|| RandomState::new().hash_one("fetch")),
             options,
             clock,
+            breakers: Breakers::default(),
             reachability: Reachability::default(),
             counts: Counts::default(),
             draws: AtomicU64::new(0),

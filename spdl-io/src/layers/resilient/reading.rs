@@ -216,6 +216,8 @@ impl Reading {
     fn finish(&mut self) -> Option<Bytes> {
         self.done = true;
         self.state.limits().succeeded();
+        let now = self.state.clock.now();
+        self.state.breakers.succeeded(&self.key, self.retry.has_failed(), now);
         None
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::ResilientState;
+use super::breaker::FEW_ATTEMPTS;
 use super::reachability::FIRST_CONTACT_TIMEOUT;
 use crate::fetch::Key;
 
@@ -163,7 +164,16 @@ impl RetryState {
         self.record(&error);
         self.failures += 1;
         if self.failures >= self.state.options.attempts {
-            return Err(self.give_up(key, error, None));
+            return Err(self.exhausted(key, error, None));
+        }
+        if self.failures >= FEW_ATTEMPTS
+            && let Some(failed) = self.state.breakers.open(key, self.since, self.state.clock.now())
+        {
+            let why = format!(
+                "other objects of this folder can be read, but reads of {failed} have failed after \
+                 all retries"
+            );
+            return Err(self.exhausted(key, error, Some(&why)));
         }
         let mut delay = self.state.jittered(self.failures);
         if let Some(requested) = requested {
@@ -177,7 +187,7 @@ impl RetryState {
                 }
                 None => "retry time limit reached",
             };
-            return Err(self.give_up(key, error, Some(why)));
+            return Err(self.exhausted(key, error, Some(why)));
         }
         self.state.reachability.report(&error);
         if self.state.reachability.is_unreachable(&error) {
@@ -199,12 +209,24 @@ impl RetryState {
             let Err(wait) = taken else { break };
             let wait = wait.saturating_add(self.state.jittered(1));
             if wait >= self.time_left() {
-                return Err(self.give_up(key, error, Some("no retry tokens left for this store")));
+                let why = "no retry tokens left for this store";
+                return Err(self.exhausted(key, error, Some(why)));
             }
             self.state.clock.sleep(wait).await;
         }
         self.state.counts.retries.add(1);
         Ok(())
+    }
+
+    /// Returns the final error after all retries.
+    fn exhausted(&mut self, key: &Key, error: Error, why: Option<&str>) -> Error {
+        self.state.breakers.failed(key, self.state.clock.now());
+        self.give_up(key, error, why)
+    }
+
+    /// Returns whether any attempt has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.attempts.count() > 0
     }
 
     /// Returns the final error after a failure that is not retryable.

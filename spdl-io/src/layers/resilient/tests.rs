@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 
 use super::*;
 use crate::fetch::check_version;
@@ -1003,4 +1003,78 @@ fn an_epoch_under_faults_has_identical_bytes() {
             }
         }
     }
+}
+
+/// Reads 400 objects, 16 at a time; of every 8, `bad` is never readable.
+fn read_with_bad_objects(bad: Option<u64>) -> (u64, Duration) {
+    let is_bad = move |key: &Key| {
+        let number = key.as_str().and_then(|name| name.rsplit('/').next()?.parse::<u64>().ok());
+        number.is_some_and(|number| bad == Some(number % 8))
+    };
+    let script = move |key: &Key, _: u32, _: &ReadRequest| match is_bad(key) {
+        true => Response::Error(ErrorKind::Unavailable),
+        false => Response::Late(10 * MS),
+    };
+    let setup = setup_with(full_capability(), options(), script);
+    let names: Vec<Key> = (0..400).map(|number| format!("photos/{number}").into()).collect();
+    for name in &names {
+        setup.inner.objects.insert(name.clone(), contents(1000));
+    }
+    let reads = names.iter().map(|key| setup.fetcher.read(key, None));
+    let failed = setup.clock.run(async {
+        let mut reads = stream::iter(reads).buffered(16);
+        let mut failed = 0;
+        while let Some(read) = reads.next().await {
+            failed += u64::from(read.is_err());
+        }
+        failed
+    });
+    (failed, setup.clock.elapsed())
+}
+
+// promise: R16
+#[test]
+fn objects_that_are_never_readable_cost_their_retries_once() {
+    let (failed, took) = read_with_bad_objects(Some(5));
+    assert_eq!(failed, 50);
+    assert!(took < 40 * SECOND, "{took:?}");
+    assert_eq!(read_with_bad_objects(None).0, 0);
+}
+
+#[test]
+fn reads_survive_an_outage_after_objects_that_are_never_readable() {
+    let (clock, outage) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
+    let (own, until) = (Arc::clone(&clock), Arc::clone(&outage));
+    let setup = setup_with(full_capability(), options(), move |key, _, _| {
+        let name = key.as_str().unwrap_or_default();
+        let clock: Arc<TestClock> = own.lock().unwrap().clone().unwrap();
+        let is_down = until.lock().unwrap().is_some_and(|until| clock.elapsed() < until);
+        match () {
+            () if name == "photos/bad" || is_down => Response::Error(ErrorKind::Unavailable),
+            () => Response::Fine,
+        }
+    });
+    *clock.lock().unwrap() = Some(Arc::clone(&setup.clock));
+    for name in ["photos/1", "photos/2"] {
+        setup.inner.objects.insert(name, contents(1000));
+    }
+    let read =
+        |name: &str| setup.clock.run(setup.fetcher.read(&format!("photos/{name}").into(), None));
+    assert!(read("bad").is_err());
+    // Another object is read meanwhile, so the breaker limits the attempts.
+    let before = setup.statistics().requests;
+    let (keys, clock) = (["photos/bad".into(), "photos/1".into()], &setup.clock);
+    let other = async {
+        clock.nap(MS).await;
+        setup.fetcher.read(&keys[1], None).await
+    };
+    let (bad, other) = clock.run(join(setup.fetcher.read(&keys[0], None), other));
+    let (error, _) = (bad.unwrap_err(), other.unwrap());
+    assert_eq!(setup.statistics().requests - before, 3 + 1);
+    assert!(error.message().contains("other objects of this folder can be read"), "{error}");
+    // No object can be read during an outage, so a read gets all its attempts.
+    let until = clock.elapsed() + 10 * SECOND;
+    *outage.lock().unwrap() = Some(until);
+    assert_eq!(read("2").unwrap(), contents(1000));
+    assert!(clock.elapsed() >= until);
 }
