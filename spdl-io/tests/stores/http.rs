@@ -1,11 +1,12 @@
 //! Tests of `HttpFetcher`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use spdl_io::testing::{Fault, FaultPlan, FaultServer, fetcher_contract};
 use spdl_io::{
-    Error, ErrorKind, Fetcher, HttpFetcher, Key, ReadRequest, SourceOptions, StoreRegistry,
-    block_on,
+    Error, ErrorKind, Fetcher, HttpFetcher, Key, ReadRequest, Resilient, SourceOptions,
+    StoreRegistry, block_on,
 };
 
 use crate::{contents, contract_objects, start_raw_server};
@@ -232,4 +233,37 @@ fn urls_of_other_schemes_are_rejected() {
     assert!(HttpFetcher::new("http://host", &options).is_err());
     let options = SourceOptions::default().header("a", "x\ny");
     assert!(HttpFetcher::new("http://host", &options).is_err());
+}
+
+// promise: R15
+#[test]
+fn answers_with_other_content_are_retried_and_named() {
+    const GZIP: &str = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n";
+    const PAGE: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n";
+    let answer = |head: &str, body: &str| {
+        format!("{head}Connection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    };
+    let read = |name: &str, lies: usize| {
+        let answers = std::sync::Mutex::new(0);
+        let url = start_raw_server(move |_| {
+            let mut answers = answers.lock().unwrap();
+            *answers += 1;
+            match *answers {
+                number if number > lies => answer(PAGE, "an object"),
+                number if number % 2 == 0 => answer(GZIP, "\u{1f}compressed"),
+                _ => answer(PAGE, "\n<!DOCTYPE html><title>Please log in</title>"),
+            }
+        });
+        let resilient = Resilient::new(Arc::new(fetcher(&url)), crate::many_retries().attempts(4));
+        block_on(resilient.unwrap().read(&name.into(), None))
+    };
+    // The right object may have the header of a web page.
+    assert_eq!(read("a.jpg", 0).unwrap(), "an object");
+    assert_eq!(read("a.jpg", 3).unwrap(), "an object");
+    let error = read("a.jpg", 100).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Unavailable, Some("a.jpg")));
+    for words in ["sent a web page (Content-Type: text/html) instead", "compressed the object"] {
+        assert!(error.report().contains(words), "{}", error.report());
+    }
+    assert!(read("a.html", 1).unwrap().starts_with(b"\n<!DOCTYPE"));
 }
