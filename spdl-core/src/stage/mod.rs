@@ -302,14 +302,17 @@ impl<Out> StageContext<'_, Out> {
     /// A stage can use `rng_of` to draw the same random numbers as a stage of another pipeline.
     ///
     /// ```
-    /// use spdl_core::{Error, PipelineBuilder, stage::stage_fn};
-    /// let numbers = PipelineBuilder::from_iter(0..2).stage("draw", || {
-    ///     Ok(stage_fn(|_, cx: &mut spdl_core::StageContext<'_, bool>| {
+    /// use spdl_core::{Error, PipelineBuilder, Result, Stage, StageContext};
+    /// struct Draw;
+    /// impl Stage<u64> for Draw {
+    ///     type Out = bool;
+    ///     fn process(&mut self, _: u64, cx: &mut StageContext<'_, bool>) -> Result<()> {
     ///         let same = cx.item_rng().rng_of(7, "decode").next_u64();
     ///         cx.emit(cx.rng_of(7, "decode").next_u64() == same)
-    ///     }))
-    /// });
-    /// assert_eq!(numbers.build()?.collect::<Result<Vec<_>, Error>>()?, [true, true]);
+    ///     }
+    /// }
+    /// let numbers = PipelineBuilder::from_iter(0..2).stage("draw", || Ok(Draw));
+    /// assert_eq!(numbers.build()?.collect::<Result<Vec<_>>>()?, [true, true]);
     /// # Ok::<(), Error>(())
     /// ```
     pub fn rng_of(&self, seed: u64, stage: &str) -> SampleRng {
