@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `error` | [`os_error`]: converts an error of the operating system, and adds the file name |
 //! | `open_files` | retries when the limit on open files is reached |
-//! | `io_threads` | [`IoThreads`]: a thread pool for blocking I/O |
+//! | `io_threads` | [`IoThreads`]: a thread pool for blocking I/O; calls that fail if they make no progress |
 //! | `walk` | [`Walker`]: sorted listings of folders, in parallel |
 //!
 //! Imports: `fetch` (for [`Key`](crate::fetch::Key)).

@@ -440,7 +440,7 @@ class Stage:
         *,
         concurrency: int,
         ordered: bool,
-        max_failures: int | float | None = None,
+        max_failures: int | float | tuple[float, int] | None = None,
         workers: Workers | None = None,
         inbox: Inbox | None = None,
         draws: tuple[int, str] | None = None,

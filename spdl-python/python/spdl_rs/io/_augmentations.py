@@ -50,10 +50,6 @@ class Augmentation(NativeSettings):
         return True
 
 
-# For augmentations that are applied with probability `p`, and always have the same effect.
-_IS_RANDOM = property(lambda self: 0 < self.p < 1)
-
-
 @dataclass(frozen=True)
 class ColorJitter(Augmentation):
     """Changes brightness, contrast, saturation and hue, in a random order.
@@ -111,11 +107,14 @@ class _Chance(Augmentation):
     """An augmentation that is applied with probability `p`."""
 
     p: float = 0.5
-    _is_random = _IS_RANDOM
 
     def __post_init__(self) -> None:
         set_frozen(self, p=check.real("p", self.p))
         self._check()
+
+    @property
+    def _is_random(self) -> bool:
+        return 0 < self.p < 1
 
 
 @dataclass(frozen=True)
@@ -146,11 +145,14 @@ class RandomPosterize(Augmentation):
 
     bits: int
     p: float = 0.5
-    _is_random = _IS_RANDOM
 
     def __post_init__(self) -> None:
         set_frozen(self, bits=check.whole("bits", self.bits, 0, 8), p=check.real("p", self.p))
         self._check()
+
+    @property
+    def _is_random(self) -> bool:
+        return 0 < self.p < 1
 
 
 @dataclass(frozen=True)
@@ -159,13 +161,16 @@ class RandomSolarize(Augmentation):
 
     threshold: float
     p: float = 0.5
-    _is_random = _IS_RANDOM
 
     def __post_init__(self) -> None:
         set_frozen(
             self, threshold=check.real("threshold", self.threshold), p=check.real("p", self.p)
         )
         self._check()
+
+    @property
+    def _is_random(self) -> bool:
+        return 0 < self.p < 1
 
 
 @dataclass(frozen=True)
@@ -174,12 +179,15 @@ class RandomAdjustSharpness(Augmentation):
 
     sharpness_factor: float
     p: float = 0.5
-    _is_random = _IS_RANDOM
 
     def __post_init__(self) -> None:
         factor = check.real("sharpness_factor", self.sharpness_factor)
         set_frozen(self, sharpness_factor=factor, p=check.real("p", self.p))
         self._check()
+
+    @property
+    def _is_random(self) -> bool:
+        return 0 < self.p < 1
 
 
 @dataclass(frozen=True)

@@ -120,9 +120,10 @@ def as_runtime_error(error: Exception) -> Exception:
 @functools.cache
 def _also_runtime_error(kind: type[Exception]) -> Callable[..., Exception]:
     # Tracebacks show the name of the original type, and pickles contain that type.
+    bases: tuple[type, ...] = (kind, RuntimeError)
     return type(
         kind.__name__,
-        (kind, RuntimeError),
+        bases,
         {
             "__module__": kind.__module__,
             "__qualname__": kind.__qualname__,

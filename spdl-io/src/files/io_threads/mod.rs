@@ -4,13 +4,20 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_channel::oneshot;
 use spdl_core::{Error, ErrorKind, Result};
+
+#[cfg(feature = "local")]
+mod stall_watch;
+
+#[cfg(feature = "local")]
+pub(crate) use self::stall_watch::ReadProgress;
+#[cfg(feature = "local")]
+use self::stall_watch::WatchedCall;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -49,31 +56,12 @@ struct IoThreadsState {
     started: usize,
     closed: bool,
     handles: Vec<JoinHandle<()>>,
+    #[cfg(feature = "local")]
     watched: Vec<WatchedCall>,
+    /// Whether the thread that watches calls runs.
     is_watching: bool,
     /// Number of threads in calls that have timed out. They do not count in the maximum.
     stuck: usize,
-}
-
-/// A call that must make progress.
-struct WatchedCall {
-    progress: ReadProgress,
-    timeout: Duration,
-    /// The value of `progress` at the time `since`.
-    seen: u64,
-    since: Instant,
-    /// Fails the call.
-    fail: Box<dyn FnOnce() + Send>,
-}
-
-/// A counter that a call increments when it makes progress.
-#[derive(Clone, Default)]
-pub(crate) struct ReadProgress(Arc<AtomicU64>);
-
-impl ReadProgress {
-    pub(crate) fn advance(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 impl IoThreadsInner {
@@ -121,43 +109,6 @@ impl IoThreads {
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Stopped, "the I/O threads were stopped")))
     }
 
-    /// Like [`run`](IoThreads::run), but fails with `Timeout` if the call makes no progress for
-    /// `timeout`. Its thread is then replaced by another one.
-    #[cfg(feature = "local")]
-    pub(crate) async fn run_within<T: Send + 'static>(
-        &self,
-        timeout: Duration,
-        work: impl FnOnce(&ReadProgress) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let (sender, answer) = oneshot::channel();
-        let reply = Arc::new(Mutex::new(Some(sender)));
-        let take = |reply: &Mutex<Option<_>>| -> Option<oneshot::Sender<Result<T>>> {
-            reply.lock().unwrap_or_else(PoisonError::into_inner).take()
-        };
-        let inner = Arc::clone(&self.inner);
-        let call = move || {
-            let progress = ReadProgress::default();
-            let failed = Arc::clone(&reply);
-            let fail = move || {
-                let Some(reply) = take(&failed) else { return };
-                let message = format!("the read made no progress for {} s", timeout.as_secs());
-                let _ = reply.send(Err(Error::new(ErrorKind::Timeout, message)));
-            };
-            inner.watch(progress.clone(), timeout, Box::new(fail));
-            let result = catch_unwind(AssertUnwindSafe(|| work(&progress)));
-            inner.unwatch(&progress);
-            let result = result
-                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Panicked, "an I/O thread panicked")));
-            if let Some(reply) = take(&reply) {
-                let _ = reply.send(result);
-            }
-        };
-        self.submit(Box::new(call))?;
-        answer
-            .await
-            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Stopped, "the I/O threads were stopped")))
-    }
-
     fn submit(&self, job: Job) -> Result<()> {
         let mut state = self.inner.state();
         state.jobs.push_back(job);
@@ -195,72 +146,6 @@ impl IoThreadsInner {
         state.started += 1;
         state.live += 1;
         Ok(())
-    }
-
-    fn watch(
-        self: &Arc<Self>,
-        progress: ReadProgress,
-        timeout: Duration,
-        fail: Box<dyn FnOnce() + Send>,
-    ) {
-        let mut state = self.state();
-        let (seen, since) = (0, Instant::now());
-        state.watched.push(WatchedCall { progress, timeout, seen, since, fail });
-        if state.is_watching || state.closed {
-            return;
-        }
-        let inner = Arc::clone(self);
-        let watcher = thread::Builder::new().name(format!("{}-watch", self.name));
-        // Without this thread, calls have no timeout.
-        if let Ok(handle) = watcher.spawn(move || inner.watch_calls(timeout)) {
-            state.handles.push(handle);
-            state.is_watching = true;
-        }
-    }
-
-    fn unwatch(&self, progress: &ReadProgress) {
-        let mut state = self.state();
-        let same = |call: &WatchedCall| Arc::ptr_eq(&call.progress.0, &progress.0);
-        match state.watched.iter().position(same) {
-            Some(at) => drop(state.watched.swap_remove(at)),
-            // The call has timed out.
-            None => state.stuck = state.stuck.saturating_sub(1),
-        }
-    }
-
-    /// Fails calls that make no progress, until the pool is idle or closed.
-    fn watch_calls(self: &Arc<Self>, timeout: Duration) {
-        let interval = (timeout / 8).max(Duration::from_millis(1));
-        let mut idle_intervals = 0;
-        let mut state = self.state();
-        while !state.closed && idle_intervals < 8 {
-            let waited = self.ended.wait_timeout(state, interval);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            idle_intervals = if state.watched.is_empty() { idle_intervals + 1 } else { 0 };
-            let now = Instant::now();
-            let is_stuck = |call: &mut WatchedCall| {
-                let progress = call.progress.0.load(Ordering::Relaxed);
-                if progress != call.seen {
-                    (call.seen, call.since) = (progress, now);
-                }
-                now.duration_since(call.since) >= call.timeout
-            };
-            let stuck: Vec<_> = state.watched.extract_if(.., is_stuck).collect();
-            if stuck.is_empty() {
-                continue;
-            }
-            state.stuck += stuck.len();
-            if !state.jobs.is_empty() && state.stuck <= MAX_STUCK {
-                // If no thread can be started, the next submitted job tries again.
-                let _ = self.start_thread(&mut state);
-            }
-            drop(state);
-            stuck.into_iter().for_each(|call| (call.fail)());
-            state = self.state();
-        }
-        state.is_watching = false;
-        drop(state);
-        self.ended.notify_all();
     }
 
     fn serve(&self) {
@@ -467,44 +352,6 @@ mod tests {
         while inner.state().live > 0 {
             thread::yield_now();
         }
-    }
-
-    #[test]
-    fn a_call_without_progress_fails_and_its_thread_is_replaced() {
-        const TIMEOUT: Duration = Duration::from_millis(200);
-        let threads = IoThreads::new("test", 1, LONG);
-        let (release, gate) = mpsc::channel::<()>();
-        let blocked = threads.run_within(TIMEOUT, move |_| {
-            let _ = gate.recv();
-            Ok(0)
-        });
-        let mut queued = Box::pin(threads.run_within(TIMEOUT, |_| Ok(1)));
-        let mut blocked = Box::pin(blocked);
-        start(&mut blocked);
-        start(&mut queued);
-        let error = block_on(blocked).unwrap_err();
-        assert_eq!((error.kind(), live(&threads)), (ErrorKind::Timeout, 2));
-        assert!(error.message().contains("no progress"), "{error}");
-        assert_eq!(block_on(queued).unwrap(), 1);
-        assert_eq!(block_on(threads.run(|| Ok(2))).unwrap(), 2);
-        drop(release);
-        while threads.inner.state().stuck > 0 {
-            thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn a_slow_call_with_progress_does_not_fail() {
-        const TIMEOUT: Duration = Duration::from_millis(400);
-        let threads = IoThreads::new("test", 1, LONG);
-        let slow = threads.run_within(TIMEOUT, |progress| {
-            for _ in 0..50 {
-                thread::sleep(TIMEOUT / 20);
-                progress.advance();
-            }
-            Ok(7)
-        });
-        assert_eq!(block_on(slow).unwrap(), 7);
     }
 
     #[test]
