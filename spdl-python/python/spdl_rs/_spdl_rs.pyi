@@ -462,9 +462,10 @@ class Stage:
     @staticmethod
     def native(
         *,
-        fetch: tuple[tuple[str, int | None, bool, int | float | None], int] | None = None,
-        decode: tuple[tuple[str, int | None, bool, int | float | None], ImageDecoder] | None = None,
-        augment: tuple[tuple[str, int | None, bool, int | float | None], ImageAugmenter]
+        fetch: tuple[tuple[str, int | None, bool, int | float | tuple[float, int] | None], int] | None = None,
+        decode: tuple[tuple[str, int | None, bool, int | float | tuple[float, int] | None], ImageDecoder]
+        | None = None,
+        augment: tuple[tuple[str, int | None, bool, int | float | tuple[float, int] | None], ImageAugmenter]
         | None = None,
         batch: tuple[int, bool] | None = None,
     ) -> Stage: ...

@@ -120,7 +120,7 @@ def as_runtime_error(error: Exception) -> Exception:
 @functools.cache
 def _also_runtime_error(kind: type[Exception]) -> Callable[..., Exception]:
     # Tracebacks show the name of the original type, and pickles contain that type.
-    bases: tuple[type, ...] = (kind, RuntimeError)
+    bases: Any = (kind, RuntimeError)
     return type(
         kind.__name__,
         bases,
