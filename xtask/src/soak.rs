@@ -42,7 +42,7 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step { name: "shuttle", about: "whole pipelines under 100,000 thread schedules", run: shuttle },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
@@ -67,6 +67,11 @@ const STEPS: [Step; 10] = [
         name: "python-other",
         about: "the Python tests on another version of Python",
         run: test::other_python,
+    },
+    Step {
+        name: "fault-grid",
+        about: "epochs of three kinds of data sets under 50 faults at three rates",
+        run: fault_grid,
     },
     Step { name: "faults", about: "mixed network faults for 30 minutes", run: faults },
 ];
@@ -176,6 +181,15 @@ fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let mut counts = feature_checks::check(workspace, output, Selection::EachAlone)?;
     counts.add(feature_checks::check(workspace, output, Selection::AllButOne)?);
     Ok(counts)
+}
+
+fn fault_grid(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    cargo_test(workspace, output, 1, |cargo| {
+        cargo
+            .args(["-p", "spdl-io", "--release", "--all-features", "--test", "stores"])
+            .arg("fault_grid::")
+            .env("SPDL_FAULT_GRID", "full")
+    })
 }
 
 /// Injects network faults into `spdl-io`; the test prints its seed each minute.

@@ -37,8 +37,8 @@ const CONCURRENT_RANGES: usize = 8;
 ///
 /// To read whole objects, the server must support GET, and must send `Content-Length` or chunked
 /// encoding. For ranges, the server must support range requests. Sizes and versions are read with
-/// HEAD. If the server rejects HEAD with 403, 405 or 501, the fetcher requests the first byte with
-/// GET instead. Listing is not supported.
+/// HEAD. If the server rejects HEAD with 403, 405 or 501, or responds without `Content-Length`, the
+/// fetcher requests the first byte with GET instead. Listing is not supported.
 ///
 /// The version of an object is its `ETag`, or else its `Last-Modified` header. A required version
 /// is compared when the response headers arrive. If it is a strong ETag, it is also sent as
@@ -287,7 +287,9 @@ impl Server {
         let response = self.send(Method::HEAD, key, HeaderMap::new()).await?;
         // A presigned URL may be valid only for GET.
         let is_refused = matches!(response.status().as_u16(), 403 | 405 | 501);
-        let (response, size) = if is_refused {
+        // Servers that send chunks do not know the length before.
+        let is_open = response.status().is_success() && content_length(&response)?.is_none();
+        let (response, size) = if is_refused || is_open {
             let mut headers = HeaderMap::new();
             headers.insert(RANGE, HeaderValue::from_static("bytes=0-0"));
             let response = self.send(Method::GET, key, headers).await?;

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "test helpers report failures by panics")]
 #![expect(clippy::print_stdout, reason = "prints output that tests search for secrets")]
 
+mod fault_grid;
 mod faults;
 mod http;
 mod lists;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use spdl_io::ResilientOptions;
+use spdl_io::testing::Fault;
 
 /// The objects of the fetcher contract in a folder.
 fn contract_objects(folder: &str) -> Vec<(String, Bytes)> {
@@ -41,6 +43,25 @@ fn many_retries() -> ResilientOptions {
         .most_delay(Duration::from_millis(20))
         .retry_tokens(10_000.0)
         .seed(7)
+}
+
+/// Faults after which a retry returns the right bytes.
+fn survivable_faults() -> Vec<Fault> {
+    let is_final = |fault: &Fault| match fault {
+        // The response is an error that a retry does not change.
+        Fault::OtherVersion
+        | Fault::NotFound
+        | Fault::Forbidden
+        | Fault::NoLength
+        | Fault::NoContent
+        | Fault::UnavailableForAges => true,
+        // The response is complete in itself. `fault_grid` checks what epochs make of it.
+        Fault::ShortLength | Fault::EmptyBody | Fault::OtherContent | Fault::WebPage => true,
+        // A read that resumes after another fault must not continue with an unknown version.
+        Fault::NoVersion => true,
+        _ => false,
+    };
+    Fault::ALL.into_iter().filter(|fault| !is_final(fault)).collect()
 }
 
 /// Bytes that differ by position.

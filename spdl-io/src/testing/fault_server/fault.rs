@@ -57,11 +57,68 @@ pub enum Fault {
     WrongEncoding,
     /// Redirects to a URL that responds correctly.
     Redirect,
+    /// Status 504.
+    GatewayTimeout,
+    /// Status 503, without `Retry-After`.
+    UnavailableWithoutDelay,
+    /// Status 503, with a date in `Retry-After`.
+    UnavailableUntil,
+    /// Status 503, with the largest 64-bit number of seconds in `Retry-After`.
+    UnavailableForAges,
+    /// Status 404.
+    NotFound,
+    /// Status 403.
+    Forbidden,
+    /// Redirects to the same URL.
+    RedirectLoop,
+    /// Redirects to a URL of another host name, which responds correctly.
+    RedirectToOtherHost,
+    /// Redirects to a port that refuses connections.
+    RedirectToClosedPort,
+    /// Closes the connection between head and body.
+    ClosedAfterHead,
+    /// Sends a `Content-Length` that is up to 10 bytes shorter than the body.
+    ShortLength,
+    /// Sends a body without `Content-Length` that ends when the connection is closed.
+    NoLength,
+    /// Sends two different `Content-Length` headers.
+    TwoLengths,
+    /// Sends a `Content-Range` with another size of the object. Responses without `Content-Range`
+    /// are correct.
+    OtherSize,
+    /// Status 200 with a web page.
+    WebPage,
+    /// Sends neither `ETag` nor `Last-Modified`.
+    NoVersion,
+    /// Sends other bytes with another `ETag`: the object was replaced.
+    OtherContent,
+    /// Sends the response, head included, byte by byte, one every 20 ms.
+    SlowHead,
+    /// Sends 2,000 headers that have no meaning.
+    HeaderFlood,
+    /// Sends a status line without a number.
+    GarbageStatus,
+    /// Responds correctly by HTTP/1.0, and closes the connection.
+    OldProtocol,
+    /// Sends some interim responses (100 and 103) before the correct one.
+    InterimResponses,
+    /// Sends interim responses only, one every 5 ms.
+    EndlessInterim,
+    /// Status 200 with an empty body.
+    EmptyBody,
+    /// Status 204.
+    NoContent,
+    /// Responds correctly in chunks.
+    Chunked,
+    /// Responds in chunks, and closes the connection before the last one.
+    TruncatedChunks,
+    /// Responds in chunks, the second one with an invalid size.
+    GarbageChunk,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Fault; 22] = [
+    pub const ALL: [Fault; 50] = [
         Fault::Closed,
         Fault::Reset,
         Fault::NoAnswer,
@@ -84,6 +141,34 @@ impl Fault {
         Fault::OtherVersion,
         Fault::WrongEncoding,
         Fault::Redirect,
+        Fault::GatewayTimeout,
+        Fault::UnavailableWithoutDelay,
+        Fault::UnavailableUntil,
+        Fault::UnavailableForAges,
+        Fault::NotFound,
+        Fault::Forbidden,
+        Fault::RedirectLoop,
+        Fault::RedirectToOtherHost,
+        Fault::RedirectToClosedPort,
+        Fault::ClosedAfterHead,
+        Fault::ShortLength,
+        Fault::NoLength,
+        Fault::TwoLengths,
+        Fault::OtherSize,
+        Fault::WebPage,
+        Fault::NoVersion,
+        Fault::OtherContent,
+        Fault::SlowHead,
+        Fault::HeaderFlood,
+        Fault::GarbageStatus,
+        Fault::OldProtocol,
+        Fault::InterimResponses,
+        Fault::EndlessInterim,
+        Fault::EmptyBody,
+        Fault::NoContent,
+        Fault::Chunked,
+        Fault::TruncatedChunks,
+        Fault::GarbageChunk,
     ];
 }
 
@@ -152,8 +237,8 @@ impl FaultPlan {
         self
     }
 
-    /// Sets the `Retry-After` of [`Fault::Unavailable`] and [`Fault::TooManyRequests`], rounded
-    /// down to whole seconds. Default: 1 s.
+    /// Sets the `Retry-After` of [`Fault::Unavailable`], [`Fault::UnavailableUntil`] and
+    /// [`Fault::TooManyRequests`], rounded down to whole seconds. Default: 1 s.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = delay;

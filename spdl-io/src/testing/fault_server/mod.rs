@@ -309,6 +309,10 @@ impl FaultServerState {
         let wait = self.plan.retry_after.as_secs().to_string();
         let correct_response =
             self.correct_response(request, key, fault != Some(Fault::IgnoredRange));
+        let elsewhere = |origin: &str| {
+            let separator = if request.target.contains('?') { '&' } else { '?' };
+            format!("{origin}{}{separator}elsewhere", request.target)
+        };
         match (fault, correct_response.part) {
             (Some(Fault::InternalError), _) => TestResponse::error(500, "InternalError"),
             (Some(Fault::BadGateway), _) => TestResponse::new(502, ""),
@@ -321,10 +325,50 @@ impl FaultServerState {
             (Some(Fault::RequestTimeout), _) => TestResponse::new(408, ""),
             (Some(Fault::OtherVersion), _) => correct_response.with("ETag", "\"other\""),
             (Some(Fault::WrongEncoding), _) => correct_response.with("Content-Encoding", "gzip"),
-            (Some(Fault::Redirect), _) => {
-                let separator = if request.target.contains('?') { '&' } else { '?' };
-                let target = format!("{}{separator}elsewhere", request.target);
-                TestResponse::new(307, "").with("Location", target)
+            (Some(Fault::GatewayTimeout), _) => TestResponse::new(504, ""),
+            (Some(Fault::UnavailableWithoutDelay), _) => TestResponse::new(503, ""),
+            (Some(Fault::UnavailableUntil), _) => {
+                // Clients count from the server's time.
+                let at = |second: u64| {
+                    format!("Sun, 06 Nov 1994 08:{:02}:{:02} GMT", second / 60, second % 60)
+                };
+                TestResponse::new(503, "")
+                    .with("Date", at(0))
+                    .with("Retry-After", at(self.plan.retry_after.as_secs().min(3599)))
+            }
+            (Some(Fault::UnavailableForAges), _) => {
+                TestResponse::new(503, "").with("Retry-After", u64::MAX.to_string())
+            }
+            (Some(Fault::NotFound), _) => TestResponse::error(404, "NoSuchKey"),
+            (Some(Fault::Forbidden), _) => TestResponse::error(403, "AccessDenied"),
+            (Some(Fault::Redirect), _) => TestResponse::redirect(elsewhere("")),
+            (Some(Fault::RedirectLoop), _) => TestResponse::redirect(request.target.clone()),
+            (Some(Fault::RedirectToOtherHost), _) => {
+                let host = request.header("host").unwrap_or_default();
+                let port = host.rsplit_once(':').map_or("80", |(_, port)| port);
+                TestResponse::redirect(elsewhere(&format!("http://localhost:{port}")))
+            }
+            (Some(Fault::RedirectToClosedPort), _) => {
+                TestResponse::redirect(elsewhere("http://127.0.0.1:1"))
+            }
+            (Some(Fault::WebPage), _) => {
+                TestResponse::new(200, "<!DOCTYPE html><title>Please log in</title>")
+                    .with("Content-Type", "text/html")
+            }
+            (Some(Fault::NoVersion), _) => {
+                correct_response.without("ETag").without("Last-Modified")
+            }
+            (Some(Fault::OtherContent), _) => {
+                let mut other = correct_response.with("ETag", "\"other content\"");
+                other.body = other.body.iter().map(|byte| !byte).collect();
+                other
+            }
+            (Some(Fault::EmptyBody), _) => {
+                TestResponse { status: 200, body: Bytes::new(), ..correct_response }
+            }
+            (Some(Fault::NoContent), _) => TestResponse::new(204, ""),
+            (Some(Fault::OtherSize), Some((start, size))) => {
+                correct_response.of_part(start, size + 1)
             }
             (Some(Fault::ShortRange), Some((start, size))) => {
                 let mut short = correct_response;

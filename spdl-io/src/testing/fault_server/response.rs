@@ -13,6 +13,9 @@ use super::request::{POLL_INTERVAL, is_timeout};
 
 /// Delay between two bytes of a slow body.
 const TRICKLE: Duration = Duration::from_millis(20);
+/// Two interim responses.
+const INTERIM: &[u8] =
+    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n";
 
 /// A status, headers, and a body.
 pub(super) struct TestResponse {
@@ -34,6 +37,15 @@ impl TestResponse {
         TestResponse::new(status, body).with("Content-Type", "application/xml")
     }
 
+    pub(super) fn redirect(location: String) -> Self {
+        TestResponse::new(307, "").with("Location", location)
+    }
+
+    pub(super) fn without(mut self, name: &str) -> Self {
+        self.headers.retain(|(known, _)| *known != name);
+        self
+    }
+
     pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.retain(|(known, _)| *known != name);
         self.headers.push((name, value.into()));
@@ -48,13 +60,41 @@ impl TestResponse {
         self.with("Content-Range", format!("bytes {start}-{}/{size}", start + len.max(1) - 1))
     }
 
-    fn head(&self, announced: usize) -> String {
-        let mut head = format!("HTTP/1.1 {} {}\r\n", self.status, reason(self.status));
-        for (name, value) in &self.headers {
+    fn head(&self, fault: Option<Fault>) -> String {
+        let version = if fault == Some(Fault::OldProtocol) { "1.0" } else { "1.1" };
+        let mut head = match fault {
+            Some(Fault::GarbageStatus) => "HTTP/1.1 fine\r\n".to_owned(),
+            _ => format!("HTTP/{version} {} {}\r\n", self.status, reason(self.status)),
+        };
+        let mut add = |name: &str, value: &str| {
             // Writing into a string cannot fail.
             let _ = write!(head, "{name}: {value}\r\n");
+        };
+        for (name, value) in &self.headers {
+            add(name, value);
         }
-        let _ = write!(head, "Content-Length: {announced}\r\n\r\n");
+        if fault == Some(Fault::HeaderFlood) {
+            (0..2000).for_each(|number| add(&format!("X-{number}"), "no meaning"));
+        }
+        let len = self.body.len();
+        let announced = match fault {
+            Some(Fault::LongLength) => len + 10,
+            Some(Fault::ShortLength) => len.saturating_sub(10),
+            _ => len,
+        };
+        match fault {
+            Some(Fault::Chunked | Fault::TruncatedChunks | Fault::GarbageChunk) => {
+                add("Transfer-Encoding", "chunked");
+            }
+            Some(Fault::NoLength) => add("Connection", "close"),
+            // A response without a body has no length (RFC 9110, 8.6).
+            _ if self.status == 204 => {}
+            _ => add("Content-Length", &announced.to_string()),
+        }
+        if fault == Some(Fault::TwoLengths) {
+            add("Content-Length", &(len + 1).to_string());
+        }
+        head.push_str("\r\n");
         head
     }
 }
@@ -62,6 +102,7 @@ impl TestResponse {
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
+        204 => "No Content",
         206 => "Partial Content",
         307 => "Temporary Redirect",
         404 => "Not Found",
@@ -95,10 +136,7 @@ pub(super) fn send(
     bytes: &mut u64,
 ) -> io::Result<ConnectionFate> {
     let body = if is_head { &[][..] } else { &response.body };
-    let announced = match fault {
-        Some(Fault::LongLength) => response.body.len() + 10,
-        _ => response.body.len(),
-    };
+    let head = response.head(fault);
     let mut write = |stream: &mut TcpStream, part: &[u8]| {
         stream.write_all(part)?;
         *bytes += part.len() as u64;
@@ -112,36 +150,91 @@ pub(super) fn send(
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n")?;
         }
         Some(Fault::ClosedInBody | Fault::ResetInBody | Fault::StalledBody) => {
-            stream.write_all(response.head(announced).as_bytes())?;
+            stream.write_all(head.as_bytes())?;
             write(stream, &body[..body.len() / 2])?;
             if fault == Some(Fault::StalledBody) {
                 hold(stream, closed)?;
             }
         }
+        Some(Fault::ClosedAfterHead) => stream.write_all(head.as_bytes())?,
         Some(Fault::Trickle) => {
-            stream.write_all(response.head(announced).as_bytes())?;
-            for byte in body {
-                if closed.load(Ordering::Acquire) {
-                    break;
-                }
-                write(stream, &[*byte])?;
-                std::thread::sleep(TRICKLE);
+            stream.write_all(head.as_bytes())?;
+            slowly(body, TRICKLE, closed, |byte| write(stream, byte))?;
+            return Ok(ConnectionFate::KeepAlive);
+        }
+        Some(Fault::SlowHead) => {
+            slowly(head.as_bytes(), TRICKLE, closed, |byte| stream.write_all(byte))?;
+            write(stream, body)?;
+            return Ok(ConnectionFate::KeepAlive);
+        }
+        Some(Fault::EndlessInterim) => {
+            while !closed.load(Ordering::Acquire) {
+                stream.write_all(INTERIM)?;
+                std::thread::sleep(TRICKLE / 4);
+            }
+        }
+        Some(Fault::Chunked | Fault::TruncatedChunks | Fault::GarbageChunk) => {
+            stream.write_all(head.as_bytes())?;
+            let (first, second) = body.split_at(body.len() / 2);
+            if !first.is_empty() {
+                stream.write_all(format!("{:x}\r\n", first.len()).as_bytes())?;
+                write(stream, first)?;
+                stream.write_all(b"\r\n")?;
+            }
+            if fault == Some(Fault::GarbageChunk) {
+                stream.write_all(b"many\r\n")?;
+                write(stream, second)?;
+            }
+            if fault != Some(Fault::Chunked) {
+                return Ok(ConnectionFate::Close);
+            }
+            if !second.is_empty() {
+                stream.write_all(format!("{:x}\r\n", second.len()).as_bytes())?;
+                write(stream, second)?;
+                stream.write_all(b"\r\n")?;
+            }
+            if !is_head {
+                stream.write_all(b"0\r\n\r\n")?;
             }
             return Ok(ConnectionFate::KeepAlive);
         }
         _ => {
-            write_together(stream, response.head(announced).as_bytes(), body)?;
+            if fault == Some(Fault::InterimResponses) {
+                for _ in 0..3 {
+                    stream.write_all(INTERIM)?;
+                }
+            }
+            write_together(stream, head.as_bytes(), body)?;
             *bytes += body.len() as u64;
             match fault {
                 Some(Fault::RepeatedBytes) => {
                     stream.write_all(&body[body.len() - body.len().min(100)..])?;
                 }
-                Some(Fault::LongLength) => {}
+                Some(
+                    Fault::LongLength | Fault::NoLength | Fault::TwoLengths | Fault::OldProtocol,
+                ) => {}
                 _ => return Ok(ConnectionFate::KeepAlive),
             }
         }
     }
     Ok(ConnectionFate::Close)
+}
+
+/// Writes byte by byte, until the server stops.
+fn slowly(
+    bytes: &[u8],
+    pause: Duration,
+    closed: &AtomicBool,
+    mut write: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    for byte in bytes {
+        if closed.load(Ordering::Acquire) {
+            break;
+        }
+        write(&[*byte])?;
+        std::thread::sleep(pause);
+    }
+    Ok(())
 }
 
 /// Writes head and body in one system call if possible, so that the client wakes once.

@@ -1,0 +1,218 @@
+//! Epochs of tar shards, of files in a bucket and of a file list, under each fault at three rates:
+//! each ends with the samples of the run without faults, or with an error that names the object.
+
+// promise of this file: R15
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use spdl_core::{DatasetSource, Labeled, PipelineBuilder};
+use spdl_io::datasets::OpenedDataset;
+use spdl_io::testing::{Fault, FaultPlan, FaultServer};
+use spdl_io::{Error, ErrorKind, Result, SourceOptions, StoreRegistry, block_on};
+use twox_hash::XxHash3_64;
+
+use crate::contents;
+use crate::faults::in_parallel;
+
+/// If set to `full`, all cells of the grid run; otherwise, one in nine.
+const GRID: &str = "SPDL_FAULT_GRID";
+const SHARES: [f64; 3] = [0.02, 0.1, 1.0];
+const KINDS: [Kind; 3] = [Kind::Tar, Kind::Files, Kind::List];
+/// Retry time of a read.
+const BUDGET: Duration = Duration::from_secs(2);
+/// Limit of a cell. Typical cells take less than 3 s.
+const LIMIT: Duration = Duration::from_secs(60);
+const SAMPLES: usize = 60;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Tar shards on a web server.
+    Tar,
+    /// Images in the class folders of a bucket.
+    Files,
+    /// A list of files on a web server.
+    List,
+}
+
+/// A sample: bytes and their checksum, as files of most formats have one.
+fn sample(number: usize) -> Bytes {
+    let mut sample = contents(number, 1_000 + number * 7_919 % 20_000).to_vec();
+    sample.extend(XxHash3_64::oneshot(&sample).to_le_bytes());
+    sample.into()
+}
+
+/// Detects damage as a decoder does.
+fn decode(sample: Labeled<Bytes>) -> Result<Labeled<Bytes>> {
+    let is_valid = sample
+        .value
+        .split_last_chunk::<8>()
+        .is_some_and(|(bytes, checksum)| XxHash3_64::oneshot(bytes).to_le_bytes() == *checksum);
+    if is_valid { Ok(sample) } else { Err(Error::new(ErrorKind::Corrupt, DAMAGED)) }
+}
+
+/// The message of an error that only [`decode`] detected.
+const DAMAGED: &str = "the sample does not match its checksum";
+
+fn objects() -> Vec<(String, Bytes)> {
+    let shard = |shard: usize| {
+        let mut archive = tar::Builder::new(Vec::new());
+        for number in (0..SAMPLES).filter(|number| number % 4 == shard) {
+            let mut append = |name: String, bytes: &[u8]| {
+                let mut header = tar::Header::new_ustar();
+                header.set_size(bytes.len() as u64);
+                archive.append_data(&mut header, name, bytes).unwrap();
+            };
+            append(format!("{number:04}.jpg"), &sample(number));
+            append(format!("{number:04}.cls"), (number % 5).to_string().as_bytes());
+        }
+        (format!("shards/train-{shard}.tar"), archive.into_inner().unwrap().into())
+    };
+    let file = |number| {
+        [format!("bucket/photos/{}/{number:04}.jpg", number % 5), format!("rows/{number:04}.jpg")]
+            .map(|name| (name, sample(number)))
+    };
+    let rows: String =
+        (0..SAMPLES).map(|number| format!("{number:04}.jpg,{}\n", number % 5)).collect();
+    (0..4)
+        .map(shard)
+        .chain((0..SAMPLES).flat_map(file))
+        .chain([("rows/list.csv".to_owned(), rows.into())])
+        .collect()
+}
+
+fn stores(server: &FaultServer) -> StoreRegistry {
+    let resilience = crate::many_retries()
+        .attempts(8)
+        .budget(BUDGET)
+        .stall_timeout(Duration::from_millis(250))
+        .min_bytes(64);
+    let http = SourceOptions::default().resilience(resilience);
+    let s3 = http.clone().endpoint(server.url()).allow_plain_http(true).anonymous(true);
+    StoreRegistry::new().with_options("http:", http).with_options("s3:", s3)
+}
+
+fn address(kind: Kind, server: &FaultServer) -> String {
+    match kind {
+        Kind::Tar => format!("{}/shards/train-{{0..3}}.tar", server.url()),
+        Kind::Files => "s3://bucket/photos/".to_owned(),
+        Kind::List => format!("{}/rows/list.csv", server.url()),
+    }
+}
+
+/// Opens the data set, and reads a shuffled epoch of it in order.
+fn epoch(kind: Kind, server: &FaultServer) -> Result<Vec<Labeled<Bytes>>> {
+    let address = address(kind, server);
+    let data = block_on(OpenedDataset::open(&[&address], &stores(server)))?;
+    if let Some(warning) = data.warnings.first().cloned() {
+        return Err(warning);
+    }
+    let fetch = data.fetch_labeled();
+    PipelineBuilder::new(DatasetSource::new(data.samples).shuffled(3))
+        .async_stage("fetch", fetch)
+        .map("decode", decode)
+        .deterministic()
+        .build()?
+        .collect()
+}
+
+/// Whether only a decoder detects the fault: the response is complete in itself, and a read of a
+/// whole file has no expected size or version.
+fn needs_decoder(kind: Kind, fault: Fault) -> bool {
+    match fault {
+        Fault::ShortLength | Fault::EmptyBody | Fault::OtherContent => kind != Kind::Tar,
+        Fault::WebPage => kind == Kind::Files,
+        _ => false,
+    }
+}
+
+/// Runs an epoch under a fault. Returns its error, if any, and the number of faults.
+fn cell(kind: Kind, fault: Fault, share: f64, wanted: &[Labeled<Bytes>]) -> (Option<Error>, u64) {
+    let place = format!("{kind:?}, {fault:?}, {share}");
+    let server = Arc::new(FaultServer::start(objects()));
+    server.set_faults(FaultPlan::random(5, share, &[fault]).retry_after(Duration::ZERO));
+    let (send, ended) = sync_channel(1);
+    let start = Instant::now();
+    let run = {
+        let server = Arc::clone(&server);
+        std::thread::spawn(move || send.send(epoch(kind, &server)))
+    };
+    let end = match ended.recv_timeout(LIMIT) {
+        Ok(end) => end,
+        Err(RecvTimeoutError::Timeout) => panic!("{place}: no end after {:?}", start.elapsed()),
+        Err(RecvTimeoutError::Disconnected) => panic!("{place}: the epoch panicked"),
+    };
+    let _ = run.join();
+    let faults = server.served().faults;
+    match end {
+        Ok(samples) => {
+            assert!(samples == wanted, "{place}: other samples");
+            (None, faults)
+        }
+        Err(error) => {
+            let report = error.report().to_string();
+            assert_ne!(error.kind(), ErrorKind::Internal, "{place}: {report}");
+            let names = error.key().unwrap_or_default();
+            let is_named = match kind {
+                Kind::Tar => names.contains("shards/train-"),
+                Kind::Files => names.contains("photos"),
+                Kind::List => names.contains("rows/"),
+            };
+            assert!(is_named, "{place}: no object is named: {report}");
+            let is_decoded = error.message() == DAMAGED;
+            assert!(!is_decoded || needs_decoder(kind, fault), "{place}: {report}");
+            (Some(error), faults)
+        }
+    }
+}
+
+#[test]
+fn epochs_end_with_the_right_samples_or_an_error_that_names_the_object() {
+    let is_full = std::env::var(GRID).is_ok_and(|value| value == "full");
+    let server = FaultServer::start(objects());
+    let wanted = KINDS.map(|kind| epoch(kind, &server).unwrap());
+    for samples in &wanted {
+        assert_eq!(samples.len(), SAMPLES);
+    }
+    let mut cells = Vec::new();
+    for (place, fault) in Fault::ALL.into_iter().enumerate() {
+        for kind in 0..KINDS.len() {
+            for (step, share) in SHARES.into_iter().enumerate() {
+                if is_full || (kind == place % 3 && step == place / 3 % 3) {
+                    cells.push((kind, fault, share));
+                }
+            }
+        }
+    }
+    // Per fault: how often it happened, epochs with the right samples, epochs with an error.
+    let ends: Mutex<BTreeMap<String, [u64; 3]>> = Mutex::default();
+    in_parallel(cells.len(), |place| {
+        let (kind, fault, share) = cells[place];
+        let start = Instant::now();
+        let (error, faults) = cell(KINDS[kind], fault, share, &wanted[kind]);
+        let end =
+            error.as_ref().map_or("the right samples".to_owned(), |it| it.report().to_string());
+        println!("{:?}, {fault:?}, {share}: {end} ({:.1?})", KINDS[kind], start.elapsed());
+        let mut ends = ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let [of_fault, right, wrong] = ends.entry(format!("{fault:?}")).or_default();
+        *of_fault += faults;
+        *if error.is_none() { right } else { wrong } += 1;
+    });
+    let ends = ends.into_inner().unwrap();
+    let sum = |place: usize| ends.values().map(|counts| counts[place]).sum::<u64>();
+    println!(
+        "{} kinds of faults, {} cells, {} faults: {} epochs with the right samples, {} errors",
+        ends.len(),
+        cells.len(),
+        sum(0),
+        sum(1),
+        sum(2)
+    );
+    for (fault, [faults, ..]) in &ends {
+        assert!(!is_full || *faults > 0, "{fault} never happened");
+    }
+    assert!(sum(0) > cells.len() as u64 && sum(1) > 0 && sum(2) > 0, "{ends:?}");
+}
