@@ -72,6 +72,31 @@ def test_b01_repr_of_a_builder_shows_stages_and_definitions():
     ]
 
 
+# promise: R21
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://me:canary" + "x" * 300 + "@host/" + "a" * 300,
+        "https://host/" + "a" * 200 + "?signature=" + "x" * 150 + "canary",
+    ],
+)
+def test_secrets_are_removed_from_a_source_before_its_text_is_truncated(address):
+    class Source:
+        def __iter__(self):
+            return iter([address])
+
+        def __repr__(self):
+            return f"Source({address})"
+
+    for addresses in ([address], (address,), {"key": address}, Source()):
+        for text in (repr(defs.SourceConfig(addresses)), repr(source(addresses))):
+            assert "https://" in text and "canary" not in text and "xxx" not in text
+    with pytest.raises(TypeError) as caught:
+        defs.PipelineConfig(address, [], defs.SinkConfig(1))
+    assert "https://" in str(caught.value)
+    assert "canary" not in str(caught.value) and "xxx" not in str(caught.value)
+
+
 def test_b01_repr_of_a_merge_shows_each_pipeline_and_the_function():
     async def in_turn(info, inputs, output): ...
 

@@ -18,7 +18,7 @@ import weakref
 
 import pytest
 from pipelines import assert_no_threads, threads
-from spdl_rs import StoppedError
+from spdl_rs import StoppedError, skip
 from spdl_rs.torch import (
     DataLoader,
     LoaderTimedOutError,
@@ -513,3 +513,95 @@ next(batches)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+class Damaged:
+    """A data set of which some samples fail."""
+
+    def __init__(self, length, bad):
+        self._length = length
+        self._bad = bad
+
+    def __len__(self):
+        return self._length
+
+    def __getitem__(self, index):
+        if index in self._bad:
+            raise ValueError(f"sample {index} is damaged")
+        return index
+
+
+class DamagedInGroups(Damaged):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+# promise: R9
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("kind", [Damaged, DamagedInGroups])
+def test_failed_samples_are_dropped_listed_and_reported_once(workers, kind, caplog):
+    dataset = kind(12, {1, 4, 5, 6, 7, 10})
+    batches = loader(dataset, num_workers=workers, on_error="skip")
+    assert list(batches) == [[0, 2, 3], [8, 9, 11]]
+    statistics = batches.stats()
+    assert {entry["key"] for entry in statistics["dropped"]} == {"1", "4", "5", "6", "7", "10"}
+    assert statistics["dropped_total"] == 6
+    assert statistics["dropped_counts"] == [{"stage": "fetch", "kind": "ValueError", "count": 6}]
+    (warning,) = [record for record in caplog.records if record.name == "spdl_rs.torch"]
+    assert "6 of 12 samples failed (ValueError: 6); the first failure: sample " in warning.getMessage()
+    singles = loader(kind(4, {2}), None, collate_fn=str, num_workers=workers, on_error="skip")
+    assert list(singles) == ["0", "1", "3"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_more_failed_samples_than_allowed_end_the_loop(workers):
+    most_two = loader(Damaged(12, {0, 5, 9}), num_workers=workers, on_error=skip(at_most=2))
+    taken = []
+    with pytest.raises(ValueError, match="sample 9 is damaged") as caught:
+        taken.extend(most_two)
+    assert "3 of 12 samples failed, more than on_error allows" in "".join(caught.value.__notes__)
+    assert [*loader(Damaged(12, {0, 5}), num_workers=workers, on_error=skip(at_most=2))]
+    # 1 % after 1,000 samples.
+    bad = set(range(0, 2000, 50))
+    with pytest.raises(ValueError, match="sample 1000 is damaged"):
+        list(loader(Damaged(2000, bad), num_workers=workers, on_error="skip"))
+    assert len(list(loader(Damaged(2000, bad), on_error=skip(at_most=None)))) == 500
+    with pytest.raises(RuntimeError, match="3 of 10 samples failed .* sets the limit"):
+        list(loader(Damaged(10, {0, 1, 2}), on_error=skip(at_most=0.2, after=10)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_of_which_every_sample_fails_is_an_error(workers):
+    batches = loader(Damaged(6, set(range(6))), num_workers=workers, on_error="skip")
+    epoch = iter(batches)
+    with pytest.raises(RuntimeError, match="no batch: 6 of 6 samples failed"):
+        next(epoch)
+    with pytest.raises(StopIteration):
+        next(epoch)
+
+
+def test_dropped_samples_count_as_delivered_in_a_state():
+    def damaged():
+        return loader(Damaged(12, {4, 5, 6, 7}), num_workers=2, on_error="skip")
+
+    first = damaged()
+    epoch = iter(first)
+    assert [next(epoch), next(epoch)] == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    resumed = damaged()
+    resumed.load_state_dict(first.state_dict())
+    assert list(resumed) == [] and len(list(resumed)) == 2
+    again = pickle.loads(pickle.dumps(first))
+    assert again.stats()["dropped_total"] == 0
+
+
+def test_iterators_and_collate_functions_that_fail_are_not_skipped():
+    with pytest.raises(ValueError, match="an iterator cannot continue after an exception"):
+        DataLoader(Stream(3), on_error="skip")
+    with pytest.raises(ValueError, match="on_error must be"):
+        loader(on_error="ignore")
+
+    def fails(samples):
+        raise KeyError("collate")
+
+    with pytest.raises(KeyError, match="collate"):
+        list(loader(collate_fn=fails, on_error="skip"))

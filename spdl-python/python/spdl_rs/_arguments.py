@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 from ._errors import InvalidArgumentError
+from ._secrets import without_secrets
 
 T = TypeVar("T")
 Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
@@ -21,6 +22,8 @@ MAX_SIDE = 16_384
 _LAYOUTS = ("nhwc-u8", "nhwc-f16", "nhwc-f32", "nchw-u8", "nchw-f16", "nchw-f32")
 _MAX = 2**63 - 1
 _MAX_SECONDS = 1e9
+# The length of the start of strings that messages are made from.
+_MAX_INSPECTED = 4096
 
 _SOURCE = "a folder, an address, or a list of paths"
 
@@ -103,7 +106,10 @@ def shown(value: object) -> str:
     if isinstance(value, int) and abs(value) >> 64:
         return f"a number of {value.bit_length()} bits"
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        text = repr(value)
+        if isinstance(value, (str, bytes)):
+            value = value[:_MAX_INSPECTED]
+        # Secrets are removed before truncation.
+        text = without_secrets(repr(value))
         return text if len(text) <= 60 else f"{text[:60]}…"
     if isinstance(value, type):
         return f"the class {value.__name__}"
@@ -141,7 +147,7 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """Returns `value` if it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         *some, last = [f'"{choice}"' for choice in choices]
-        raise ValueError(f"{name} must be {', '.join(some)} or {last}, not {value!r}")
+        raise ValueError(f"{name} must be {', '.join(some)} or {last}, not {shown(value)}")
     return value
 
 

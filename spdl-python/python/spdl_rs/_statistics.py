@@ -141,7 +141,7 @@ class Dropped(TypedDict):
     """An item or image that a failure dropped."""
 
     key: str | None
-    """The path of the image; `None` if unknown."""
+    """The path of the image, or the index of the sample; `None` if unknown."""
     stage: str
     """The name of the stage that failed."""
     kind: str
@@ -149,9 +149,9 @@ class Dropped(TypedDict):
     reason: str
     """The error message."""
     epoch: int
-    """The number of the epoch."""
+    """The number of the epoch; -1 if unknown."""
     index: int
-    """The position in the order of that epoch."""
+    """The position in the order of that epoch; -1 if unknown."""
 
 
 class DroppedCount(TypedDict):

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from .. import _notebook_page
 from .._arguments import text_or_none, whole
 from .._arguments import timeout as checked_timeout
+from .._failure_policy import OnError, max_failures
 from .._statistics import Statistics
 from ..usage import log_api_usage_once
 from ._arguments import (
@@ -22,6 +23,7 @@ from ._arguments import (
     warn_once,
 )
 from ._epoch_order import check_same_order, order_of_epoch
+from ._failures import DroppedSamples
 from ._identity import describe_loader
 from ._iterable_style import IterableEpoch, IterableFetch, IterableProgress
 from ._map_style import MapStyleEpoch, MapStyleFetch, Progress
@@ -81,6 +83,14 @@ class DataLoader(Resumable, Generic[T]):
         pin_memory_device: Has no effect.
         in_order: If true, batches have the order of their indices. If false, a slow batch does not
             delay other batches. Batches of an iterable data set are always in order. Default: true.
+        on_error: What to do if the data set raises an exception for a sample. `"raise"`: `next` raises the
+            exception in place of the batch. `"skip"`: the batch is made without the sample, a batch of which all
+            samples failed is omitted, and `stats()["dropped"]` lists the indices. If more than 1 % of
+            the samples of an epoch fail, after at least 1,000 samples, each further failure raises its exception.
+            `spdl_rs.skip(at_most=...)` sets another limit. An epoch of which all samples failed ends with a
+            `RuntimeError`. At the end of an epoch with dropped samples, one warning with their number
+            is logged to the logger `spdl_rs.torch`. Exceptions of `collate_fn` are always raised. Iterable data
+            sets allow only `"raise"`, because a generator cannot continue after an exception.
 
     Raises:
         ValueError, TypeError: Arguments are out of range, or conflict.
@@ -118,6 +128,7 @@ class DataLoader(Resumable, Generic[T]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        on_error: OnError = "raise",
     ) -> None:
         super().__init__()
         log_api_usage_once("spdl_rs.torch.DataLoader")
@@ -132,6 +143,11 @@ class DataLoader(Resumable, Generic[T]):
         )
         check_context(multiprocessing_context, num_workers)
         self._iterable_style = is_iterable_style(dataset)
+        if max_failures(on_error) is not None and self._iterable_style:
+            raise ValueError(
+                'on_error="skip" requires a data set with __getitem__: an iterator cannot continue after an '
+                "exception; handle exceptions in the data set"
+            )
         if not self._iterable_style:
             check_dataset(dataset)
         check_order(
@@ -150,6 +166,7 @@ class DataLoader(Resumable, Generic[T]):
         self.worker_init_fn = worker_init_fn
         self.multiprocessing_context = multiprocessing_context
         self.in_order = in_order
+        self.on_error = on_error
         self.generator = generator
         self.persistent_workers = persistent_workers
 
@@ -172,6 +189,7 @@ class DataLoader(Resumable, Generic[T]):
         )
 
         self._worker_statistics: tuple[ReadStatistics, ...] = ()
+        self._dropped: DroppedSamples | None = None
         self._initialized = True
 
         for name in ("worker_init_fn", "persistent_workers", "multiprocessing_context"):
@@ -251,6 +269,9 @@ class DataLoader(Resumable, Generic[T]):
 
     def _start_map_style(self, pin: Any, state: Mapping[str, Any] | None, seed: int) -> _Started[T]:
         progress = Progress(state)
+        self._dropped = None
+        if max_failures(self.on_error) is not None:
+            self._dropped = DroppedSamples(self.on_error)
         workers = self._workers(self._fetch(pin), self.num_workers, seed)
         epoch = MapStyleEpoch(
             workers,
@@ -258,12 +279,14 @@ class DataLoader(Resumable, Generic[T]):
             progress,
             ahead=self._ahead * self.num_workers,
             timeout=self._seconds,
+            dropped=self._dropped,
         )
         return epoch, progress, (workers.read_statistics,)
 
     def _fetch(self, pin: Any) -> Callable[[Any], Any]:
         """Returns the function that makes a batch. The epoch calls its method `close`, if any, last."""
-        return MapStyleFetch(self.dataset, self.collate_fn, self.batch_sampler is not None, pin)
+        batched = self.batch_sampler is not None
+        return MapStyleFetch(self.dataset, self.collate_fn, batched, pin, self._dropped)
 
     def _start_iterable(self, pin: Any, state: Mapping[str, Any] | None, seed: int) -> _Started[T]:
         count = max(1, self.num_workers)
@@ -337,7 +360,8 @@ class DataLoader(Resumable, Generic[T]):
         >>> [(stage["name"], stage["items"]) for stage in loader.stats()["stages"]]
         [('source', 3), ('fetch', 3)]
         """
-        return combine(self._worker_statistics)
+        statistics = combine(self._worker_statistics)
+        return statistics if self._dropped is None else self._dropped.add_to(statistics)
 
     def diagnose(self) -> str:
         """Returns what limits the rate of the latest epoch, and what to change.
@@ -354,4 +378,4 @@ class DataLoader(Resumable, Generic[T]):
         return self.stats()["diagnosis"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_worker_statistics": ()}
+        return {**super().__getstate__(), "_worker_statistics": (), "_dropped": None}

@@ -11,6 +11,7 @@ from ..pipeline._failures.failure import _add_notes
 from ..pipeline._failures.item_text import describe
 from ..source._resumable import skip_empty_epoch
 from ._batch_iterator import BatchIterator
+from ._failures import DroppedSamples, NoSamples
 from ._workers import Workers
 
 
@@ -30,19 +31,58 @@ class MapStyleFetch:
         collate_fn: Callable[[Any], Any],
         batched: bool,
         pin: Callable[[Any], Any] | None = None,
+        dropped: DroppedSamples | None = None,
     ) -> None:
         self._dataset = dataset
         self._collate_fn = collate_fn
         self._batched = batched
         self._pin = pin
+        self._dropped = dropped
 
     def __call__(self, index: Any) -> Any:
+        if self._dropped is not None:
+            return self._without_failed(index, self._dropped)
         if not self._batched:
             samples = self._sample(index)
         elif getattr(self._dataset, "__getitems__", None):
             samples = self._samples(index)
         else:
             samples = [self._sample(each) for each in index]
+        return self._collate(samples, index)
+
+    def _without_failed(self, index: Any, dropped: DroppedSamples) -> Any:
+        """Makes a batch of the samples that do not fail. Returns `NoSamples` if all failed."""
+        indices = list(index) if self._batched else [index]
+        samples, failed = self._loaded(indices)
+        batch: Any = NoSamples
+        try:
+            if samples:
+                batch = self._collate(samples if self._batched else samples[0], index)
+        except Exception:
+            dropped.record(len(samples), failed)
+            raise
+        # Counted last, because an interrupted batch is made again.
+        dropped.record(len(samples), failed)
+        return batch
+
+    def _loaded(self, indices: list[Any]) -> tuple[list[Any], list[tuple[Any, Exception]]]:
+        """Returns the samples, and the indices and exceptions of those that failed."""
+        failed: list[tuple[Any, Exception]] = []
+        if self._batched and getattr(self._dataset, "__getitems__", None):
+            try:
+                return list(self._samples(indices)), []
+            except Exception as error:
+                if not hasattr(type(self._dataset), "__getitem__"):
+                    return [], [(each, error) for each in indices]
+        samples: list[Any] = []
+        for each in indices:
+            try:
+                samples.append(self._sample(each))
+            except Exception as error:
+                failed.append((each, error))
+        return samples, failed
+
+    def _collate(self, samples: Any, index: Any) -> Any:
         what = f"collate_fn, for indices {describe(index)}"
         batch = call_with_note(self._collate_fn, samples, what)
         return batch if self._pin is None else self._pin(batch)
@@ -151,6 +191,7 @@ class MapStyleEpoch(BatchIterator):
         progress: The start position. Updated with each batch.
         ahead: The largest number of batches in flight. 0: a batch is made when `next` is called.
         timeout: The maximum wait for a batch, in seconds.
+        dropped: The samples that the failure policy drops, if any.
     """
 
     def __init__(
@@ -161,6 +202,7 @@ class MapStyleEpoch(BatchIterator):
         *,
         ahead: int,
         timeout: float | None = None,
+        dropped: DroppedSamples | None = None,
     ) -> None:
         super().__init__([workers], progress.uncounted)
         self._worker = workers
@@ -168,6 +210,8 @@ class MapStyleEpoch(BatchIterator):
         self._progress = progress
         self._ahead = ahead
         self._timeout = timeout
+        self._dropped = dropped
+        self._is_complete = not progress.given and not progress.beyond
         self._indices, self._number = self._remaining(index_sampler, progress.given)
         self._error: Exception | None = None
         self._in_flight = 0
@@ -207,6 +251,14 @@ class MapStyleEpoch(BatchIterator):
                 self._in_flight += 1
 
     def _take(self) -> tuple[int, None, Any]:
+        while True:
+            number, known, result = self._take_any()
+            if result is not NoSamples:
+                return number, known, result
+            # A batch without samples counts as delivered.
+            self._progress.uncounted[number] = None
+
+    def _take_any(self) -> tuple[int, None, Any]:
         self._worker.is_running = False
         self._progress.count()
         self._submit()
@@ -215,6 +267,9 @@ class MapStyleEpoch(BatchIterator):
             self._worker.close()
             if isinstance(self._error, StopIteration):
                 self._progress.end(self._number)
+                dropped, self._dropped = self._dropped, None
+                if dropped is not None:
+                    dropped.end(self._is_complete)
             raise self._error
         number, result = take_result(self._worker, self._timeout)
         self._in_flight -= 1

@@ -28,12 +28,24 @@ def describe(item: object) -> str:
     return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
 
 
+def brief(value: object) -> str:
+    """Returns the `repr` of a value without its middle parts, and without passwords and signatures in addresses.
+
+    >>> brief(["https://me:pass@host/cat.png"] * 1000)
+    "['https://host/cat.png', 'https://host/cat.png', 'https://host/cat.png', 'https://host/cat.png', \
+'https://host/cat.png', 'https://host/cat.png', ...]"
+    """
+    return _BRIEF.repr(value)
+
+
 class _ItemText(reprlib.Repr):
     """A `repr` with bounded length and running time, even for large, deep or failing objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_characters: int | None = None) -> None:
         super().__init__()
         self.maxlevel = _MAX_DEPTH
+        if max_characters is not None:
+            self.maxstring = self.maxother = max_characters
 
     def repr1(self, x: Any, level: int) -> str:
         try:
@@ -98,3 +110,4 @@ def _of_length(x: Any) -> str:
 
 
 _ITEM_TEXT = _ItemText()
+_BRIEF = _ItemText(_MAX_CHARACTERS)

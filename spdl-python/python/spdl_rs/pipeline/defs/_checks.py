@@ -37,7 +37,7 @@ def budget(value: Any, name: str = "max_failures") -> None:
             f"not {shown(value)}"
         )
     if isinstance(value, Fraction) and not 0 < value <= 1:
-        raise ValueError(f"{name} must be in (0, 1] if it is a share of items, not {value}")
+        raise ValueError(f"{name} must be in range (0, 1] if it is a share of items, not {value}")
 
 
 def native_budget(value: int | Fraction | Skip) -> int | float | tuple[float, int]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
-import reprlib
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from ..._arguments import flag, function, shown, text, whole
-from ..._secrets import without_secrets
 from ...io._operators import BatchImages
+from .._failures.item_text import brief
 from . import _native, _ops
 from ._aggregators import Aggregator
 from ._checks import budget
@@ -57,12 +56,7 @@ class SourceConfig(Generic[T]):
 
     def __repr__(self) -> str:
         continuous = ", continuous=True" if self.continuous else ""
-        return f"SourceConfig(source={without_secrets(_SHORT.repr(self.source))}{continuous})"
-
-
-# A source may be a list of millions of paths: its description stays short.
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 200
+        return f"SourceConfig(source={brief(self.source)}{continuous})"
 
 
 class PipeArgs(NamedTuple):
@@ -307,12 +301,12 @@ class PipelineConfig(Generic[U]):
 
     def __post_init__(self) -> None:
         if not isinstance(self.src, (SourceConfig, MergeConfig)):
-            raise TypeError(f"src must be a SourceConfig or a MergeConfig, not {self.src!r}")
+            raise TypeError(f"src must be a SourceConfig or a MergeConfig, not {shown(self.src)}")
         for config in self.pipes:
             if not isinstance(config, (*STAGES, PlacementConfig)):
-                raise TypeError(f"pipes must contain only stages and PlacementConfigs, not {config!r}")
+                raise TypeError(f"pipes must contain only stages and PlacementConfigs, not {shown(config)}")
         if not isinstance(self.sink, SinkConfig):
-            raise TypeError(f"sink must be a SinkConfig, not {self.sink!r}")
+            raise TypeError(f"sink must be a SinkConfig, not {shown(self.sink)}")
 
     def __repr__(self) -> str:
         lines = ["PipelineConfig", _item(f"Source: {self.src!r}", 1)]
