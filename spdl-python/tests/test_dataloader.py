@@ -365,6 +365,39 @@ def test_d02_workers_are_threads_or_processes_of_the_context(context):
     assert_no_threads()
 
 
+class SlowToUnpickle:
+    """A data set that takes 0.3 s to unpickle, and appends to a file when it has been unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        time.sleep(0.3)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write("unpickled\n")
+
+    def __getitem__(self, index):
+        return index
+
+    def __len__(self):
+        return 4
+
+
+def test_d02_an_epoch_ends_after_its_worker_processes(tmp_path):
+    # One process at a time unpickles, so the first one makes all batches.
+    loader = get_pytorch_dataloader(
+        SlowToUnpickle(str(tmp_path / "log")),
+        num_workers=3,
+        collate_fn=list,
+        multiprocessing_context="forkserver",
+        worker_init_concurrency=1,
+    )
+    assert len(list(loader)) == 4
+    assert (tmp_path / "log").read_text(encoding="utf-8").count("unpickled") == 3
+    assert not multiprocessing.active_children()
+
+
 def test_d02_a_context_object_and_worker_init_concurrency():
     context = multiprocessing.get_context("spawn")
     loader = get(num_workers=2, multiprocessing_context=context, worker_init_concurrency=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing.context
 import pickle
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -24,6 +25,8 @@ from ._thread_workers import ThreadDataLoader
 
 # How long a process of a broken pool may take to end.
 _TERMINATION_S = 1.0
+# How long the processes may take to end after the last batch of an epoch.
+_END_S = 60.0
 
 
 class ProcessDataLoader(ThreadDataLoader):
@@ -125,6 +128,14 @@ class _PoolFetch:
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def wait(self) -> None:
+        """Waits until all processes have ended, also those that are still starting, for a bounded time."""
+        processes = self._processes | (vars(self._executor).get("_processes") or {})
+        self.close()
+        deadline = time.monotonic() + _END_S
+        for process in processes.values():
+            exit_code_of(process, max(0.0, deadline - time.monotonic()))
 
 
 _fetch: MapStyleFetch | Exception | None = None

@@ -264,8 +264,10 @@ class MapStyleEpoch(BatchIterator):
         self._submit()
         if not self._in_flight:
             assert self._error is not None
-            self._worker.close()
-            if isinstance(self._error, StopIteration):
+            if not isinstance(self._error, StopIteration):
+                self._worker.close()
+            else:
+                self._worker.end()
                 self._progress.end(self._number)
                 dropped, self._dropped = self._dropped, None
                 if dropped is not None:

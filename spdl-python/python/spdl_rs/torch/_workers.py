@@ -52,6 +52,10 @@ class Workers(Protocol):
         """Stops. Tasks in the queue are dropped; `close` does not wait for running tasks."""
         ...
 
+    def end(self) -> None:
+        """Stops after the last result was taken. Waits for worker processes."""
+        ...
+
     @property
     def read_statistics(self) -> ReadStatistics:
         """A function that returns the statistics, also after `close`. Does not keep self alive."""
@@ -90,6 +94,9 @@ class CallerWorkers:
         self._tasks.clear()
         self._meter.end()
 
+    def end(self) -> None:
+        self.close()
+
     @property
     def read_statistics(self) -> ReadStatistics:
         return self._meter.statistics
@@ -99,7 +106,8 @@ class ThreadWorkers:
     """Runs tasks in the worker pool of a pipeline.
 
     Args:
-        work: The function called with each task. Its method `close`, if any, is called at the end.
+        work: The function called with each task. Its method `close`, if any, is called at the end; its method
+            `wait`, if any, is called before, after the last result was taken.
         num_threads: The number of tasks that run concurrently.
         in_order: If true, results have the order of their tasks, else of their completion.
         max_results: The maximum number of tasks submitted and not taken.
@@ -131,6 +139,7 @@ class ThreadWorkers:
             .get_config()
         )
         self._pipeline: Pipeline[Result] = build_unprofiled(config, num_threads)
+        self._wait_for_work: Callable[[], None] | None = getattr(work, "wait", None)
         self._close_work: Callable[[], None] | None = getattr(work, "close", None)
         end_before(self)
         self._pipeline.start()
@@ -143,6 +152,11 @@ class ThreadWorkers:
             return self._pipeline.get_item(timeout=timeout)
         except EOFError:
             raise StoppedError("the loader was stopped; iterate it again", kind="stopped") from None
+
+    def end(self) -> None:
+        if self._wait_for_work is not None:
+            self._wait_for_work()
+        self.close()
 
     def close(self) -> None:
         if self._close_work is not None:
