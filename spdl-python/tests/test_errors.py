@@ -235,6 +235,21 @@ def test_on_truncated_partial_keeps_truncated_images(damaged, many):
     assert strict.stats()["partial"] is None
 
 
+# promise: R2
+def test_min_partial_sets_the_required_share_of_rows(damaged):
+    folder, _ = damaged
+    settings = {"batch_size": 64, "size": 32, "on_error": "skip", "on_truncated": "partial"}
+    for least, partial in [(0, 1), (0.5, 1), (1.0, 0)]:
+        loader = spdl_rs.ImageLoader(folder, min_partial=least, **settings)
+        assert sum(len(labels) for _, labels in loader) == 40 + partial
+        assert loader.stats()["partial"] == partial
+    for wrong in [-0.1, 1.5, float("nan")]:
+        with pytest.raises(ValueError, match="min_partial must be 0 to 1"):
+            spdl_rs.ImageLoader(folder, min_partial=wrong, **settings)
+    with pytest.raises(ValueError, match='min_partial=0.9 requires on_truncated="partial"'):
+        spdl_rs.ImageLoader(folder, batch_size=1, min_partial=0.9)
+
+
 # promise: R10
 def test_a_source_without_images_is_an_error(tmp_path):
     with pytest.raises(spdl_rs.NotFoundError, match="no images"):

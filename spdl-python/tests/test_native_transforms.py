@@ -229,6 +229,12 @@ def test_on_truncated_partial_keeps_the_decoded_rows(image):
     # Half of the rows of the crop are required.
     with pytest.raises(spdl_rs.TruncatedError, match="expected at least 50 %"):
         pixels_of(data[: len(data) // 3], on_truncated="partial", **size)
+    fewer = pixels_of(data[: len(data) // 3], on_truncated="partial", min_partial=0.1, **size)
+    numpy.testing.assert_array_equal(fewer[:5], pixels[:5])
+    with pytest.raises(spdl_rs.TruncatedError, match="expected at least 90 %"):
+        pixels_of(cut, on_truncated="partial", min_partial=0.9, **size)
+    with pytest.raises(ValueError, match='requires on_truncated="partial"'):
+        DecodeImage(min_partial=0.9)
 
 
 # Augmentations.

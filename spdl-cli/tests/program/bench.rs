@@ -229,6 +229,27 @@ fn the_text_lists_each_corrupt_file_once() {
     }
 }
 
+// promise: R9
+#[test]
+fn more_skipped_images_than_allowed_end_the_run() {
+    let (folder, _) = folder_with_damage();
+    let run = |most, epochs| {
+        let arguments = ["--on-error", "skip", "--max-skipped", most, "--epochs", epochs];
+        bench(folder.path(), &arguments)
+    };
+    assert_eq!(run("20", "1").code, 0);
+    assert_eq!(run("10%", "6").code, 0);
+    assert_eq!(run("all", "6").code, 0);
+    let ended = run("19", "1");
+    assert_eq!(ended.code, 1);
+    assert!(ended.line().contains("more than 19 items failed"), "{}", ended.line());
+    // By default, at most 1 % after 1,000 images.
+    let arguments = ["--on-error", "skip", "--epochs", "6"];
+    let ended = bench(folder.path(), &arguments);
+    assert_eq!(ended.code, 1, "{}", ended.stdout);
+    assert!(ended.line().contains("the failure policy allows 1 %"), "{}", ended.line());
+}
+
 #[test]
 fn the_text_limits_the_list_of_corrupt_files() {
     let folder = Folder::with_images(10, 1);

@@ -7,6 +7,9 @@ use super::format::{Layout, Normalization, SampleColor, SampleFormat, TensorSpec
 use super::resize::ResizeFilter;
 use crate::image::{OnTruncated, Size};
 
+/// The largest standard deviation of a normalisation, as a fraction of 255.
+const MAX_STD: f32 = 10.0;
+
 /// The transform from an image of any size to a sample of one size.
 ///
 /// Order of operations: apply the EXIF orientation, crop and resize in one step, flip, convert the
@@ -179,8 +182,8 @@ impl ImageTransform {
     }
 
     /// Mean and standard deviation for red, green and blue, as fractions of 255; grey uses the
-    /// first mean and the first standard deviation. Default: mean and standard deviation of
-    /// ImageNet.
+    /// first mean and the first standard deviation. A mean is in 0 to 1, and a standard deviation is
+    /// at most 10. Default: mean and standard deviation of ImageNet.
     ///
     /// The data type `U8` is not normalised. For the other data types, a byte becomes
     /// `value · scale + offset`, computed in `f32` with one rounding after the multiplication and
@@ -298,10 +301,25 @@ impl ImageTransform {
     /// Checks that samples with these settings are possible.
     ///
     /// # Errors
-    /// `InvalidArgument` if the tensor is [invalid](TensorSpec::validate), a flip probability or
-    /// the minimum share of rows is not in 0 to 1, or the crop is not possible for this sample size.
+    /// `InvalidArgument` if the tensor is [invalid](TensorSpec::validate), a mean is not in 0 to 1, a
+    /// standard deviation is above 10, a flip probability or the minimum share of rows is not in 0
+    /// to 1, or the crop is not possible for this sample size.
     pub fn validate(&self) -> Result<()> {
         self.tensor.validate()?;
+        let Normalization { mean, std } = self.tensor.normalization;
+        // Values in the unit of pixels, such as a mean of 123.7, would scale all samples wrongly.
+        if mean.iter().any(|mean| !(0.0..=1.0).contains(mean))
+            || std.iter().any(|&std| std > MAX_STD)
+        {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "invalid normalisation with mean {mean:?} and standard deviation {std:?}: expected \
+                     fractions of 255, with means from 0 to 1 and standard deviations up to {MAX_STD}; \
+                     divide values for pixels from 0 to 255 by 255"
+                ),
+            ));
+        }
         let (horizontal, vertical) = self.flips;
         if !(0.0..=1.0).contains(&horizontal) || !(0.0..=1.0).contains(&vertical) {
             return Err(Error::new(
@@ -348,6 +366,12 @@ mod tests {
         assert!(normalised(0.0, 0.0).is_err());
         assert!(normalised(0.0, -1.0).is_err());
         assert!(normalised(1e38, 1e-3).is_err());
+        assert!(normalised(1.0, 10.0).is_ok());
+        for (mean, std) in [(123.675, 0.2), (1.01, 0.2), (-0.1, 0.2), (0.5, 58.4)] {
+            let error = normalised(mean, std).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains("fractions of 255"), "{error}");
+        }
         assert!(new(8).dtype(DType::I64).validate().is_err());
         assert!(new(8).horizontal_flip(1.5).validate().is_err());
         assert!(new(8).vertical_flip(f64::NAN).validate().is_err());

@@ -169,6 +169,18 @@ def layout(value: Any) -> str:
     return value
 
 
+def min_partial(share: Any, on_truncated: str) -> float | None:
+    """Returns the minimum share of rows of truncated images; `None` if truncated images are errors."""
+    share = real("min_partial", share)
+    if not 0 <= share <= 1:
+        raise ValueError(f"min_partial must be 0 to 1, not {share}")
+    if on_truncated == "partial":
+        return share
+    if share != 0.5:
+        raise ValueError(f'min_partial={share} requires on_truncated="partial"')
+    return None
+
+
 def text(name: str, value: Any) -> str:
     """Returns a string."""
     if not isinstance(value, str):

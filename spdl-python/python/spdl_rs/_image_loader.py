@@ -85,10 +85,10 @@ class ImageLoader:
             exception. At the end of an epoch with dropped images, one warning with their number by reason is
             logged to the logger `spdl_rs`.
         on_truncated: What to do if a file is truncated. `"error"`: `on_error` applies. `"partial"`:
-            missing rows are filled with black, and `stats()["partial"]` counts such images. If less than
-            half of the rows of the sample's crop were decoded, the image remains an error.
-            `"partial"` applies to JPEG, and to PNG, GIF, BMP and TIFF if rows are stored in order. Other
+            missing rows are filled with black, and `stats()["partial"]` counts such images. `"partial"` applies to JPEG, and to PNG, GIF, BMP and TIFF if rows are stored in order. Other
             truncated files, WebP for example, remain errors.
+        min_partial: The minimum share of the rows of the sample's crop that must be decoded with
+            `on_truncated="partial"`, 0 to 1. With fewer rows, the image remains an error.
         labels: The label of each path, a 64-bit integer, if `source` is a list of paths.
         drop_last: Whether to leave out an incomplete last batch. If no batch remains, a `DatasetWarning`
             is issued.
@@ -202,6 +202,7 @@ class ImageLoader:
         threads: SupportsIndex | None = None,
         on_error: OnError = "raise",
         on_truncated: Literal["error", "partial"] = "error",
+        min_partial: float = 0.5,
         labels: Iterable[SupportsIndex] | None = None,
         drop_last: bool = False,
         rank: SupportsIndex = 0,
@@ -248,7 +249,7 @@ class ImageLoader:
             shuffle=train if shuffle is None else check.flag("shuffle", shuffle),
             threads=None if threads is None else check.whole("threads", threads, 1, 2**16),
             max_failures=max_failures(on_error),
-            keep_partial=on_truncated == "partial",
+            min_partial=check.min_partial(min_partial, on_truncated),
             drop_last=self._drop_last,
             rank=self._rank,
             world_size=self._world_size,

@@ -191,7 +191,7 @@ class ImageDecoder:
         mean: tuple[float, ...],
         std: tuple[float, ...],
         exact: bool,
-        keep_partial: bool,
+        min_partial: float | None,
         augment: list[tuple[str, dict[str, Any]]],
     ) -> ImageDecoder: ...
     def decode(self, data: Any, draws: Draws) -> Array: ...
@@ -314,7 +314,7 @@ class Settings:
         shuffle: bool,
         threads: int | None,
         max_failures: int | tuple[float, int] | None,
-        keep_partial: bool,
+        min_partial: float | None,
         drop_last: bool,
         rank: int,
         world_size: int,

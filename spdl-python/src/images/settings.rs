@@ -35,7 +35,7 @@ impl Settings {
     /// Validates layout, size and rank. `max_failures` is `None` if the first failure ends an epoch.
     #[new]
     #[pyo3(signature = (
-        *, batch_size, size, train, layout, seed, shuffle, threads, max_failures, keep_partial,
+        *, batch_size, size, train, layout, seed, shuffle, threads, max_failures, min_partial,
         drop_last, rank, world_size, remainder, device=None, decode_with=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -49,7 +49,7 @@ impl Settings {
         shuffle: bool,
         threads: Option<NonZeroUsize>,
         max_failures: Option<Bound<'_, PyAny>>,
-        keep_partial: bool,
+        min_partial: Option<f64>,
         drop_last: bool,
         rank: u64,
         world_size: u64,
@@ -62,9 +62,12 @@ impl Settings {
         let format: SampleFormat = layout.parse().map_err(fault)?;
         // Reject dtypes without a NumPy equivalent now, not at the first batch.
         type_string(format.dtype)?;
-        let on_truncated = if keep_partial { OnTruncated::Partial } else { OnTruncated::Error };
-        let transform =
+        let on_truncated = min_partial.map_or(OnTruncated::Error, |_| OnTruncated::Partial);
+        let mut transform =
             ImageTransform::new(size).mode(mode).format(format).on_truncated(on_truncated);
+        if let Some(share) = min_partial {
+            transform = transform.min_partial(share);
+        }
         transform.validate().map_err(fault)?;
         let on_error = max_failures.map_or(Ok(OnError::Raise), |most| failure_policy(&most))?;
         let remainder = match remainder {

@@ -42,7 +42,7 @@ impl ImageDecoder {
     #[new]
     #[pyo3(signature = (
         *, size, train, layout, seed, crop, filter, horizontal_flip, vertical_flip, color, mean, std,
-        exact, keep_partial, augment
+        exact, min_partial, augment
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -59,7 +59,7 @@ impl ImageDecoder {
         mean: [f32; 3],
         std: [f32; 3],
         exact: bool,
-        keep_partial: bool,
+        min_partial: Option<f64>,
         augment: Vec<Described<'_>>,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
@@ -68,7 +68,7 @@ impl ImageDecoder {
         let filter: ResizeFilter = filter.parse().map_err(fault)?;
         // Reject dtypes without a NumPy equivalent now, not at the first image.
         type_string(format.dtype)?;
-        let on_truncated = if keep_partial { OnTruncated::Partial } else { OnTruncated::Error };
+        let on_truncated = min_partial.map_or(OnTruncated::Error, |_| OnTruncated::Partial);
         let mut transform = ImageTransform::with_size(Size::new(size.0, size.1))
             .mode(mode)
             .format(format)
@@ -77,6 +77,9 @@ impl ImageDecoder {
             .normalization(mean, std)
             .exact(exact)
             .on_truncated(on_truncated);
+        if let Some(share) = min_partial {
+            transform = transform.min_partial(share);
+        }
         if let Some(crop) = crop {
             transform = transform.crop(crop_of(crop)?);
         }

@@ -1,5 +1,6 @@
 //! The options of `spdl bench`.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -33,7 +34,7 @@ Examples:
   spdl bench photos/ --layout nchw-f32 --batch 64 --threads 4
       normalised float32 batches of 64 images, on 4 worker threads
 
-  spdl bench photos/ --on-error skip --json | jq '.dropped[].key'
+  spdl bench photos/ --on-error skip --max-skipped all --json | jq '.dropped[].key'
       list the names of all corrupt images
 
   spdl bench photos/ --mode train --epochs 90 --save-state run.state --auto-resume
@@ -192,6 +193,13 @@ pub(crate) struct BenchArguments {
     /// What to do if an image cannot be read or decoded
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     pub(crate) on_error: OnError,
+
+    /// How many images --on-error skip may skip: a number, a percentage (checked after
+    /// 1,000 images), or "all"
+    ///
+    /// One more failure ends the run with exit code 1.
+    #[arg(long, value_name = "N|P%|all", default_value = "1%", value_parser = MaxSkipped::parse)]
+    pub(crate) max_skipped: MaxSkipped,
 
     /// What to do if an image file is truncated
     #[arg(long, value_enum, default_value_t = OnTruncated::Error)]
@@ -410,6 +418,64 @@ impl BenchArguments {
     }
 }
 
+/// The limit of skipped images: the option `--max-skipped`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum MaxSkipped {
+    /// No limit.
+    All,
+    /// A number of images.
+    Number(u64),
+    /// A share of the images, in (0, 1].
+    Share(f64),
+}
+
+impl MaxSkipped {
+    /// A share is checked after this number of images, as in `ImageLoader`.
+    const AFTER: u64 = 1_000;
+
+    fn parse(text: &str) -> Result<MaxSkipped, String> {
+        if text == "all" {
+            return Ok(MaxSkipped::All);
+        }
+        let Some(percent) = text.strip_suffix('%') else {
+            return text.parse().map(MaxSkipped::Number).map_err(|_| Self::expected());
+        };
+        match percent.trim_end().parse::<f64>() {
+            Ok(percent) if percent > 0.0 && percent <= 100.0 => {
+                Ok(MaxSkipped::Share(percent / 100.0))
+            }
+            _ => Err(Self::expected()),
+        }
+    }
+
+    fn expected() -> String {
+        "expected a number of images, a percentage above 0% and up to 100%, or \"all\"".to_owned()
+    }
+
+    /// The failure policy of a pipeline with `--on-error skip`.
+    pub(crate) fn policy(self) -> spdl_core::OnError {
+        match self {
+            MaxSkipped::All => spdl_core::OnError::SKIP,
+            MaxSkipped::Number(most) => spdl_core::OnError::Skip { at_most: Some(most) },
+            MaxSkipped::Share(at_most) => {
+                spdl_core::OnError::SkipShare { at_most, after: Self::AFTER }
+            }
+        }
+    }
+}
+
+impl fmt::Display for MaxSkipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MaxSkipped::All => f.write_str("all images"),
+            MaxSkipped::Number(most) => write!(f, "at most {most} images"),
+            MaxSkipped::Share(share) => {
+                write!(f, "at most {} % after {} images", share * 100.0, Self::AFTER)
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -435,6 +501,19 @@ mod tests {
         assert_eq!(arguments.on_error, OnError::Raise);
         assert_eq!(arguments.on_truncated, OnTruncated::Error);
         assert!(!arguments.json && !arguments.no_checksum && arguments.report.is_none());
+    }
+
+    #[test]
+    fn the_limit_of_skipped_images_is_a_number_a_percentage_or_all() {
+        let limit = |text: &str| Some(parse(&["photos", "--max-skipped", text]).ok()?.max_skipped);
+        assert_eq!(parse(&["photos"]).unwrap().max_skipped, MaxSkipped::Share(0.01));
+        assert_eq!(limit("0"), Some(MaxSkipped::Number(0)));
+        assert_eq!(limit("2.5%"), Some(MaxSkipped::Share(0.025)));
+        assert_eq!(limit("100 %"), Some(MaxSkipped::Share(1.0)));
+        assert_eq!(limit("all"), Some(MaxSkipped::All));
+        for invalid in ["0%", "101%", "nan%", "-1", "1.5", "some", ""] {
+            assert_eq!(limit(invalid), None, "{invalid}");
+        }
     }
 
     #[test]

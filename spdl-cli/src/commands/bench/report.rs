@@ -12,7 +12,7 @@ use super::machine::Machine;
 use super::outcome::Outcome;
 use super::summary::{self, DroppedImages, describe, figures, key_of, reason_of};
 use super::verdict::verdict;
-use crate::commands::options::name_of;
+use crate::commands::options::{OnError, name_of};
 use crate::ui::format::{bytes, count, counted, measured, percent, share, time};
 use crate::ui::html::document::{Escaped, definitions, document, section, table};
 
@@ -116,6 +116,10 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
         classes += " found in folders";
     }
     let memory = machine.memory.map_or_else(|| "unknown".into(), bytes);
+    let on_error = match arguments.on_error {
+        OnError::Raise => name_of(arguments.on_error),
+        OnError::Skip => format!("skip {}", arguments.max_skipped),
+    };
     let run = [
         ("data", arguments.shown().display().to_string()),
         ("format", outcome.kind.to_string()),
@@ -128,7 +132,7 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
         ("epochs", count(arguments.epochs.into())),
         ("threads", count(outcome.statistics.threads as u64)),
         ("seed", arguments.seed.to_string()),
-        ("on error", name_of(arguments.on_error)),
+        ("on error", on_error),
         ("batches", count(outcome.delivery.batches)),
         ("batch memory", bytes(outcome.statistics.buffers.peak_bytes as u64)),
         ("CPU seconds", measured(outcome.cpu_time.as_secs_f64())),

@@ -257,7 +257,7 @@ fn build(
         .epochs(0..u64::from(arguments.epochs))
         .on_error(match arguments.on_error {
             OnError::Raise => spdl_core::OnError::Raise,
-            OnError::Skip => spdl_core::OnError::SKIP,
+            OnError::Skip => arguments.max_skipped.policy(),
         })
         .deterministic()
         .threads(worker_threads(arguments.threads))

@@ -16,6 +16,7 @@ import numpy.typing
 
 from .. import _spdl_rs
 from .._arguments import MAX_SIDE, choice, flag, layout, real, reals, shown, whole
+from .._arguments import min_partial as checked_min_partial
 from .._secrets import without_secrets
 from .._spdl_rs import Array
 from . import _repeated_draws as repeated_draws
@@ -124,10 +125,11 @@ class DecodeImage:
         exact: Whether to decode at full size and convert to RGB before resizing. Exact decoding is slower;
             pixel values differ from those of Pillow by at most one level (of 255).
         on_truncated: What to do if a file is truncated. `"error"`: raise `TruncatedError`. `"partial"`:
-            missing rows are filled with black. If less than half of the rows of the crop were decoded, the
-            image remains an error.
+            missing rows are filled with black.
         augment: One augmentation of the resized image, such as `ColorJitter` or `RandAugment`, or a list
             of augmentations.
+        min_partial: The minimum share of the rows of the crop that must be decoded with
+            `on_truncated="partial"`, 0 to 1. With fewer rows, the image remains an error.
 
     Raises:
         ValueError: An argument is out of range (`InvalidArgumentError` is a subclass).
@@ -166,6 +168,7 @@ class DecodeImage:
     exact: bool = False
     on_truncated: Literal["error", "partial"] = "error"
     augment: Augmentation | Sequence[Augmentation] = ()
+    min_partial: float = 0.5
 
     def __post_init__(self) -> None:
         layout(self.layout)
@@ -187,6 +190,7 @@ class DecodeImage:
             mean=reals("mean", self.mean, 3),
             std=reals("std", self.std, 3),
             exact=flag("exact", self.exact),
+            min_partial=real("min_partial", self.min_partial),
             augment=several("augment", self.augment),
         )
         self._check_normalization()
@@ -497,7 +501,7 @@ def _decoder(of: DecodeImage) -> _spdl_rs.ImageDecoder:
         mean=of.mean,
         std=of.std,
         exact=of.exact,
-        keep_partial=of.on_truncated == "partial",
+        min_partial=checked_min_partial(of.min_partial, of.on_truncated),
         augment=[step._native() for step in several("augment", of.augment)],
     )
 
