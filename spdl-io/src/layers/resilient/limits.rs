@@ -1,15 +1,20 @@
-//! Limits of additional requests: token buckets for retries and hedges, and the hedge delay.
+//! Limits of additional requests: token buckets for retries and hedges, and which requests and
+//! bodies are slow.
 
 use std::time::{Duration, Instant};
 
 use super::ResilientOptions;
 
-/// Number of recent times to the first byte that are kept.
-const KEPT_TIMES: usize = 256;
-/// Minimum number of times before the quantiles are used.
-const MIN_TIMES: usize = 32;
-/// Number of new times between two computations of the quantiles.
+/// Number of recent values that are kept.
+const KEPT_VALUES: usize = 256;
+/// Minimum number of values before the quantiles are used.
+const MIN_VALUES: usize = 32;
+/// Number of new values between two computations of the quantiles.
 const REFRESH_INTERVAL: usize = 16;
+/// A body is slow if its speed is below the median of recent bodies divided by this number.
+const SLOW_BODY_FACTOR: u64 = 8;
+/// A body is not slow if its rest takes less than this many seconds.
+const MIN_REST_SECONDS: u64 = 1;
 /// Weight of one request in the moving average of late requests.
 const LATE_WEIGHT: f64 = 1.0 / 32.0;
 /// Share of late requests above which the whole store is slow, so that hedges would add load.
@@ -27,11 +32,46 @@ pub(super) struct RequestLimits {
 
     hedge_share: f64,
     hedge_tokens: f64,
-    /// Times to the first byte, as a ring buffer.
-    times: Vec<Duration>,
-    next: usize,
+    /// Times to the first byte.
+    times: RecentValues<Duration>,
     hedge_delay: Option<Duration>,
     late_share: f64,
+    /// Speeds of bodies, in bytes per second.
+    speeds: RecentValues<u64>,
+    median_speed: Option<u64>,
+}
+
+/// The last [`KEPT_VALUES`] values, as a ring buffer.
+#[derive(Debug)]
+struct RecentValues<T> {
+    values: Vec<T>,
+    next: usize,
+}
+
+impl<T: Copy + Ord> RecentValues<T> {
+    fn new() -> Self {
+        RecentValues { values: Vec::with_capacity(KEPT_VALUES), next: 0 }
+    }
+
+    /// Adds a value. Returns the sorted values if the quantiles should be computed again.
+    fn add(&mut self, value: T) -> Option<Vec<T>> {
+        if self.values.len() < KEPT_VALUES {
+            self.values.push(value);
+        } else {
+            self.values[self.next % KEPT_VALUES] = value;
+        }
+        self.next = (self.next + 1) % (KEPT_VALUES * REFRESH_INTERVAL);
+        let is_due = self.values.len() >= MIN_VALUES && self.next.is_multiple_of(REFRESH_INTERVAL);
+        is_due.then(|| {
+            let mut sorted = self.values.clone();
+            sorted.sort_unstable();
+            sorted
+        })
+    }
+}
+
+fn quantile<T: Copy>(sorted: &[T], share: f64) -> T {
+    sorted[((sorted.len() - 1) as f64 * share) as usize]
 }
 
 impl RequestLimits {
@@ -44,10 +84,11 @@ impl RequestLimits {
             refilled_at: now,
             hedge_share: options.hedge_share,
             hedge_tokens: 0.0,
-            times: Vec::with_capacity(KEPT_TIMES),
-            next: 0,
+            times: RecentValues::new(),
             hedge_delay: None,
             late_share: 0.0,
+            speeds: RecentValues::new(),
+            median_speed: None,
         }
     }
 
@@ -93,19 +134,26 @@ impl RequestLimits {
         if !late {
             self.late_share -= self.late_share * LATE_WEIGHT;
         }
-        if self.times.len() < KEPT_TIMES {
-            self.times.push(time);
-        } else {
-            self.times[self.next % KEPT_TIMES] = time;
-        }
-        self.next = (self.next + 1) % (KEPT_TIMES * REFRESH_INTERVAL);
-        if self.times.len() >= MIN_TIMES && self.next.is_multiple_of(REFRESH_INTERVAL) {
-            let mut sorted = self.times.clone();
-            sorted.sort_unstable();
-            let quantile = |share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
+        if let Some(sorted) = self.times.add(time) {
             // If nearly all times are equal, the 95th percentile is too close to the median.
-            self.hedge_delay = Some(quantile(0.95).max(quantile(0.5).mul_f64(1.5)));
+            let delay = quantile(&sorted, 0.95).max(quantile(&sorted, 0.5).mul_f64(1.5));
+            self.hedge_delay = Some(delay);
         }
+    }
+
+    /// Records the speed of a complete body in bytes per second.
+    pub(super) fn body_speed(&mut self, speed: u64) {
+        if let Some(sorted) = self.speeds.add(speed) {
+            self.median_speed = Some(quantile(&sorted, 0.5));
+        }
+    }
+
+    /// Returns whether a body is much slower than others, so that another request for its rest would
+    /// be faster. `speed` is in bytes per second; `rest` is the number of missing bytes, if known.
+    pub(super) fn is_slow_body(&self, speed: u64, rest: Option<u64>) -> bool {
+        let median = self.median_speed.filter(|_| self.hedge_share > 0.0);
+        median.is_some_and(|median| speed < median / SLOW_BODY_FACTOR)
+            && rest.is_none_or(|rest| rest > speed.saturating_mul(MIN_REST_SECONDS))
     }
 
     /// Takes a hedge token. Fails while many requests are late or fail.
@@ -165,7 +213,7 @@ mod tests {
         // The 95th percentile of 1..=32 ms: index 31 × 0.95, rounded down.
         assert_eq!(limits.begin(), Some(30 * MS));
         // For equal times, 1.5 times the median.
-        for _ in 0..KEPT_TIMES {
+        for _ in 0..KEPT_VALUES {
             limits.first_byte(10 * MS, false);
         }
         assert_eq!(limits.begin(), Some(15 * MS));

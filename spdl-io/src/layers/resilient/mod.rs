@@ -7,10 +7,12 @@
 //! | `reading` | one read: attempts, hedging, resuming, stall detection |
 //! | `retry` | retries of one call: delays, limits, [`Attempts`] |
 //! | `breaker` | limits of the retries in a folder of which some objects can never be read |
-//! | `limits` | token buckets for retries and hedges, latency quantiles |
+//! | `limits` | token buckets for retries and hedges; which requests and bodies are slow |
+//! | `body_speed` | how fast the bytes of a body arrive |
 //! | `reachability` | whether a store has ever responded |
 //! | `clock` | time and timers |
 
+mod body_speed;
 mod breaker;
 mod clock;
 mod limits;
@@ -69,6 +71,10 @@ use crate::fetch::{
 ///   requests and than 1.5 times their median: one or two hedged requests are sent, and the first
 ///   response is used. By default, at most 5 % of all requests are hedged requests. No hedged
 ///   requests are sent while many requests are late or fail.
+/// - **Hedges** slow bodies, which for 0.5 s arrive at less than an eighth of the median speed of
+///   recent bodies and would take longer than another second: the rest is requested again, and the
+///   first response is used. These requests are within the same 5 %. The inner fetcher must support
+///   ranges and report the version of the object.
 /// - **Limits** the attempts at objects that cannot be read while others can: after a read has failed
 ///   after all its retries, other failing reads of the folder get three attempts for a minute.
 /// - **Coalesces** nearby ranges ([`read_ranges`](Fetcher::read_ranges)).
@@ -139,9 +145,9 @@ pub struct ResilientStatistics {
     /// Attempts that timed out: no connection in time, or no response or too few bytes within the
     /// stall timeout.
     pub stalls: u64,
-    /// Hedged requests.
+    /// Hedged requests, for late responses and for the rest of slow bodies.
     pub hedges: u64,
-    /// Hedged requests that were faster than the first request.
+    /// Hedged requests whose response was used.
     pub hedges_won: u64,
     /// Objects that changed between attempts, or had another version than requested.
     pub changed: u64,

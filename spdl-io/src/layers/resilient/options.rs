@@ -132,8 +132,8 @@ impl ResilientOptions {
 
     /// Sets the maximum share of hedged requests, in 0..=1. A request is late if its first byte
     /// takes longer than the 95th percentile of recent requests, and at least 1.5 times the median.
-    /// For a late request, one or two hedged requests are sent, and the first response is used. 0
-    /// disables hedging. Default: 0.05.
+    /// For a late request, one or two hedged requests are sent, and the first response is used. Hedged
+    /// requests for the rest of slow bodies count as well. 0 disables hedging. Default: 0.05.
     #[must_use]
     pub fn hedge_share(mut self, share: f64) -> Self {
         self.hedge_share = share;

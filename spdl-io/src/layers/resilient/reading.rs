@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::future::{Either, select};
-use futures_util::{FutureExt, StreamExt};
+use bytes::{Buf, Bytes};
+use futures_util::{FutureExt, StreamExt, stream};
 use spdl_core::{BoxFuture, Error, ErrorKind, Result};
 
 use super::ResilientState;
+use super::body_speed::BodySpeed;
 use super::retry::{RetryState, is_retryable};
 use crate::fetch::{
     Body, Fetcher, FirstByte, JoinedPieces, Key, ReadMemory, ReadRequest, Unreached, check_limit,
@@ -28,6 +28,22 @@ struct OpenResponse {
     /// Waiting time and bytes since the last check for a stall.
     waited: Duration,
     bytes_since_check: u64,
+    speed: BodySpeed,
+    /// A hedged request for the rest of this body, because the body is slow.
+    hedge: Option<BodyHedge>,
+}
+
+struct BodyHedge {
+    /// The first byte that was requested.
+    start: u64,
+    response: BoxFuture<'static, Result<OpenResponse>>,
+}
+
+/// What happens while a read waits for the next chunk.
+enum BodyEvent {
+    Piece(Option<Result<Bytes>>),
+    Hedge(Result<OpenResponse>),
+    Timer,
 }
 
 /// How a failed attempt is handled.
@@ -53,6 +69,8 @@ pub(super) struct Reading {
     size: Option<u64>,
     version: Option<Arc<str>>,
     opened: Option<OpenResponse>,
+    /// Hedged requests for slow bodies.
+    body_hedges: u32,
     /// Whether any attempt has opened a response.
     has_opened: bool,
     retry: RetryState,
@@ -88,6 +106,7 @@ impl Reading {
             version: request.version.clone(),
             request,
             opened: None,
+            body_hedges: 0,
             has_opened: false,
             retry,
             progress: 0,
@@ -185,7 +204,7 @@ impl Reading {
                     Some(end) if self.next < end => {
                         Err(AttemptFailure::Resume(self.truncated(end)))
                     }
-                    _ => Ok(self.finish()),
+                    _ => Ok(self.finish(&opened)),
                 };
             };
             let piece = piece.map_err(|error| self.classify_body_error(error))?;
@@ -202,7 +221,7 @@ impl Reading {
             if self.end != Some(after) {
                 self.opened = Some(opened);
             } else {
-                self.finish();
+                self.finish(&opened);
             }
             if !piece.is_empty() {
                 return Ok(Some(piece));
@@ -213,9 +232,14 @@ impl Reading {
         }
     }
 
-    fn finish(&mut self) -> Option<Bytes> {
+    fn finish(&mut self, opened: &OpenResponse) -> Option<Bytes> {
         self.done = true;
-        self.state.limits().succeeded();
+        let mut limits = self.state.limits();
+        limits.succeeded();
+        if let Some(speed) = opened.speed.of_body() {
+            limits.body_speed(speed);
+        }
+        drop(limits);
         let now = self.state.clock.now();
         self.state.breakers.succeeded(&self.key, self.retry.has_failed(), now);
         None
@@ -229,45 +253,139 @@ impl Reading {
         }
     }
 
-    /// Waits for the next chunk within the stall timeout.
+    /// Waits for the next chunk within the stall timeout. If the body is slow, requests its rest again,
+    /// and continues with the response.
     async fn next_piece(
         &mut self,
         opened: &mut OpenResponse,
     ) -> std::result::Result<Option<Result<Bytes>>, AttemptFailure> {
-        if let Some(first) = opened.first.take() {
-            return Ok(first);
-        }
-        let options = &self.state.options;
-        let timeout = options.stall_timeout.saturating_sub(opened.waited);
-        let before = self.state.clock.now();
-        let sleep = self.state.clock.sleep(timeout.min(self.retry.time_left()));
-        let piece = match select(opened.body.pieces.next(), sleep).await {
-            Either::Left((piece, _)) => piece,
-            Either::Right(_) => {
-                return Err(AttemptFailure::Resume(self.stalled(opened.bytes_since_check)));
+        loop {
+            if let Some(first) = opened.first.take() {
+                if let Some(Ok(piece)) = &first {
+                    opened.speed.add(piece.len() as u64, Duration::ZERO);
+                }
+                return Ok(first);
             }
+            let options = &self.state.options;
+            let until_stalled = options.stall_timeout.saturating_sub(opened.waited);
+            let until_stalled = until_stalled.min(self.retry.time_left());
+            let until_check = opened.speed.until_check();
+            let before = self.state.clock.now();
+            let mut timer = self.state.clock.sleep(until_stalled.min(until_check));
+            let event = poll_fn(|cx| {
+                if let Poll::Ready(piece) = opened.body.pieces.poll_next_unpin(cx) {
+                    return Poll::Ready(BodyEvent::Piece(piece));
+                }
+                if let Some(hedge) = &mut opened.hedge
+                    && let Poll::Ready(response) = hedge.response.poll_unpin(cx)
+                {
+                    return Poll::Ready(BodyEvent::Hedge(response));
+                }
+                timer.poll_unpin(cx).map(|()| BodyEvent::Timer)
+            })
+            .await;
+            let waited = self.state.clock.now().saturating_duration_since(before);
+            opened.waited += waited;
+            match event {
+                BodyEvent::Piece(piece) => {
+                    let bytes = piece.iter().flatten().map(|piece| piece.len() as u64).sum();
+                    opened.speed.add(bytes, waited);
+                    opened.bytes_since_check += bytes;
+                    if opened.bytes_since_check >= options.min_bytes {
+                        opened.waited = Duration::ZERO;
+                        opened.bytes_since_check = 0;
+                    }
+                    self.hedge_slow_body(opened);
+                    return Ok(piece);
+                }
+                BodyEvent::Hedge(response) => {
+                    opened.speed.add(0, waited);
+                    let hedge = opened.hedge.take();
+                    let start = hedge.map_or(self.next, |hedge| hedge.start);
+                    if let Some(faster) = response.ok().and_then(|it| self.rest_of(it, start)) {
+                        self.state.counts.hedges_won.add(1);
+                        *opened = faster;
+                    }
+                }
+                BodyEvent::Timer if until_stalled <= until_check => {
+                    return Err(AttemptFailure::Resume(self.stalled(opened.bytes_since_check)));
+                }
+                BodyEvent::Timer => {
+                    // The clock of the timer may differ slightly.
+                    opened.speed.add(0, waited.max(until_check));
+                    self.hedge_slow_body(opened);
+                }
+            }
+        }
+    }
+
+    /// If the body is much slower than others, sends a request for its rest.
+    fn hedge_slow_body(&mut self, opened: &mut OpenResponse) {
+        let Some(speed) = opened.speed.check() else { return };
+        let capability = self.inner.capability();
+        let can_resume = capability.ranges && capability.versions && self.version.is_some();
+        if opened.hedge.is_some() || !can_resume || self.body_hedges == MAX_HEDGES {
+            return;
+        }
+        let rest = self.end.map(|end| end.saturating_sub(self.next));
+        let mut limits = self.state.limits();
+        if !limits.is_slow_body(speed, rest) || !limits.take_hedge() {
+            return;
+        }
+        drop(limits);
+        self.body_hedges += 1;
+        self.state.counts.hedges.add(1);
+        self.state.counts.requests.add(1);
+        let start = self.next;
+        let response = send(Arc::clone(&self.inner), self.key.clone(), self.rest(start));
+        opened.hedge = Some(BodyHedge { start, response });
+    }
+
+    /// Requests the version of this read from byte `start`.
+    fn rest(&self, start: u64) -> ReadRequest {
+        ReadRequest {
+            start,
+            // Uses only the end in the request: the size that the store reported may be wrong.
+            end: self.request.end,
+            version: self.version.clone().filter(|_| self.inner.capability().versions),
+            first_byte: None,
+        }
+    }
+
+    /// Removes the bytes before the next byte of this read from the response to a hedged request that
+    /// began at `start`. Returns `None` if the response is no data of the same object.
+    fn rest_of(&self, mut response: OpenResponse, start: u64) -> Option<OpenResponse> {
+        let OpenResponse { body, first, .. } = &mut response;
+        let is_same = check_version(&self.key, self.version.as_ref(), body.version.as_ref())
+            .is_ok()
+            && self.size.is_none_or(|size| body.size.is_none_or(|found| found == size));
+        let Some(Some(Ok(piece))) = first else { return None };
+        if !is_same || piece.is_empty() {
+            return None;
+        }
+        let mut known = self.next - start;
+        let mut skip_known = move |piece: &mut Bytes| {
+            let skipped = piece.len().min(usize::try_from(known).unwrap_or(usize::MAX));
+            piece.advance(skipped);
+            known -= skipped as u64;
         };
-        opened.waited += self.state.clock.now().saturating_duration_since(before);
-        if let Some(Ok(piece)) = &piece {
-            opened.bytes_since_check += piece.len() as u64;
-            if opened.bytes_since_check >= options.min_bytes {
-                opened.waited = Duration::ZERO;
-                opened.bytes_since_check = 0;
-            }
-        }
-        Ok(piece)
+        skip_known(piece);
+        let pieces = std::mem::replace(&mut body.pieces, stream::empty().boxed());
+        body.pieces = pieces
+            .map(move |piece| {
+                piece.map(|mut piece| {
+                    skip_known(&mut piece);
+                    piece
+                })
+            })
+            .boxed();
+        Some(response)
     }
 
     /// Starts an attempt at the missing bytes.
     async fn open(&mut self) -> Result<(), AttemptFailure> {
         let resumed = self.next > self.request.start;
-        let request = ReadRequest {
-            start: self.next,
-            // Uses only the end in the request: the size that the store reported may be wrong.
-            end: self.request.end,
-            version: self.version.clone().filter(|_| self.inner.capability().versions),
-            first_byte: None,
-        };
+        let request = self.rest(self.next);
         let opened = self.send_hedged(request).await.map_err(|error| {
             // The position is beyond the end now, so one of the two sizes was wrong.
             if resumed && error.kind() == ErrorKind::Truncated {
@@ -482,7 +600,7 @@ struct InFlightRequest {
     is_hedge: bool,
 }
 
-/// Maximum number of hedged requests for one read.
+/// Maximum number of hedged requests for one response, and for slow bodies of one read.
 const MAX_HEDGES: u32 = 2;
 
 /// Sends a request and waits for the first chunk of its body.
@@ -495,7 +613,14 @@ fn send(
         let mut body = inner.open(&key, &request).await?;
         // The caller handles an error of the first chunk after it has checked the response.
         let first = Some(body.pieces.next().await);
-        Ok(OpenResponse { body, first, waited: Duration::ZERO, bytes_since_check: 0 })
+        Ok(OpenResponse {
+            body,
+            first,
+            waited: Duration::ZERO,
+            bytes_since_check: 0,
+            speed: BodySpeed::default(),
+            hedge: None,
+        })
     })
 }
 

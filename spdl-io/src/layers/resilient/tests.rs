@@ -857,6 +857,87 @@ fn no_hedges_if_all_requests_are_slow() {
     assert!(extra <= 20, "{statistics:?}");
 }
 
+/// Reads the object "a" of 10,000 bytes 100 times, then "slow" of 100,000 bytes, whose first body has
+/// this response, and further requests another. Returns the duration of the last read.
+fn read_slow_body(setup: &Setup) -> Duration {
+    for _ in 0..100 {
+        setup.read().unwrap();
+    }
+    setup.inner.objects.insert("slow", contents(100_000));
+    let start = setup.clock.elapsed();
+    let read = setup.clock.run(setup.fetcher.read(&"slow".into(), None)).unwrap();
+    assert!(read == contents(100_000));
+    setup.clock.elapsed() - start
+}
+
+// promise: R16
+#[test]
+fn slow_bodies_are_requested_again() {
+    // 10 kB/s, where other bodies arrive at 1 MB/s.
+    let slow = Response::Slow(500, 50 * MS);
+    let script = move |key: &Key, attempt: u32, _: &ReadRequest| match attempt {
+        1 if key.as_str() == Some("slow") => slow,
+        _ => Response::Late(50 * MS),
+    };
+    let setup = setup_with(full_capability(), options(), script);
+    let took = read_slow_body(&setup);
+    assert!(took < SECOND, "{took:?}");
+    let statistics = setup.statistics();
+    assert_eq!((statistics.hedges, statistics.hedges_won), (1, 1), "{statistics:?}");
+    // The received bytes are not requested again.
+    let (_, request) = setup.log().pop().unwrap();
+    assert!((4_000..6_000).contains(&request.start), "{request:?}");
+    assert!(request.version.is_some());
+    // Without ranges, the read cannot be resumed.
+    let setup = setup_with(Capability::default().with_versions(), options(), script);
+    assert!(read_slow_body(&setup) >= 10 * SECOND);
+    let setup = setup_with(full_capability(), options().hedge_share(0.0), script);
+    assert!(read_slow_body(&setup) >= 10 * SECOND);
+}
+
+#[test]
+fn slow_bodies_are_kept_if_the_second_request_is_of_no_use() {
+    for second in [
+        Response::Error(ErrorKind::Unavailable),
+        Response::OtherVersion,
+        Response::AnyVersion,
+        Response::OtherSize(1),
+        Response::Ends(0),
+        Response::Late(3600 * SECOND),
+        // The first body is complete before this response.
+        Response::Late(9 * SECOND + 600 * MS),
+    ] {
+        let script = move |key: &Key, attempt: u32, _: &ReadRequest| match attempt {
+            1 if key.as_str() == Some("slow") => Response::Slow(500, 50 * MS),
+            _ if key.as_str() == Some("slow") => second,
+            _ => Response::Late(50 * MS),
+        };
+        let setup = setup_with(full_capability(), options(), script);
+        let took = read_slow_body(&setup);
+        assert!((10 * SECOND..11 * SECOND).contains(&took), "{second:?}: {took:?}");
+        let statistics = setup.statistics();
+        assert!((1..=2).contains(&statistics.hedges), "{second:?}: {statistics:?}");
+        assert_eq!((statistics.hedges_won, statistics.failed), (0, 0), "{second:?}");
+    }
+}
+
+#[test]
+fn bodies_are_not_hedged_if_all_are_slow_or_the_consumer_is() {
+    let all = setup_with(full_capability(), options(), |_, _, _| Response::Slow(500, 50 * MS));
+    read_slow_body(&all);
+    assert_eq!(all.statistics().hedges, 0);
+    let setup = setup_with(full_capability(), options(), |_, _, _| Response::Slow(500, MS));
+    for _ in 0..100 {
+        setup.read().unwrap();
+    }
+    let mut body = setup.clock.run(setup.fetcher.open(&"a".into(), &ReadRequest::whole())).unwrap();
+    while let Some(piece) = setup.clock.run(body.pieces.next()) {
+        piece.unwrap();
+        setup.clock.run(setup.clock.nap(SECOND));
+    }
+    assert_eq!(setup.statistics().hedges, 0);
+}
+
 #[test]
 fn nearby_ranges_are_coalesced() {
     let setup = setup_with(full_capability(), options().range_gap(100), |_, _, _| Response::Fine);
