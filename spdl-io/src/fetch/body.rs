@@ -95,12 +95,26 @@ pub struct Body {
     pub version: Option<Arc<str>>,
     /// Chunks in order. Dropping the stream cancels the read.
     pub pieces: BoxStream<'static, Result<Bytes>>,
+    /// Checks all bytes of the body. Only for a whole object.
+    pub(crate) check: Option<Box<dyn ContentCheck>>,
+}
+
+/// Compares the bytes of an object with a checksum that the store reports.
+pub(crate) trait ContentCheck: Send {
+    /// Adds the next bytes.
+    fn update(&mut self, bytes: &[u8]);
+
+    /// Compares the checksums after the last byte.
+    ///
+    /// # Errors
+    /// `Corrupt` if they differ.
+    fn finish(self: Box<Self>) -> Result<()>;
 }
 
 impl Body {
     /// Creates a body from a stream of chunks.
     pub fn new(pieces: BoxStream<'static, Result<Bytes>>) -> Self {
-        Body { size: None, version: None, pieces }
+        Body { size: None, version: None, pieces, check: None }
     }
 
     /// Creates a body from bytes in memory.
@@ -125,10 +139,11 @@ impl Body {
     /// Reads all chunks and joins them. A single chunk is not copied.
     ///
     /// # Errors
-    /// The error of the first chunk that fails.
+    /// The error of the first chunk that fails. `Corrupt` if the bytes differ from a checksum that the
+    /// store reports.
     pub async fn bytes(mut self) -> Result<Bytes> {
         let mut joined = JoinedPieces::default();
-        while let Some(piece) = self.pieces.next().await {
+        while let Some(piece) = self.next_checked().await {
             joined.push(piece?)?;
         }
         joined.finish()
@@ -150,10 +165,26 @@ impl Body {
     ) -> Result<Bytes> {
         let mut joined = JoinedPieces::default();
         joined.expect(key, len, memory).await?;
-        while let Some(piece) = self.pieces.next().await {
-            joined.push_within(key, piece?, memory).await?;
+        let named = |error: Error| error.with_key(key.display_name());
+        while let Some(piece) = self.next_checked().await {
+            joined.push_within(key, piece.map_err(named)?, memory).await?;
         }
-        joined.finish().map_err(|error| error.with_key(key.display_name()))
+        joined.finish().map_err(named)
+    }
+
+    /// Reads the next chunk. At the end, checks all bytes.
+    async fn next_checked(&mut self) -> Option<Result<Bytes>> {
+        let piece = self.pieces.next().await;
+        match &piece {
+            Some(Ok(piece)) => {
+                if let Some(check) = &mut self.check {
+                    check.update(piece);
+                }
+            }
+            Some(Err(_)) => {}
+            None => return Some(Err(self.check.take()?.finish().err()?)),
+        }
+        piece
     }
 }
 

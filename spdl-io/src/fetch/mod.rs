@@ -21,7 +21,7 @@ mod stage;
 mod unreached;
 
 pub use self::body::{Body, ReadMemory, ReadRequest};
-pub(crate) use self::body::{FirstByte, JoinedPieces};
+pub(crate) use self::body::{ContentCheck, FirstByte, JoinedPieces};
 #[cfg(feature = "local")]
 pub(crate) use self::buffer::ObjectBuffer;
 pub use self::fetcher::{Capability, Fetcher, ObjectMeta};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use spdl_core::{AsyncContext, Error, ErrorKind, Footprint, Result};
+use twox_hash::XxHash3_128;
 
 use crate::fetch::{Fetcher, ItemMemory, Key};
 use crate::records::{
@@ -179,7 +180,32 @@ async fn read_object(
         let message = format!("{fetcher:?} returned ranges that differ from the requested ones");
         return Err(Error::new(ErrorKind::Internal, message).with_key(object.display_name()));
     }
-    Ok(read.into_iter().zip(parts).collect())
+    let verified = read.into_iter().zip(parts).map(|(number, part)| async move {
+        Ok((number, verified(fetcher, &extents[number].1, part).await?))
+    });
+    try_join_all(verified).await
+}
+
+/// Compares bytes with their checksum, if it is known. Bytes that differ are read again.
+async fn verified(fetcher: &Arc<dyn Fetcher>, extent: &Extent, mut part: Bytes) -> Result<Bytes> {
+    /// How often bytes that differ are read again.
+    const REREADS: u32 = 2;
+    let Some(expected) = extent.xxh3 else { return Ok(part) };
+    let is_right = |part: &Bytes| XxHash3_128::oneshot(part) as u64 == expected;
+    for _ in 0..REREADS {
+        if is_right(&part) {
+            return Ok(part);
+        }
+        part = fetcher.read(&extent.object, extent.range.clone()).await?;
+    }
+    if is_right(&part) {
+        return Ok(part);
+    }
+    let message = format!(
+        "the data are damaged: they differ from their checksum (read {} times)",
+        REREADS + 1
+    );
+    Err(Error::new(ErrorKind::Corrupt, message).with_key(extent.object.display_name()))
 }
 
 /// Sets the key of a read error to the field that failed. Errors of whole objects keep their key.

@@ -25,17 +25,27 @@ pub struct Extent {
     pub object: Key,
     /// The byte range; `None` for the whole object.
     pub range: Option<Range<u64>>,
+    /// The low 64 bits of the XXH3-128 hash of the bytes. Bytes with another hash are read again; at
+    /// last, the read fails with `Corrupt`. Default: `None`, any bytes.
+    pub xxh3: Option<u64>,
 }
 
 impl Extent {
     /// A whole object.
     pub fn whole(object: impl Into<Key>) -> Self {
-        Extent { object: object.into(), range: None }
+        Extent { object: object.into(), range: None, xxh3: None }
     }
 
     /// A byte range of an object.
     pub fn part(object: impl Into<Key>, range: Range<u64>) -> Self {
-        Extent { object: object.into(), range: Some(range) }
+        Extent { object: object.into(), range: Some(range), xxh3: None }
+    }
+
+    /// Sets the low 64 bits of the XXH3-128 hash of the bytes.
+    #[must_use]
+    pub fn with_xxh3(mut self, xxh3: Option<u64>) -> Self {
+        self.xxh3 = xxh3;
+        self
     }
 
     /// The size in bytes; `None` for a whole object, whose size only the store knows.

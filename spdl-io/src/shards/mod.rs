@@ -49,7 +49,7 @@ mod journal;
 mod manifest;
 mod plan;
 mod shard_file;
-mod sums;
+pub(crate) mod sums;
 mod writer;
 
 pub use journal::JOURNAL;

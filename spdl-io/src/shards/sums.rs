@@ -1,7 +1,8 @@
 //! [`Sums`]: the checksums of the members of a shard.
 
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use spdl_core::{Error, ErrorKind, Result};
@@ -49,18 +50,32 @@ impl Sums {
     /// Errors of the operating system, such as `NotFound`. `Corrupt` with the offset of an invalid
     /// line. `LimitExceeded` if the file is larger than 1 GiB.
     pub fn read(shard: impl AsRef<Path>) -> Result<(Self, u128)> {
+        let key = Key::from_path(Sums::path_of(&shard));
+        let missing = || {
+            let error = io::ErrorKind::NotFound.into();
+            os_error("cannot read the checksum file", &key, error)
+        };
+        let text = Sums::text(shard)?.ok_or_else(missing)?;
+        let sums = Sums::parse(&text).map_err(|error| error.with_key(key.display_name()))?;
+        Ok((sums, XxHash3_128::oneshot(&text)))
+    }
+
+    /// Reads the text of a shard's checksum file. `None` if there is none.
+    pub(crate) fn text(shard: impl AsRef<Path>) -> Result<Option<Vec<u8>>> {
         let path = Sums::path_of(shard);
         let key = Key::from_path(&path);
         let failed = |error| os_error("cannot read the checksum file", &key, error);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(failed)?,
+        };
         let mut text = Vec::new();
-        let file = File::open(&path).map_err(failed)?;
         file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
         if text.len() as u64 > MAX_BYTES {
             let message = format!("the checksum file exceeds the limit of {MAX_BYTES} bytes");
             return Err(Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name()));
         }
-        let sums = Sums::parse(&text).map_err(|error| error.with_key(key.display_name()))?;
-        Ok((sums, XxHash3_128::oneshot(&text)))
+        Ok(Some(text))
     }
 
     /// Returns the checksums in archive order.
@@ -73,19 +88,31 @@ impl Sums {
     /// # Errors
     /// `Corrupt` with the byte offset of an invalid line.
     pub fn parse(text: &[u8]) -> Result<Self> {
-        let mut sums = Vec::new();
-        let mut at = 0;
-        while at < text.len() {
-            let bad = || {
-                Error::new(ErrorKind::Corrupt, "invalid line in a checksum file")
-                    .with_offset(at as u64)
-            };
-            let len = text[at..].iter().position(|&byte| byte == b'\n').ok_or_else(bad)?;
-            sums.push(line(&text[at..at + len]).ok_or_else(bad)?);
-            at += len + 1;
-        }
-        Ok(Sums(sums))
+        let sums = lines(text).map(|line| {
+            let (name, xxh3_128) = line?;
+            Ok(Sum { name: Key::from_bytes(&name), xxh3_128 })
+        });
+        Ok(Sums(sums.collect::<Result<_>>()?))
     }
+}
+
+/// The names and checksums in the text of a checksum file.
+///
+/// # Errors
+/// `Corrupt` with the byte offset of an invalid line.
+pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = Result<(Cow<'_, [u8]>, u128)>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at;
+        let rest = text.get(start..).filter(|rest| !rest.is_empty())?;
+        let len = rest.iter().position(|&byte| byte == b'\n');
+        at = len.map_or(text.len(), |len| start + len + 1);
+        let found = len.and_then(|len| line(&rest[..len]));
+        Some(found.ok_or_else(|| {
+            let message = "invalid line in a checksum file";
+            Error::new(ErrorKind::Corrupt, message).with_offset(start as u64)
+        }))
+    })
 }
 
 /// Appends the line of a member.
@@ -106,7 +133,7 @@ pub(super) fn append(lines: &mut Vec<u8>, name: &[u8], sum: u128) {
     lines.push(b'\n');
 }
 
-fn line(line: &[u8]) -> Option<Sum> {
+fn line(line: &[u8]) -> Option<(Cow<'_, [u8]>, u128)> {
     let (escaped, line) = match line.strip_prefix(b"\\") {
         Some(rest) => (true, rest),
         None => (false, line),
@@ -115,7 +142,7 @@ fn line(line: &[u8]) -> Option<Sum> {
     let xxh3_128 = sum_of(std::str::from_utf8(digits).ok()?)?;
     let name = rest.strip_prefix(b"  ").filter(|name| !name.is_empty())?;
     if !escaped {
-        return Some(Sum { name: Key::from_bytes(name), xxh3_128 });
+        return Some((Cow::Borrowed(name), xxh3_128));
     }
     let mut plain = Vec::with_capacity(name.len());
     let mut bytes = name.iter();
@@ -130,7 +157,7 @@ fn line(line: &[u8]) -> Option<Sum> {
             other => other,
         });
     }
-    Some(Sum { name: Key::from_bytes(&plain), xxh3_128 })
+    Some((Cow::Owned(plain), xxh3_128))
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -21,7 +23,7 @@ use crate::fetch::{
     check_version, past_the_end, range_len,
 };
 use crate::stores::network::{
-    self, Connections, MAX_OFFSET, Reactor, ResponseError, buffer_first_chunk, exact,
+    self, Checksum, Connections, MAX_OFFSET, Reactor, ResponseError, buffer_first_chunk, exact,
     is_this_machine, transport_error,
 };
 use crate::stores::{Address, SourceOptions};
@@ -43,6 +45,10 @@ const CONCURRENT_RANGES: usize = 8;
 /// The version of an object is its `ETag`, or else its `Last-Modified` header. A required version
 /// is compared when the response headers arrive. If it is a strong ETag, it is also sent as
 /// `If-Match`.
+///
+/// Whole objects are compared with the checksum in the headers of the response, if there is one
+/// ([`SourceOptions::verify`]). The bytes of [`open`](Fetcher::open) are compared by
+/// [`Body::bytes`], and by [`Resilient`](crate::Resilient).
 ///
 /// Up to 10 redirects are followed. Redirects from HTTPS to HTTP need
 /// [`SourceOptions::allow_plain_http`]. User name, password and configured headers are not sent to
@@ -71,6 +77,7 @@ struct Server {
     query: Option<crate::stores::Secret>,
     headers: HeaderMap,
     allow_plain_http: bool,
+    verify: bool,
 }
 
 impl HttpFetcher {
@@ -103,7 +110,7 @@ impl HttpFetcher {
         base.set_path(&encode(address.key())?);
         let mut headers = HeaderMap::new();
         if let Some((name, password)) = address.user() {
-            let login = base64(format!("{name}:{}", password.reveal()).as_bytes());
+            let login = BASE64_STANDARD.encode(format!("{name}:{}", password.reveal()));
             headers.insert(AUTHORIZATION, secret_header(&format!("Basic {login}"))?);
         }
         for (name, value) in &options.headers {
@@ -119,6 +126,7 @@ impl HttpFetcher {
             query: address.query().cloned(),
             headers,
             allow_plain_http: options.allow_plain_http,
+            verify: options.verify,
         })))
     }
 
@@ -241,6 +249,8 @@ impl Server {
         };
         let substitute =
             (start == 0).then(|| Substitute::announced(response.headers(), key)).flatten();
+        let is_complete = !is_range && response.status() == StatusCode::OK && self.verify;
+        let checksum = is_complete.then(|| Checksum::announced(response.headers())).flatten();
         let pieces = stream::try_unfold(response, |mut response| async move {
             let piece = response.chunk().await.map_err(transport_error)?;
             Ok(piece.map(|piece| (piece, response)))
@@ -256,6 +266,7 @@ impl Server {
         };
         let mut body = Body::new(self.reactor.in_tokio_context(|| pieces)?.boxed());
         (body.size, body.version) = (size, found);
+        body.check = checksum.map(|checksum| Box::new(checksum) as _);
         if let Some(substitute) = substitute {
             // Before the size of another content counts as the size of the object.
             body.pieces = substitute.check(body.pieces).await?;
@@ -520,21 +531,6 @@ fn encode(key: &Key) -> Result<String> {
     Ok(path)
 }
 
-/// Encodes bytes as base64 with padding (RFC 4648, 4).
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let byte = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for index in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * index) & 63) as usize];
-            text.push(if index <= chunk.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -566,14 +562,5 @@ mod tests {
             assert_eq!(content_range(value), None, "{value}");
         }
         assert_eq!(content_range(&format!("bytes 0-{last}/{last}")), None);
-    }
-
-    #[test]
-    fn base64_matches_the_examples_of_rfc_4648() {
-        // The examples of RFC 4648, 10.
-        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v")] {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-        assert_eq!(base64(b"foobar"), "Zm9vYmFy");
     }
 }

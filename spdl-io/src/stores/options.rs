@@ -43,6 +43,8 @@ pub struct SourceOptions {
     pub connect_timeout: Duration,
     /// See [`connections`](SourceOptions::connections).
     pub connections: usize,
+    /// See [`verify`](SourceOptions::verify).
+    pub verify: bool,
     /// See [`resilience`](SourceOptions::resilience); `None` for
     /// [`without_resilience`](SourceOptions::without_resilience).
     pub resilience: Option<ResilientOptions>,
@@ -60,6 +62,7 @@ impl Default for SourceOptions {
             ca_certificates: Vec::new(),
             connect_timeout: Duration::from_secs(2),
             connections: 256,
+            verify: true,
             resilience: Some(ResilientOptions::default()),
         }
     }
@@ -154,6 +157,15 @@ impl SourceOptions {
     #[must_use]
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections.max(1);
+        self
+    }
+
+    /// Sets whether whole objects are compared with the checksum that the store sends with them, in
+    /// `Content-MD5`, `x-amz-checksum-crc32c`, `-crc32` or `-crc64nvme`, or `x-goog-hash`. An object
+    /// with other bytes is read again; at last, the read fails with `Corrupt`. Default: `true`.
+    #[must_use]
+    pub fn verify(mut self, verify: bool) -> Self {
+        self.verify = verify;
         self
     }
 

@@ -2,12 +2,16 @@
 
 // promise of this file: DATA7
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use spdl_core::{Dataset, ErrorKind, block_on};
+use bytes::Bytes;
+use spdl_core::{Dataset, ErrorKind, PipelineBuilder, block_on};
 use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
 use spdl_io::datasets::{WebDataset, WebDatasetOptions};
-use spdl_io::{Fetcher, Key, LocalFetcher};
+use spdl_io::shards::{Opened, ShardPlan, ShardWriter};
+use spdl_io::{Capability, FetchRecord, Fetcher, Key, LocalFetcher};
 
 use crate::{Recording, archive, numbered, process, read_all};
 
@@ -59,7 +63,8 @@ fn an_index_next_to_a_shard_avoids_reading_headers() {
     let with = Recording::new([("s.tar", shard.clone()), ("s.tar.idx", index_of(&shard))]);
     let samples = fetch(&with, "s.tar", &WebDatasetOptions::default());
     let last = 198 * 512..199 * 512;
-    let expected = ["stat s.tar", "read s.tar.idx", &format!("read s.tar Some({last:?})")];
+    let last = format!("read s.tar Some({last:?})");
+    let expected = ["stat s.tar", "read s.tar.idx", &last, "read s.tar.sums"];
     assert_eq!(with.requests(), expected);
     let without = Recording::new([("s.tar", shard)]);
     assert_eq!(keys(&samples), keys(&fetch(&without, "s.tar", &WebDatasetOptions::default())));
@@ -177,4 +182,137 @@ fn a_shard_truncated_after_opening_is_an_error() {
         "the name occurs once: {}",
         error.report()
     );
+}
+
+/// The names and contents of a shard that `ShardWriter` writes: samples "0" to "9" with a text.
+fn packed() -> Vec<(String, Vec<u8>)> {
+    let place = tempfile::tempdir().unwrap();
+    let plan = ShardPlan::new("s").recipe("a", "b");
+    let Opened::Writing(mut writer) = ShardWriter::open(place.path().join("set"), &plan).unwrap()
+    else {
+        panic!("the set exists already");
+    };
+    for position in 0..10_u64 {
+        let name = position.to_string();
+        writer.add(position, name.as_bytes(), &[("txt", b"some text")]).unwrap();
+    }
+    writer.finish(10).unwrap();
+    let files = std::fs::read_dir(place.path().join("set")).unwrap().map(|file| {
+        let file = file.unwrap();
+        (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())
+    });
+    files.collect()
+}
+
+/// Inverts a bit of the text of sample "3".
+fn damage(shard: &mut [u8]) {
+    shard[3 * 1024 + 512 + 2] ^= 1;
+}
+
+/// Returns the text of each sample, or its error.
+fn texts(
+    samples: &WebDataset,
+    fetcher: &Arc<dyn Fetcher>,
+) -> Vec<Result<String, spdl_core::Error>> {
+    let read = |sample| {
+        let samples = PipelineBuilder::from_iter([samples.item(sample)?]);
+        let fetch = FetchRecord::new(Arc::clone(fetcher));
+        let record = samples.async_stage("fetch", fetch).build()?.next().unwrap()?;
+        Ok(record.get("txt")?.as_str().unwrap().to_owned())
+    };
+    (0..samples.len()).map(read).collect()
+}
+
+// promise: R15
+#[test]
+fn damaged_members_of_packed_shards_are_errors() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Recording::new(packed());
+    for (name, mut bytes) in packed() {
+        if name == "s-000000.tar" {
+            damage(&mut bytes);
+            store.store.insert(&*name, bytes.clone());
+        }
+        std::fs::write(place.path().join(name), bytes).unwrap();
+    }
+    // The index is newer than the shard.
+    let local = place.path().join("s-000000.tar");
+    TarIndex::open(&local).unwrap();
+    let local = local.to_str().unwrap();
+    for is_local in [true, false] {
+        let open = |options: &WebDatasetOptions| match is_local {
+            true => WebDataset::open_with(local, options).unwrap(),
+            false => fetch(&store, "s-000000.tar", options),
+        };
+        let fetcher: Arc<dyn Fetcher> = match is_local {
+            true => Arc::new(LocalFetcher::new()),
+            false => store.arc(),
+        };
+        let read = texts(&open(&WebDatasetOptions::default()), &fetcher);
+        for (number, text) in read.iter().enumerate() {
+            if number != 3 {
+                assert_eq!(text.as_ref().unwrap(), "some text");
+                continue;
+            }
+            let error = text.as_ref().unwrap_err();
+            assert_eq!((error.kind(), error.offset()), (ErrorKind::Corrupt, Some(3 * 1024 + 512)));
+            assert!(error.key().unwrap().ends_with("s-000000.tar:3.txt"), "{error}");
+            assert!(error.message().contains("differ from their checksum"), "{error}");
+        }
+        assert_eq!(read.len(), 10);
+        let read = texts(&open(&WebDatasetOptions::default().verify(false)), &fetcher);
+        assert_eq!(read[3].as_ref().unwrap(), "sole text");
+    }
+}
+
+/// Inverts a bit of every second range of the shard.
+#[derive(Debug)]
+struct Flipping(Recording, AtomicU64);
+
+#[spdl_core::async_trait]
+impl Fetcher for Flipping {
+    fn capability(&self) -> Capability {
+        self.0.capability()
+    }
+
+    async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes, spdl_core::Error> {
+        let bytes = self.0.read(key, range).await?;
+        let mut bytes = bytes.to_vec();
+        if self.1.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            bytes[3] ^= 1;
+        }
+        Ok(bytes.into())
+    }
+}
+
+#[test]
+fn members_with_flipped_bits_are_read_again() {
+    let store = Recording::new(packed());
+    let samples = fetch(&store, "s-000000.tar", &WebDatasetOptions::default());
+    let flipping: Arc<dyn Fetcher> = Arc::new(Flipping(store, AtomicU64::new(0)));
+    for text in texts(&samples, &flipping) {
+        assert_eq!(text.unwrap(), "some text");
+    }
+}
+
+#[test]
+fn checksum_files_of_other_archives_are_rejected() {
+    let other = |line: &str| format!("{:032x}  {line}\n", 7);
+    let all: String = (0..10).map(|number| other(&format!("{number}.txt"))).collect();
+    for (sums, words) in [
+        (other("0.txt"), "has the member \"1.txt\" here"),
+        (all.replace("3.txt", "4.txt"), "has the member \"3.txt\" here"),
+        (all.replace("  5", " 5"), "invalid line"),
+        (String::new(), "has the member \"0.txt\" here"),
+    ] {
+        let store = Recording::new(packed());
+        store.store.insert("s-000000.tar.sums", sums);
+        let options = WebDatasetOptions::default();
+        let error = block_on(WebDataset::fetch(&store.arc(), "s-000000.tar", &options));
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.report().contains(words), "{}", error.report());
+        assert!(error.report().contains("s-000000.tar.sums"), "{}", error.report());
+        fetch(&store, "s-000000.tar", &options.verify(false));
+    }
 }

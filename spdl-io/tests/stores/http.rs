@@ -267,3 +267,72 @@ fn answers_with_other_content_are_retried_and_named() {
     }
     assert!(read("a.html", 1).unwrap().starts_with(b"\n<!DOCTYPE"));
 }
+
+/// Starts a server whose object is "123456789". Its first `damaged` responses have another byte; of
+/// these, the first is truncated after 5 bytes. All responses have the header `checksum`.
+fn start_damaged_server(checksum: &'static str, damaged: usize) -> String {
+    let responses = std::sync::Mutex::new(0);
+    start_raw_server(move |head| {
+        let mut responses = responses.lock().unwrap();
+        *responses += 1;
+        let is_rest = head.to_ascii_lowercase().contains("range: bytes=5-");
+        let (status, body) = match is_rest {
+            true => ("206 Partial Content\r\nContent-Range: bytes 5-8/9", "6789"),
+            false if *responses == 1 && damaged > 0 => ("200 OK", "12X45"),
+            false if *responses <= damaged => ("200 OK", "1234X6789"),
+            false => ("200 OK", "123456789"),
+        };
+        let len = if is_rest { 4 } else { 9 };
+        format!(
+            "HTTP/1.1 {status}\r\nConnection: close\r\nETag: \"1\"\r\n{checksum}\r\n\
+             Content-Length: {len}\r\n\r\n{body}"
+        )
+    })
+}
+
+// promise: R15
+#[test]
+fn damaged_bytes_are_read_again_if_the_store_sends_a_checksum() {
+    let resilient = |fetcher: Arc<dyn Fetcher>| {
+        Resilient::new(fetcher, crate::many_retries().attempts(5)).unwrap()
+    };
+    for checksum in [
+        "Content-MD5: JfnnlDI7RTiF9RgfG2JNCw==",
+        "x-amz-checksum-crc32: y/Q5Jg==",
+        "x-amz-checksum-crc32c: 4waSgw==",
+        "x-amz-checksum-crc64nvme: rosUhgp5mIg=",
+        "x-goog-hash: crc32c=4waSgw==,md5=JfnnlDI7RTiF9RgfG2JNCw==",
+    ] {
+        let read = |damaged: usize| {
+            let fetcher = resilient(Arc::new(fetcher(&start_damaged_server(checksum, damaged))));
+            let read = block_on(fetcher.read(&"a".into(), None));
+            (read, fetcher.statistics())
+        };
+        assert_eq!(read(0).0.unwrap(), "123456789", "{checksum}");
+        let (bytes, statistics) = read(4);
+        assert_eq!(bytes.unwrap(), "123456789", "{checksum}");
+        // The truncated response is resumed before the checksum is known to differ.
+        assert_eq!((statistics.requests, statistics.resumed), (5, 1), "{checksum}");
+        let error = read(100).0.unwrap_err();
+        assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some("a")), "{checksum}");
+        assert!(error.message().contains("the bytes received are damaged"), "{error}");
+        // Without retries, the damage is an error.
+        let url = start_damaged_server(checksum, 100);
+        assert_eq!(read_error(&fetcher(&url)).kind(), ErrorKind::Unavailable);
+        assert_eq!(read_error(&fetcher(&url)).kind(), ErrorKind::Corrupt, "{checksum}");
+        let trusting = HttpFetcher::new(&url, &SourceOptions::default().verify(false)).unwrap();
+        assert_eq!(block_on(trusting.read(&"a".into(), None)).unwrap(), "1234X6789");
+    }
+}
+
+#[test]
+fn damaged_streams_fail_if_the_store_sends_a_checksum() {
+    let url = start_damaged_server("x-amz-checksum-crc32c: 4waSgw==", 100);
+    assert_eq!(read_error(&fetcher(&url)).kind(), ErrorKind::Unavailable);
+    let resilient = Resilient::new(Arc::new(fetcher(&url)), crate::many_retries().attempts(3));
+    let error = block_on(async {
+        let body = resilient.unwrap().open(&"a".into(), &ReadRequest::whole()).await?;
+        body.bytes().await
+    });
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
+}

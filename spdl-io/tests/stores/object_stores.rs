@@ -11,7 +11,7 @@ use spdl_io::{
 };
 
 use crate::s3_server::S3Server;
-use crate::{contents, contract_objects};
+use crate::{contents, contract_objects, start_raw_server};
 
 fn options(url: &str) -> SourceOptions {
     SourceOptions::default()
@@ -196,5 +196,33 @@ fn invalid_settings_are_rejected_without_being_shown() {
         let error = stores.open(address).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{}", error.report());
         assert!(!error.report().contains("canary"), "{}", error.report());
+    }
+}
+
+// promise: R15
+#[test]
+fn damaged_objects_are_detected_by_the_checksum_of_the_store() {
+    let serve = |checksum: &'static str, body: &'static str| {
+        start_raw_server(move |head| {
+            let asks = head.to_ascii_lowercase().contains("x-amz-checksum-mode: enabled");
+            let checksum = if asks || checksum.starts_with("x-goog") { checksum } else { "x: y" };
+            format!(
+                "HTTP/1.1 200 OK\r\nConnection: close\r\nETag: \"1\"\r\n{checksum}\r\n\
+                 Last-Modified: Mon, 02 Jan 2023 00:00:00 GMT\r\nContent-Length: 9\r\n\r\n{body}"
+            )
+        })
+    };
+    for (address, checksum) in [
+        ("s3://bucket", "x-amz-checksum-crc64nvme: rosUhgp5mIg="),
+        ("gs://bucket", "x-goog-hash: crc32c=4waSgw=="),
+    ] {
+        let read = |body, verify: bool| {
+            let options = options(&serve(checksum, body)).anonymous(true).verify(verify);
+            block_on(open(address, options).fetcher.read(&"a".into(), None))
+        };
+        assert_eq!(read("123456789", true).unwrap(), "123456789", "{address}");
+        let error = read("12345678X", true).unwrap_err();
+        assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some("a")), "{error}");
+        assert_eq!(read("12345678X", false).unwrap(), "12345678X", "{address}");
     }
 }

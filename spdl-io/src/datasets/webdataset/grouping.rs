@@ -8,6 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::archive::{TarIndex, TarKind};
 use crate::fetch::Key;
+use crate::shards::sums;
 
 /// The samples of one shard, in archive order.
 pub(in crate::datasets) struct TarShard {
@@ -22,6 +23,8 @@ pub(in crate::datasets) struct TarShard {
     /// The names of all samples, concatenated.
     names: Vec<u8>,
     members: Vec<SampleMember>,
+    /// The low 64 bits of the XXH3-128 hash of each member; empty without a checksum file.
+    sums: Vec<u64>,
     /// Indexed by [`SampleMember::extension`].
     pub(super) extensions: Vec<Arc<str>>,
     /// The errors of bad samples, sorted by sample number.
@@ -50,6 +53,11 @@ impl SampleMember {
     }
 }
 
+/// The checksum file of a shard.
+pub(super) fn checksum_file(shard: &Key) -> Key {
+    Key::from_bytes(&[shard.as_bytes(), b".sums"].concat())
+}
+
 /// Splits a member name into the name of its sample and the extension, at the first dot of the last path
 /// component. `None` for hidden files, names without an extension, and archive metadata (`__…__`).
 pub(super) fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -64,8 +72,17 @@ pub(super) fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
 
 impl TarShard {
     /// Groups the members of an archive. With `damage`, the last sample, which may lack members, fails with
-    /// that error.
-    pub(super) fn new(key: Key, index: &TarIndex, damage: Option<Error>) -> Result<Self> {
+    /// that error. `sums` is the text of the checksum file.
+    ///
+    /// # Errors
+    /// `Corrupt` if the checksum file is invalid, or belongs to another archive. `LimitExceeded` for
+    /// more than 2³² samples or members.
+    pub(super) fn new(
+        key: Key,
+        index: &TarIndex,
+        damage: Option<Error>,
+        sums: Option<&[u8]>,
+    ) -> Result<Self> {
         let mut grouping = Grouping {
             shard: TarShard {
                 key,
@@ -75,17 +92,27 @@ impl TarShard {
                 samples: Vec::new(),
                 names: Vec::new(),
                 members: Vec::new(),
+                sums: Vec::new(),
                 extensions: Vec::new(),
                 failures: Vec::new(),
             },
             numbers: HashMap::new(),
             last_sample_with: Vec::new(),
+            sum: None,
         };
+        let mut lines = sums.map(sums::lines);
         for number in 0..index.len() {
             let is_file = matches!(
                 index.kind(number),
                 Some(TarKind::File | TarKind::HardLink | TarKind::Sparse | TarKind::Other(_))
             );
+            if let Some(lines) = lines.as_mut().filter(|_| is_file) {
+                let line = lines.next().transpose().map_err(|error| grouping.in_sums(error))?;
+                let name = index.name(number);
+                let line = line.filter(|(found, _)| name.is_some_and(|name| **found == *name));
+                let (_, sum) = line.ok_or_else(|| grouping.other_sums(name))?;
+                grouping.sum = Some(sum as u64);
+            }
             let split = index.name(number).and_then(split_name);
             if let Some((name, extension)) = split.filter(|_| is_file) {
                 grouping.member(index, number, name, extension)?;
@@ -98,6 +125,7 @@ impl TarShard {
         shard.samples.shrink_to_fit();
         shard.names.shrink_to_fit();
         shard.members.shrink_to_fit();
+        shard.sums.shrink_to_fit();
         Ok(shard)
     }
 
@@ -128,6 +156,13 @@ impl TarShard {
         Ok(self.members.get(start as usize..member_end as usize).unwrap_or_default())
     }
 
+    /// The checksum of each of the [`members`](Self::members) of a sample; empty without a checksum file.
+    pub(super) fn sums(&self, sample: usize) -> &[u64] {
+        let Some(&SampleEnd { member_end, .. }) = self.samples.get(sample) else { return &[] };
+        let start = sample.checked_sub(1).map_or(0, |before| self.samples[before].member_end);
+        self.sums.get(start as usize..member_end as usize).unwrap_or_default()
+    }
+
     /// The errors of bad samples.
     pub(super) fn failures(&self) -> impl Iterator<Item = &Error> {
         self.failures.iter().map(|(_, error)| error)
@@ -150,6 +185,8 @@ struct Grouping {
     numbers: HashMap<Arc<str>, u32>,
     /// For each extension, the number of the last sample with it, plus 1.
     last_sample_with: Vec<u32>,
+    /// The checksum of the current member.
+    sum: Option<u64>,
 }
 
 impl Grouping {
@@ -199,6 +236,7 @@ impl Grouping {
             size: file.size,
             extension: extension_number,
         });
+        self.shard.sums.extend(self.sum);
         let member_end = self.shard.members.len();
         let member_end = u32::try_from(member_end).map_err(|_| self.too_much("members"))?;
         if let Some(sample) = self.shard.samples.last_mut() {
@@ -229,6 +267,7 @@ impl Grouping {
         let Some(last) = self.shard.len().checked_sub(1) else { return Ok(()) };
         let start = last.checked_sub(1).map_or(0, |before| self.shard.samples[before].member_end);
         self.shard.members.truncate(start as usize);
+        self.shard.sums.truncate(start as usize);
         self.shard.samples[last].member_end = start;
         if !self.has_failed() {
             self.shard.failures.push((last as u32, error));
@@ -268,6 +307,21 @@ impl Grouping {
         self.fail(error.with_key(key).with_cause_of(damage))
     }
 
+    /// Adds the name of the checksum file to an error.
+    fn in_sums(&self, error: Error) -> Error {
+        error.with_key(checksum_file(&self.shard.key).display_name())
+    }
+
+    fn other_sums(&self, name: Option<&[u8]>) -> Error {
+        let name = Key::from_bytes(name.unwrap_or_default());
+        let message = format!(
+            "the checksum file does not match its archive: the archive has the member {:?} here; \
+             delete the checksum file, or pack the samples again",
+            name.display_name()
+        );
+        self.in_sums(Error::new(ErrorKind::Corrupt, message))
+    }
+
     fn too_much(&self, what: &str) -> Error {
         let message = format!("the shard has too many {what}");
         Error::new(ErrorKind::LimitExceeded, message).with_key(self.shard.key.display_name())
@@ -290,7 +344,7 @@ mod tests {
         let inner =
             Error::new(ErrorKind::Io, "no bytes").with_source(io::Error::other("connection lost"));
         let damage = Error::new(ErrorKind::Corrupt, "the shard is truncated").with_source(inner);
-        let shard = TarShard::new("1.tar".into(), &index, Some(damage)).unwrap();
+        let shard = TarShard::new("1.tar".into(), &index, Some(damage), None).unwrap();
         let cause = shard.failures[0].1.source().unwrap();
         let cause: &Error = cause.downcast_ref().unwrap();
         assert_eq!(cause.message(), "no bytes");

@@ -43,6 +43,9 @@ use spdl_core::{Dataset, Error, Result};
 /// - **Damaged shards.** If a header is damaged, or the shard is truncated, the samples before the damage are
 ///   available. The last of them may lack members and is an error. This error represents all samples after the
 ///   damage, whose number is unknown: see [`truncated_shards`](WebDataset::truncated_shards).
+/// - **Checksums.** If a checksum file ([`Sums`](crate::shards::Sums)) is next to a shard, each member
+///   is compared with its checksum. A member that differs is read again; at last, its sample fails
+///   with `Corrupt`.
 /// - **Labels.** The label is a field (`cls`) that [`FetchLabeled`](crate::FetchLabeled) reads: an integer,
 ///   or a class name if [`with_classes`](crate::FetchLabeled::with_classes) is set.
 /// - **Class folders.** If samples with images have only image fields, and each image lies in a
@@ -65,7 +68,7 @@ use spdl_core::{Dataset, Error, Result};
 ///
 /// Opening reads the headers of each shard once. The index ([`TarIndex`](crate::archive::TarIndex)) is saved
 /// next to local archives. In a store, an existing index next to the archive is used. Memory use: 8 bytes and
-/// the name per sample, and 24 bytes per field.
+/// the name per sample, and 24 bytes per field; with checksums, 32 bytes per field.
 ///
 /// Compressed archives fail with `Unsupported`, because their members have no fixed offset.
 ///
@@ -113,16 +116,18 @@ pub struct WebDatasetOptions {
     concurrency: usize,
     index_folder: Option<PathBuf>,
     encodings: Vec<(String, Encoding)>,
+    verify: bool,
 }
 
 impl Default for WebDatasetOptions {
-    /// 16 shards concurrently, default limits for archives, no folder for indexes.
+    /// 16 shards concurrently, default limits for archives, no folder for indexes, with verification.
     fn default() -> Self {
         WebDatasetOptions {
             tar: TarOptions::default(),
             concurrency: 16,
             index_folder: None,
             encodings: Vec::new(),
+            verify: true,
         }
     }
 }
@@ -148,6 +153,14 @@ impl WebDatasetOptions {
     #[must_use]
     pub fn index_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.index_folder = Some(folder.into());
+        self
+    }
+
+    /// Sets whether members are compared with the checksum file next to their shard
+    /// (`SHARD.tar.sums`, see [`Sums`](crate::shards::Sums)), if there is one. Default: true.
+    #[must_use]
+    pub fn verify(mut self, verify: bool) -> Self {
+        self.verify = verify;
         self
     }
 
@@ -186,7 +199,8 @@ impl_openers! {
     /// Opens shards of a store, in this order.
     ///
     /// The index next to a shard (`SHARD.tar.idx`) is used if it matches the size of the shard and the
-    /// header of its last member. Otherwise the headers are read.
+    /// header of its last member. Then the checksum file next to the shard (`SHARD.tar.sums`) is used as
+    /// well. Otherwise the headers are read, and there are no checksums.
     ///
     /// # Errors
     /// - The errors of the fetcher.
@@ -340,16 +354,18 @@ impl Sharded for WebDataset {
     fn sample(&self, shard: &TarShard, row: u64) -> Result<StoredRecord> {
         // Lossless: below the number of samples of the shard.
         let sample = row as usize;
-        let members = shard.members(sample)?;
+        let (members, sums) = (shard.members(sample)?, shard.sums(sample));
         let name = shard.name(sample).unwrap_or_default();
         let label = self.folders.as_ref().map_or(-1, |folders| folders.label(name));
         let mut record = StoredRecord::new(shard.sample_key(name, None)).with_label(label);
         record.version = shard.version;
         record.fields = members
             .iter()
-            .map(|member| {
+            .enumerate()
+            .map(|(number, member)| {
                 let (name, encoding) = &self.fields[member.extension as usize];
                 let extent = Extent::part(shard.key.clone(), member.range());
+                let extent = extent.with_xxh3(sums.get(number).copied());
                 (Arc::clone(name), StoredField::At(extent, *encoding))
             })
             .collect();

@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::future::try_join;
 use spdl_core::{Error, ErrorKind, Result, block_on};
 use twox_hash::XxHash3_128;
 
 use super::WebDatasetOptions;
-use super::grouping::TarShard;
+use super::grouping::{TarShard, checksum_file};
 use crate::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
 use crate::datasets::sharded::read_files;
 use crate::fetch::{Fetcher, Key, ObjectMeta};
 use crate::files::IoThreads;
+use crate::shards::Sums;
 
 /// File name suffixes of compressed archives.
 const COMPRESSED: [&str; 9] =
@@ -53,20 +56,21 @@ fn is_damage(error: &Error) -> bool {
 pub(super) fn open(keys: Vec<Key>, options: &WebDatasetOptions) -> Result<Vec<TarShard>> {
     keys.iter().try_for_each(check_name)?;
     let threads = IoThreads::new("spdl-index", options.concurrency, LINGER);
-    let tar = options.tar;
-    let read = |key| threads.run(move || open_one(&key, tar));
+    let (tar, verify) = (options.tar, options.verify);
+    let read = |key| threads.run(move || open_one(&key, tar, verify));
     // The threads bound the concurrency, so a slow archive does not delay later ones.
     let concurrency = keys.len();
     block_on(read_files(keys, SHARDS, concurrency, read))
 }
 
-fn open_one(key: &Key, options: TarOptions) -> Result<TarShard> {
+fn open_one(key: &Key, options: TarOptions, verify: bool) -> Result<TarShard> {
     let (index, damage) = match TarIndex::open_with(key.to_path(), options) {
         Ok(index) => (index, None),
         Err(error) if is_damage(&error) => TarIndex::build_until_damage(key.to_path(), options)?,
         Err(error) => return Err(error),
     };
-    TarShard::new(key.clone(), &index, damage)
+    let sums = verify.then(|| Sums::text(key.to_path())).transpose()?.flatten();
+    TarShard::new(key.clone(), &index, damage, sums.as_deref())
 }
 
 /// Opens archives of a store, concurrently.
@@ -78,8 +82,8 @@ pub(super) async fn fetch(
     keys.iter().try_for_each(check_name)?;
     let read = |key: Key| async move {
         let object = fetcher.stat(&key).await?;
-        let (index, damage) = fetch_index(fetcher, &object, options).await?;
-        let mut shard = TarShard::new(key, &index, damage)?;
+        let (index, damage, sums) = fetch_index(fetcher, &object, options).await?;
+        let mut shard = TarShard::new(key, &index, damage, sums.as_deref())?;
         shard.version = Some(object.version_hash());
         Ok(shard)
     };
@@ -90,7 +94,7 @@ async fn fetch_index(
     fetcher: &Arc<dyn Fetcher>,
     object: &ObjectMeta,
     options: &WebDatasetOptions,
-) -> Result<(TarIndex, Option<Error>)> {
+) -> Result<(TarIndex, Option<Error>, Option<Bytes>)> {
     let key = &object.key;
     let stamp = ArchiveStamp::new(object.size);
     // Without a version, a change of the shard cannot be detected.
@@ -101,11 +105,11 @@ async fn fetch_index(
     if let Some((path, stamp)) = &cached
         && let Some(index) = load(path, stamp, options)
     {
-        return Ok((index, None));
+        return Ok((index, None, None));
     }
     let found = fetch_sidecar(fetcher, key, object.size, options).await?;
-    let (index, damage) = match found {
-        Some(index) => (index, None),
+    Ok(match found {
+        Some((index, sums)) => (index, None, sums),
         None => {
             let stamp = cached.as_ref().map_or(stamp, |(_, stamp)| stamp.clone());
             let (fetcher, key) = (Arc::clone(fetcher), key.clone());
@@ -116,10 +120,28 @@ async fn fetch_index(
                 let _ = path.parent().map(fs::create_dir_all);
                 let _ = index.save(path);
             }
-            (index, damage)
+            (index, damage, None)
         }
-    };
-    Ok((index, damage))
+    })
+}
+
+/// Reads a file next to a shard, if there is one.
+async fn read_beside(
+    fetcher: &Arc<dyn Fetcher>,
+    shard: &Key,
+    file: Key,
+    max_bytes: u64,
+) -> Result<Option<Bytes>> {
+    if shard.as_str().is_some_and(|text| text.contains("://") && text.contains('?')) {
+        // The query may be a signature of the shard.
+        return Ok(None);
+    }
+    match fetcher.read_whole(&file, &max_bytes).await {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind().is_transient() => Err(error),
+        // For a missing object, some stores return `PermissionDenied`.
+        Err(_) => Ok(None),
+    }
 }
 
 /// The path of a cached index.
@@ -136,22 +158,17 @@ fn load(path: &Path, stamp: &ArchiveStamp, options: &WebDatasetOptions) -> Optio
 }
 
 /// The index file next to a shard, if it matches the size of the shard and the header of its last member.
+/// Then also the text of the checksum file next to the shard, if there is one.
 async fn fetch_sidecar(
     fetcher: &Arc<dyn Fetcher>,
     key: &Key,
     size: u64,
     options: &WebDatasetOptions,
-) -> Result<Option<TarIndex>> {
-    if key.as_str().is_some_and(|text| text.contains("://") && text.contains('?')) {
-        return Ok(None);
-    }
+) -> Result<Option<(TarIndex, Option<Bytes>)>> {
     let sidecar = Key::from_bytes(&[key.as_bytes(), b".idx"].concat());
     let max_bytes = size.saturating_add(MAX_INDEX_OVERHEAD);
-    let bytes = match fetcher.read_whole(&sidecar, &max_bytes).await {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind().is_transient() => return Err(error),
-        // For a missing object, some stores return `PermissionDenied`.
-        Err(_) => return Ok(None),
+    let Some(bytes) = read_beside(fetcher, key, sidecar, max_bytes).await? else {
+        return Ok(None);
     };
     let claimed = TarIndex::claimed_stamp(&bytes).filter(|stamp| stamp.size() == size);
     let index = claimed.and_then(|stamp| TarIndex::from_bytes(&bytes, &stamp, options.tar).ok());
@@ -162,10 +179,17 @@ async fn fetch_sidecar(
     if last.data_offset - last.header_offset > MAX_HEADER_BYTES {
         return Ok(None);
     }
-    let headers = fetcher.read(key, Some(last.header_offset..last.data_offset)).await?;
+    let headers = fetcher.read(key, Some(last.header_offset..last.data_offset));
+    let sums = async {
+        match options.verify {
+            true => read_beside(fetcher, key, checksum_file(key), Sums::MAX_BYTES).await,
+            false => Ok(None),
+        }
+    };
+    let (headers, sums) = try_join(headers, sums).await?;
     let found = TarSlice::with_options(headers, options.tar).next();
     let agrees = found.and_then(Result::ok).is_some_and(|found| {
         (found.key, found.size, found.kind) == (last.key, last.size, last.kind)
     });
-    Ok(agrees.then_some(index))
+    Ok(agrees.then_some((index, sums)))
 }

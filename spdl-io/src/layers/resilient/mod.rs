@@ -80,6 +80,8 @@ use crate::fetch::{
 /// - **Coalesces** nearby ranges ([`read_ranges`](Fetcher::read_ranges)).
 /// - **Checks** that a body has the announced length, and that its version, if known, does not
 ///   change between attempts. A change fails with `Changed`, which is not retried.
+/// - **Verifies** whole objects whose store sends a checksum, such as
+///   [`HttpFetcher`](crate::HttpFetcher). If the bytes differ, the object is read again.
 ///
 /// The final error has the kind of the last failure. If the call was retried, the source of the
 /// error is an [`Attempts`]. A stream from [`open`](Fetcher::open) that has returned chunks and

@@ -13,8 +13,8 @@ use super::ResilientState;
 use super::body_speed::BodySpeed;
 use super::retry::{RetryState, is_retryable};
 use crate::fetch::{
-    Body, Fetcher, FirstByte, JoinedPieces, Key, ReadMemory, ReadRequest, Unreached, check_limit,
-    check_version, range_len,
+    Body, ContentCheck, Fetcher, FirstByte, JoinedPieces, Key, ReadMemory, ReadRequest, Unreached,
+    check_limit, check_version, range_len,
 };
 
 /// Number of bytes after a failure that count as progress and reset the retry limits.
@@ -69,6 +69,8 @@ pub(super) struct Reading {
     size: Option<u64>,
     version: Option<Arc<str>>,
     opened: Option<OpenResponse>,
+    /// Checks all bytes from the start of the request.
+    check: Option<Box<dyn ContentCheck>>,
     /// Hedged requests for slow bodies.
     body_hedges: u32,
     /// Whether any attempt has opened a response.
@@ -106,6 +108,7 @@ impl Reading {
             version: request.version.clone(),
             request,
             opened: None,
+            check: None,
             body_hedges: 0,
             has_opened: false,
             retry,
@@ -204,7 +207,7 @@ impl Reading {
                     Some(end) if self.next < end => {
                         Err(AttemptFailure::Resume(self.truncated(end)))
                     }
-                    _ => Ok(self.finish(&opened)),
+                    _ => self.finish(&opened),
                 };
             };
             let piece = piece.map_err(|error| self.classify_body_error(error))?;
@@ -218,10 +221,13 @@ impl Reading {
             }
             self.count(piece.len() as u64);
             self.next = after;
+            if let Some(check) = &mut self.check {
+                check.update(&piece);
+            }
             if self.end != Some(after) {
                 self.opened = Some(opened);
             } else {
-                self.finish(&opened);
+                self.finish(&opened)?;
             }
             if !piece.is_empty() {
                 return Ok(Some(piece));
@@ -232,7 +238,11 @@ impl Reading {
         }
     }
 
-    fn finish(&mut self, opened: &OpenResponse) -> Option<Bytes> {
+    /// Ends the read after its last byte.
+    fn finish(&mut self, opened: &OpenResponse) -> Result<Option<Bytes>, AttemptFailure> {
+        if let Some(check) = self.check.take() {
+            check.finish().map_err(AttemptFailure::Restart)?;
+        }
         self.done = true;
         let mut limits = self.state.limits();
         limits.succeeded();
@@ -242,7 +252,7 @@ impl Reading {
         drop(limits);
         let now = self.state.clock.now();
         self.state.breakers.succeeded(&self.key, self.retry.has_failed(), now);
-        None
+        Ok(None)
     }
 
     fn count(&mut self, bytes: u64) {
@@ -386,7 +396,7 @@ impl Reading {
     async fn open(&mut self) -> Result<(), AttemptFailure> {
         let resumed = self.next > self.request.start;
         let request = self.rest(self.next);
-        let opened = self.send_hedged(request).await.map_err(|error| {
+        let mut opened = self.send_hedged(request).await.map_err(|error| {
             // The position is beyond the end now, so one of the two sizes was wrong.
             if resumed && error.kind() == ErrorKind::Truncated {
                 AttemptFailure::Restart(error)
@@ -425,6 +435,8 @@ impl Reading {
         self.version = self.version.take().or_else(|| body.version.clone());
         if resumed {
             self.state.counts.resumed.add(1);
+        } else {
+            self.check = opened.body.check.take();
         }
         self.has_opened = true;
         self.opened = Some(opened);

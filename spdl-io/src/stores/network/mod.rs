@@ -4,10 +4,12 @@
 //! |---|---|
 //! | this file | builds HTTP clients, maps transport errors to [`Error`] |
 //! | `body` | response bodies: length checks and buffering |
+//! | `checksum` | checksums of objects in response headers |
 //! | `reactor` | the network thread, and the limit of concurrent requests |
 //! | `response_error` | error responses: status, headers and code |
 
 mod body;
+mod checksum;
 mod reactor;
 mod response_error;
 
@@ -21,6 +23,7 @@ use reqwest::redirect::Policy;
 use spdl_core::{Error, ErrorKind, Result};
 
 pub(crate) use self::body::{buffer_first_chunk, exact};
+pub(crate) use self::checksum::Checksum;
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 pub(crate) use self::reactor::panicked;
 pub(crate) use self::reactor::{Connections, Reactor};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use object_store::{
     BackoffConfig, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig,
 };
+use reqwest::header::HeaderName;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::connector::Connector;
@@ -32,7 +33,7 @@ pub(crate) fn open(
     let setup = StoreSetup {
         bucket: address.authority(),
         options,
-        connector: Connector { client, identity_service },
+        connector: Connector { client, identity_service, verify: options.verify },
     };
     let secrets: Arc<[Secret]> = secrets(options).into();
     let build = || match address.scheme() {
@@ -60,6 +61,11 @@ pub(crate) fn open(
         secrets,
     })
 }
+
+/// Requests the checksum of an object with its bytes.
+#[cfg(feature = "s3")]
+const CHECKSUM_MODE: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"));
 
 struct StoreSetup<'a> {
     bucket: &'a str,
@@ -92,7 +98,7 @@ impl StoreSetup<'_> {
         let store = builder
             .with_bucket_name(self.bucket)
             .with_retry(no_retries())
-            .with_client_options(self.client_options()?)
+            .with_client_options(self.client_options(self.options.verify.then_some(CHECKSUM_MODE))?)
             .with_http_connector(self.connector)
             .build();
         Ok(Arc::new(store.map_err(setup_error)?))
@@ -114,7 +120,7 @@ impl StoreSetup<'_> {
         let store = builder
             .with_bucket_name(self.bucket)
             .with_retry(no_retries())
-            .with_client_options(self.client_options()?)
+            .with_client_options(self.client_options(None)?)
             .with_http_connector(self.connector)
             .build();
         Ok(Arc::new(store.map_err(setup_error)?))
@@ -139,7 +145,7 @@ impl StoreSetup<'_> {
         let store = builder
             .with_container_name(self.bucket)
             .with_retry(no_retries())
-            .with_client_options(self.client_options()?)
+            .with_client_options(self.client_options(None)?)
             .with_http_connector(self.connector)
             .build();
         Ok(Arc::new(store.map_err(setup_error)?))
@@ -154,10 +160,10 @@ impl StoreSetup<'_> {
         self.options.credentials.iter().map(setting).collect()
     }
 
-    fn client_options(&self) -> Result<ClientOptions> {
-        let mut headers = HeaderMap::new();
+    fn client_options(&self, header: Option<(HeaderName, HeaderValue)>) -> Result<ClientOptions> {
+        let mut headers = HeaderMap::from_iter(header);
         for (name, value) in &self.options.headers {
-            let name: reqwest::header::HeaderName =
+            let name: HeaderName =
                 name.parse().map_err(|_| invalid("invalid character in header name".to_owned()))?;
             let mut value = HeaderValue::from_str(value.reveal())
                 .map_err(|_| invalid("invalid character in header value".to_owned()))?;

@@ -1,6 +1,7 @@
 //! The HTTP client of `object_store`, which keeps all details of error responses.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,8 +10,9 @@ use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
+use reqwest::StatusCode;
 
-use crate::stores::network::ResponseError;
+use crate::stores::network::{Checksum, ResponseError};
 
 /// Number of bytes of an error response that are searched for the error code.
 const MAX_ERROR_BODY: usize = 16 << 10;
@@ -27,6 +29,18 @@ pub(super) struct Connector {
     pub(super) client: reqwest::Client,
     /// Host and port of a metadata service that the environment names.
     pub(super) identity_service: Option<String>,
+    /// See [`SourceOptions::verify`](crate::SourceOptions::verify).
+    pub(super) verify: bool,
+}
+
+/// The checksum in the headers of a complete response, in its extensions.
+#[derive(Clone)]
+pub(super) struct ObjectChecksum(Arc<Mutex<Option<Checksum>>>);
+
+impl ObjectChecksum {
+    pub(super) fn take(&self) -> Option<Checksum> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl fmt::Debug for Connector {
@@ -58,7 +72,11 @@ impl HttpService for Connector {
                 Ok(_) | Err(_) => Err(HttpError::new(HttpErrorKind::Unknown, NoIdentity)),
             };
         }
-        let response = self.client.call(request).await?;
+        let mut response = self.client.call(request).await?;
+        if response.status() == StatusCode::OK && self.verify {
+            let checksum = Checksum::announced(response.headers());
+            response.extensions_mut().insert(ObjectChecksum(Arc::new(Mutex::new(checksum))));
+        }
         if response.status().is_success() {
             return Ok(response);
         }

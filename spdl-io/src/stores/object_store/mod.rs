@@ -26,7 +26,7 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
 use spdl_core::{Error, ErrorKind, Result};
 
 pub(crate) use self::cloud::open;
-use self::connector::NoIdentity;
+use self::connector::{NoIdentity, ObjectChecksum};
 use crate::fetch::{
     Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, Unreached, check_limit,
     check_version, past_the_end, range_len,
@@ -142,10 +142,12 @@ impl ObjectStoreFetcher {
             );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
+        let checksum = result.extensions.get().and_then(ObjectChecksum::take);
         let pieces = self.pieces(result);
         let pieces = exact(pieces, key, start, end - start, permit);
         let mut body = Body::new(self.reactor.in_tokio_context(|| pieces)?.boxed()).with_size(size);
         body.version = found;
+        body.check = checksum.filter(|_| !has_range).map(|checksum| Box::new(checksum) as _);
         check_limit(key, end - start, max_bytes)?;
         Ok(buffer_first_chunk(body, Some(end - start), request).await)
     }
