@@ -11,9 +11,8 @@ use bytes::Bytes;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use reqwest::header::{
-    ACCEPT_ENCODING, ACCEPT_RANGES, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, LAST_MODIFIED, LOCATION,
-    RANGE, TRANSFER_ENCODING,
+    ACCEPT_ENCODING, ACCEPT_RANGES, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap,
+    HeaderName, HeaderValue, IF_MATCH, LAST_MODIFIED, LOCATION, RANGE, TRANSFER_ENCODING,
 };
 use reqwest::{Method, Response, StatusCode, Url};
 use spdl_core::{Error, ErrorKind, Result};
@@ -23,8 +22,8 @@ use crate::fetch::{
     check_version, past_the_end, range_len,
 };
 use crate::stores::network::{
-    self, Checksum, Connections, MAX_OFFSET, Reactor, ResponseError, buffer_first_chunk, exact,
-    is_this_machine, transport_error,
+    self, Checksum, Connections, MAX_OFFSET, Reactor, ResponseError, Substitute,
+    buffer_first_chunk, exact, is_this_machine, transport_error,
 };
 use crate::stores::{Address, SourceOptions};
 
@@ -248,7 +247,7 @@ impl Server {
             (reported, reported)
         };
         let substitute =
-            (start == 0).then(|| Substitute::announced(response.headers(), key)).flatten();
+            (start == 0).then(|| Substitute::announced(response.headers(), key, true)).flatten();
         let is_complete = !is_range && response.status() == StatusCode::OK && self.verify;
         let checksum = is_complete.then(|| Checksum::announced(response.headers())).flatten();
         let pieces = stream::try_unfold(response, |mut response| async move {
@@ -408,55 +407,6 @@ fn response_error(response: &Response) -> ResponseError {
 
 fn accept(response: &Response) -> Result<()> {
     if response.status().is_success() { Ok(()) } else { Err(response_error(response).to_error()) }
-}
-
-/// Other content than the object, which the headers of a successful response announce. Servers also
-/// send these headers with the object itself, so the first byte decides.
-#[derive(Clone, Copy, Debug)]
-enum Substitute {
-    /// `Content-Encoding: gzip`, although the request accepts no encoding.
-    Gzip,
-    /// `Content-Type: text/html`, for example the page of a proxy.
-    WebPage,
-}
-
-impl Substitute {
-    fn announced(headers: &HeaderMap, key: &Key) -> Option<Substitute> {
-        let has = |name: HeaderName, value: &str| {
-            let found = headers.get(name).and_then(|found| found.to_str().ok());
-            found.is_some_and(|found| found.to_ascii_lowercase().contains(value))
-        };
-        let name = key.display_name().to_ascii_lowercase();
-        let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
-        match () {
-            () if has(CONTENT_ENCODING, "gzip") && !ends(&[".gz", ".tgz"]) => {
-                Some(Substitute::Gzip)
-            }
-            () if has(CONTENT_TYPE, "text/html") && !ends(&[".html", ".htm", ".xml", ".svg"]) => {
-                Some(Substitute::WebPage)
-            }
-            () => None,
-        }
-    }
-
-    /// Waits for the first bytes.
-    async fn check(
-        self,
-        mut pieces: BoxStream<'static, Result<Bytes>>,
-    ) -> Result<BoxStream<'static, Result<Bytes>>> {
-        let first = pieces.next().await.transpose()?.unwrap_or_default();
-        let fault = match (self, first.trim_ascii().first()) {
-            (Substitute::Gzip, Some(0x1f)) => {
-                "the server compressed the object (Content-Encoding: gzip), although the request \
-                 accepts only uncompressed objects"
-            }
-            (Substitute::WebPage, Some(b'<')) => {
-                "the server sent a web page (Content-Type: text/html) instead of the object"
-            }
-            _ => return Ok(stream::iter([Ok(first)]).chain(pieces).boxed()),
-        };
-        Err(Error::new(ErrorKind::Unavailable, fault))
-    }
 }
 
 /// Parses the `Content-Length` header. Responses to HEAD have this header without a body.

@@ -226,3 +226,17 @@ fn damaged_objects_are_detected_by_the_checksum_of_the_store() {
         assert_eq!(read("12345678X", false).unwrap(), "12345678X", "{address}");
     }
 }
+
+#[test]
+fn web_pages_instead_of_objects_are_transient_errors() {
+    let url = start_raw_server(|_| {
+        "HTTP/1.1 200 OK\r\nConnection: close\r\nETag: \"1\"\r\nContent-Type: text/html\r\n\
+         Last-Modified: Mon, 02 Jan 2023 00:00:00 GMT\r\nContent-Length: 6\r\n\r\n<html>"
+            .to_owned()
+    });
+    let fetcher = open("s3://bucket", options(&url).anonymous(true)).fetcher;
+    let error = block_on(fetcher.read(&"a.jpg".into(), None)).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Unavailable, Some("a.jpg")), "{error}");
+    assert!(error.message().contains("sent a web page"), "{error}");
+    assert_eq!(block_on(fetcher.read(&"a.html".into(), None)).unwrap(), "<html>");
+}

@@ -7,11 +7,13 @@
 //! | `checksum` | checksums of objects in response headers |
 //! | `reactor` | the network thread, and the limit of concurrent requests |
 //! | `response_error` | error responses: status, headers and code |
+//! | `substitute` | successful responses that hold other content than the object |
 
 mod body;
 mod checksum;
 mod reactor;
 mod response_error;
+mod substitute;
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -28,6 +30,7 @@ pub(crate) use self::checksum::Checksum;
 pub(crate) use self::reactor::panicked;
 pub(crate) use self::reactor::{Connections, Reactor};
 pub(crate) use self::response_error::ResponseError;
+pub(crate) use self::substitute::Substitute;
 use crate::fetch::Unreached;
 use crate::stores::SourceOptions;
 

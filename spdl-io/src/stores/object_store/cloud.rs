@@ -33,7 +33,7 @@ pub(crate) fn open(
     let setup = StoreSetup {
         bucket: address.authority(),
         options,
-        connector: Connector { client, identity_service, verify: options.verify },
+        connector: Connector { client, identity_service },
     };
     let secrets: Arc<[Secret]> = secrets(options).into();
     let build = || match address.scheme() {
@@ -58,6 +58,7 @@ pub(crate) fn open(
         name: address.store().into(),
         reactor,
         connections: Connections::new(options.connections),
+        verify: options.verify,
         secrets,
     })
 }

@@ -1,7 +1,7 @@
 //! The HTTP client of `object_store`, which keeps all details of error responses.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,9 +10,9 @@ use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
-use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
 
-use crate::stores::network::{Checksum, ResponseError};
+use crate::stores::network::ResponseError;
 
 /// Number of bytes of an error response that are searched for the error code.
 const MAX_ERROR_BODY: usize = 16 << 10;
@@ -29,19 +29,11 @@ pub(super) struct Connector {
     pub(super) client: reqwest::Client,
     /// Host and port of a metadata service that the environment names.
     pub(super) identity_service: Option<String>,
-    /// See [`SourceOptions::verify`](crate::SourceOptions::verify).
-    pub(super) verify: bool,
 }
 
-/// The checksum in the headers of a complete response, in its extensions.
+/// The headers of a response, in its extensions.
 #[derive(Clone)]
-pub(super) struct ObjectChecksum(Arc<Mutex<Option<Checksum>>>);
-
-impl ObjectChecksum {
-    pub(super) fn take(&self) -> Option<Checksum> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
+pub(super) struct ResponseHeaders(pub(super) Arc<HeaderMap>);
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,10 +65,8 @@ impl HttpService for Connector {
             };
         }
         let mut response = self.client.call(request).await?;
-        if response.status() == StatusCode::OK && self.verify {
-            let checksum = Checksum::announced(response.headers());
-            response.extensions_mut().insert(ObjectChecksum(Arc::new(Mutex::new(checksum))));
-        }
+        let headers = ResponseHeaders(response.headers().clone().into());
+        response.extensions_mut().insert(headers);
         if response.status().is_success() {
             return Ok(response);
         }

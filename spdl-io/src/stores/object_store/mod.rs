@@ -26,15 +26,15 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
 use spdl_core::{Error, ErrorKind, Result};
 
 pub(crate) use self::cloud::open;
-use self::connector::{NoIdentity, ObjectChecksum};
+use self::connector::{NoIdentity, ResponseHeaders};
 use crate::fetch::{
     Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, Unreached, check_limit,
     check_version, past_the_end, range_len,
 };
 use crate::stores::Secret;
 use crate::stores::network::{
-    Connections, MAX_OFFSET, Reactor, ResponseError, buffer_first_chunk, causes, chain, exact,
-    is_unresolved, panicked, unreached,
+    Checksum, Connections, MAX_OFFSET, Reactor, ResponseError, Substitute, buffer_first_chunk,
+    causes, chain, exact, is_unresolved, panicked, unreached,
 };
 
 const CONCURRENT_RANGES: usize = 8;
@@ -63,6 +63,8 @@ pub struct ObjectStoreFetcher {
     name: Arc<str>,
     reactor: Reactor,
     connections: Connections,
+    /// See [`SourceOptions::verify`](crate::SourceOptions::verify).
+    verify: bool,
     /// Values that no message may contain.
     secrets: Arc<[Secret]>,
 }
@@ -78,6 +80,7 @@ impl ObjectStoreFetcher {
             name: name.into(),
             reactor: Reactor::default(),
             connections: Connections::new(options.connections),
+            verify: options.verify,
             secrets: Arc::default(),
         }
     }
@@ -142,12 +145,18 @@ impl ObjectStoreFetcher {
             );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        let checksum = result.extensions.get().and_then(ObjectChecksum::take);
+        let headers: Option<ResponseHeaders> = result.extensions.get().cloned();
+        let headers = headers.as_ref().map(|headers| &*headers.0);
+        let checksum = headers.filter(|_| self.verify && !has_range).and_then(Checksum::announced);
+        let substitute = headers.and_then(|headers| Substitute::announced(headers, key, false));
         let pieces = self.pieces(result);
         let pieces = exact(pieces, key, start, end - start, permit);
         let mut body = Body::new(self.reactor.in_tokio_context(|| pieces)?.boxed()).with_size(size);
         body.version = found;
-        body.check = checksum.filter(|_| !has_range).map(|checksum| Box::new(checksum) as _);
+        body.check = checksum.map(|checksum| Box::new(checksum) as _);
+        if let Some(substitute) = substitute.filter(|_| start == 0) {
+            body.pieces = substitute.check(body.pieces).await?;
+        }
         check_limit(key, end - start, max_bytes)?;
         Ok(buffer_first_chunk(body, Some(end - start), request).await)
     }
