@@ -70,7 +70,7 @@ const STEPS: [Step; 11] = [
     },
     Step {
         name: "fault-grid",
-        about: "epochs of three kinds of data sets under 50 faults at three rates",
+        about: "epochs of three kinds of data sets under 51 faults at three rates",
         run: fault_grid,
     },
     Step { name: "faults", about: "mixed network faults for 30 minutes", run: faults },

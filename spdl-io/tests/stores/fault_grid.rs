@@ -6,14 +6,15 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use spdl_core::{DatasetSource, Labeled, PipelineBuilder};
+use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
 use spdl_io::datasets::OpenedDataset;
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 use spdl_io::{Error, ErrorKind, Result, SourceOptions, StoreRegistry, block_on};
-use twox_hash::XxHash3_64;
+use twox_hash::{XxHash3_64, XxHash3_128};
 
 use crate::contents;
 use crate::faults::in_parallel;
@@ -60,16 +61,27 @@ const DAMAGED: &str = "the sample does not match its checksum";
 fn objects() -> Vec<(String, Bytes)> {
     let shard = |shard: usize| {
         let mut archive = tar::Builder::new(Vec::new());
+        let mut sums = String::new();
         for number in (0..SAMPLES).filter(|number| number % 4 == shard) {
             let mut append = |name: String, bytes: &[u8]| {
                 let mut header = tar::Header::new_ustar();
                 header.set_size(bytes.len() as u64);
+                sums += &format!("{:032x}  {name}\n", XxHash3_128::oneshot(bytes));
                 archive.append_data(&mut header, name, bytes).unwrap();
             };
             append(format!("{number:04}.jpg"), &sample(number));
             append(format!("{number:04}.cls"), (number % 5).to_string().as_bytes());
         }
-        (format!("shards/train-{shard}.tar"), archive.into_inner().unwrap().into())
+        let archive = archive.into_inner().unwrap();
+        let stamp = ArchiveStamp::new(archive.len() as u64).modified(SystemTime::now());
+        let entries = TarSlice::new(archive.clone());
+        let index = TarIndex::from_entries(entries, stamp, TarOptions::default()).unwrap();
+        let name = format!("shards/train-{shard}.tar");
+        [
+            (format!("{name}.sums"), sums.into()),
+            (format!("{name}.idx"), index.to_bytes().into()),
+            (name, archive.into()),
+        ]
     };
     let file = |number| {
         [format!("bucket/photos/{}/{number:04}.jpg", number % 5), format!("rows/{number:04}.jpg")]
@@ -78,7 +90,7 @@ fn objects() -> Vec<(String, Bytes)> {
     let rows: String =
         (0..SAMPLES).map(|number| format!("{number:04}.jpg,{}\n", number % 5)).collect();
     (0..4)
-        .map(shard)
+        .flat_map(shard)
         .chain((0..SAMPLES).flat_map(file))
         .chain([("rows/list.csv".to_owned(), rows.into())])
         .collect()
@@ -124,7 +136,6 @@ fn epoch(kind: Kind, server: &FaultServer) -> Result<Vec<Labeled<Bytes>>> {
 fn needs_decoder(kind: Kind, fault: Fault) -> bool {
     match fault {
         Fault::ShortLength | Fault::EmptyBody | Fault::OtherContent => kind != Kind::Tar,
-        Fault::WebPage => kind == Kind::Files,
         _ => false,
     }
 }

@@ -107,22 +107,36 @@ async fn fetch_index(
     {
         return Ok((index, None, None));
     }
-    let found = fetch_sidecar(fetcher, key, object.size, options).await?;
-    Ok(match found {
-        Some((index, sums)) => (index, None, sums),
-        None => {
-            let stamp = cached.as_ref().map_or(stamp, |(_, stamp)| stamp.clone());
-            let (fetcher, key) = (Arc::clone(fetcher), key.clone());
-            let (index, damage) =
-                TarIndex::fetch_until_damage(fetcher, key, stamp, options.tar).await?;
-            if let (Some((path, _)), None) = (&cached, &damage) {
-                // Caching is optional.
-                let _ = path.parent().map(fs::create_dir_all);
-                let _ = index.save(path);
-            }
-            (index, damage, None)
+    let read = |file: Key, max_bytes| read_beside(fetcher, key, file, max_bytes);
+    let sidecar = Key::from_bytes(&[key.as_bytes(), b".idx"].concat());
+    let sidecar = read(sidecar, object.size.saturating_add(MAX_INDEX_OVERHEAD)).await;
+    // Shards that other programs wrote have neither an index nor checksums.
+    let is_packed = !matches!(sidecar, Ok(None));
+    let sidecar = match sidecar {
+        Err(error) if error.kind().is_transient() => return Err(error),
+        // A damaged index is built again.
+        sidecar => sidecar.unwrap_or_default(),
+    };
+    let sums = async {
+        match is_packed && options.verify {
+            true => read(checksum_file(key), Sums::MAX_BYTES).await,
+            false => Ok(None),
         }
-    })
+    };
+    let index = check_sidecar(fetcher, object, sidecar, options);
+    let (index, sums) = try_join(index, sums).await?;
+    if let Some(index) = index {
+        return Ok((index, None, sums));
+    }
+    let stamp = cached.as_ref().map_or(stamp, |(_, stamp)| stamp.clone());
+    let (index, damage) =
+        TarIndex::fetch_until_damage(Arc::clone(fetcher), key.clone(), stamp, options.tar).await?;
+    if let (Some((path, _)), None) = (&cached, &damage) {
+        // Caching is optional.
+        let _ = path.parent().map(fs::create_dir_all);
+        let _ = index.save(path);
+    }
+    Ok((index, damage, sums))
 }
 
 /// Reads a file next to a shard, if there is one.
@@ -138,7 +152,9 @@ async fn read_beside(
     }
     match fetcher.read_whole(&file, &max_bytes).await {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind().is_transient() => Err(error),
+        Err(error) if error.kind().is_transient() || error.kind() == ErrorKind::Corrupt => {
+            Err(error)
+        }
         // For a missing object, some stores return `PermissionDenied`.
         Err(_) => Ok(None),
     }
@@ -157,20 +173,16 @@ fn load(path: &Path, stamp: &ArchiveStamp, options: &WebDatasetOptions) -> Optio
     TarIndex::from_bytes(&fs::read(path).ok()?, stamp, options.tar).ok()
 }
 
-/// The index file next to a shard, if it matches the size of the shard and the header of its last member.
-/// Then also the text of the checksum file next to the shard, if there is one.
-async fn fetch_sidecar(
+/// Parses the index file next to a shard. `None` if it does not match the size of the shard and the header of
+/// its last member.
+async fn check_sidecar(
     fetcher: &Arc<dyn Fetcher>,
-    key: &Key,
-    size: u64,
+    object: &ObjectMeta,
+    bytes: Option<Bytes>,
     options: &WebDatasetOptions,
-) -> Result<Option<(TarIndex, Option<Bytes>)>> {
-    let sidecar = Key::from_bytes(&[key.as_bytes(), b".idx"].concat());
-    let max_bytes = size.saturating_add(MAX_INDEX_OVERHEAD);
-    let Some(bytes) = read_beside(fetcher, key, sidecar, max_bytes).await? else {
-        return Ok(None);
-    };
-    let claimed = TarIndex::claimed_stamp(&bytes).filter(|stamp| stamp.size() == size);
+) -> Result<Option<TarIndex>> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    let claimed = TarIndex::claimed_stamp(&bytes).filter(|stamp| stamp.size() == object.size);
     let index = claimed.and_then(|stamp| TarIndex::from_bytes(&bytes, &stamp, options.tar).ok());
     let Some(index) = index else { return Ok(None) };
     let Some(last) = index.len().checked_sub(1).and_then(|last| index.entry(last)) else {
@@ -179,17 +191,10 @@ async fn fetch_sidecar(
     if last.data_offset - last.header_offset > MAX_HEADER_BYTES {
         return Ok(None);
     }
-    let headers = fetcher.read(key, Some(last.header_offset..last.data_offset));
-    let sums = async {
-        match options.verify {
-            true => read_beside(fetcher, key, checksum_file(key), Sums::MAX_BYTES).await,
-            false => Ok(None),
-        }
-    };
-    let (headers, sums) = try_join(headers, sums).await?;
+    let headers = fetcher.read(&object.key, Some(last.header_offset..last.data_offset)).await?;
     let found = TarSlice::with_options(headers, options.tar).next();
     let agrees = found.and_then(Result::ok).is_some_and(|found| {
         (found.key, found.size, found.kind) == (last.key, last.size, last.kind)
     });
-    Ok(agrees.then_some((index, sums)))
+    Ok(agrees.then_some(index))
 }

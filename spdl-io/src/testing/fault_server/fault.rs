@@ -114,11 +114,14 @@ pub enum Fault {
     TruncatedChunks,
     /// Responds in chunks, the second one with an invalid size.
     GarbageChunk,
+    /// Inverts one bit of the body. A whole object is sent with its checksum
+    /// (`x-amz-checksum-crc32c`).
+    FlippedBit,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Fault; 50] = [
+    pub const ALL: [Fault; 51] = [
         Fault::Closed,
         Fault::Reset,
         Fault::NoAnswer,
@@ -169,6 +172,7 @@ impl Fault {
         Fault::Chunked,
         Fault::TruncatedChunks,
         Fault::GarbageChunk,
+        Fault::FlippedBit,
     ];
 }
 

@@ -21,7 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
+use crc32c::crc32c;
 use twox_hash::XxHash3_128;
 
 pub use self::fault::{Fault, FaultPlan, FaultyRequest};
@@ -362,6 +365,19 @@ impl FaultServerState {
                 let mut other = correct_response.with("ETag", "\"other content\"");
                 other.body = other.body.iter().map(|byte| !byte).collect();
                 other
+            }
+            (Some(Fault::FlippedBit), part) => {
+                let checksum = BASE64_STANDARD.encode(crc32c(&correct_response.body).to_be_bytes());
+                let mut flipped = correct_response.body.to_vec();
+                let middle = flipped.len() / 2;
+                if let Some(byte) = flipped.get_mut(middle) {
+                    *byte ^= 4;
+                }
+                let response = TestResponse { body: flipped.into(), ..correct_response };
+                match part {
+                    Some(_) => response,
+                    None => response.with("x-amz-checksum-crc32c", checksum),
+                }
             }
             (Some(Fault::EmptyBody), _) => {
                 TestResponse { status: 200, body: Bytes::new(), ..correct_response }
