@@ -25,7 +25,13 @@ PROGRAMS = {
     "migrate_from_torch_dataloader": ["torch", "PIL"],
     "migrate_from_upstream": ["PIL"],
 }
-NAMES = {"jax": "JAX", "torch": "PyTorch", "PIL": "pillow", "matplotlib": "matplotlib"}
+# Programs that need no images.
+WITHOUT_IMAGES = {
+    "pipeline_from_yaml": ["hydra"],
+    "simulate_pipeline": [],
+    "text_sequences": [],
+}
+NAMES = {"hydra": "Hydra", "jax": "JAX", "torch": "PyTorch", "PIL": "pillow", "matplotlib": "matplotlib"}
 CLASSES = 10
 
 pytestmark = [
@@ -79,7 +85,7 @@ def call(target, words, **variables):
 
 def run(target, name, *words, by=()):
     """The standard output of an example."""
-    need(*PROGRAMS[name])
+    need(*(PROGRAMS | WITHOUT_IMAGES)[name])
     done = call(target, [*by, EXAMPLES / f"{name}.py", *words])
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -105,12 +111,12 @@ def right(printed):
 def test_every_program_is_tested():
     texts = {path.stem: path.read_text("utf-8") for path in EXAMPLES.glob("*.py")}
     programs = {name for name, text in texts.items() if "__main__" in text}
-    # It needs no images, and is tested in another module.
-    assert PROGRAMS.keys() == programs - {"export_statistics"}
+    # One is tested in another module.
+    assert (PROGRAMS | WITHOUT_IMAGES).keys() == programs - {"export_statistics"}
     assert (pathlib.Path(__file__).parent / "test_export_statistics.py").exists()
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", PROGRAMS | WITHOUT_IMAGES)
 def test_u05_help_shows_the_command_and_requirements(name, target):
     printed = run(target, name, "--help")
     assert f"python examples/python/{name}.py" in printed and "Requires" in printed
@@ -196,6 +202,35 @@ def test_u05_a_pipeline_prints_its_statistics(words, target, images):
     for stage in ["Fetch", "DecodeImage"]:
         assert re.search(rf"{stage} +\d+ +{count} +0 +\d+% +[\d.]+ ms$", printed, re.MULTILINE)
     assert re.search(r"^waited for data: \d+% of the time$", printed, re.MULTILINE)
+
+
+def test_u05_text_is_packed_into_sequences_in_an_order_of_the_seed(tmp_path):
+    printed = run(tmp_path, "text_sequences", "--length", "64")
+    epochs = re.findall(r"^epoch (\d): 246 batches, 251,904 tokens, .* checksum (\w+)$", printed, re.M)
+    assert [number for number, _ in epochs] == ["0", "1"] and epochs[0][1] != epochs[1][1]
+    again = run(tmp_path, "text_sequences", "--length", "64", "--epochs", "1")
+    assert f"checksum {epochs[0][1]}\n" in again
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("ab" * 50, encoding="utf-8")
+    words = ["texts", "--length", "9", "--batch-size", "2", "--epochs", "1"]
+    # 101 tokens with the end token are 10 sequences of 10.
+    assert run(tmp_path, "text_sequences", *words).startswith("epoch 0: 5 batches, 90 tokens, ")
+
+
+def test_u05_hydra_builds_a_pipeline_with_changed_settings(tmp_path):
+    printed = run(tmp_path, "pipeline_from_yaml", "workers=3", "batch_size=4")
+    assert "checksum(concurrency=3, output_order='input'" in printed
+    assert printed.splitlines()[-3:] == ["[209, 583, 437, 611]", "[8, 566, 140, 346]", "[291, 709]"]
+
+
+def test_u05_a_simulated_pipeline_names_its_bottleneck(tmp_path):
+    stages = ["fetch:40:16", "decode:8:2", "collate:1:1"]
+    printed = run(tmp_path, "simulate_pipeline", *stages, "--items", "100")
+    assert re.search(r"^fetch +400 items/s at most$", printed, re.M)
+    assert re.search(r"^measured +\d+ items/s, \d+% of decode$", printed, re.M)
+    assert "decode" in printed.splitlines()[-1]
+    printed = run(tmp_path, "simulate_pipeline", "fetch:1:4", "--step-ms", "20", "--items", "50")
+    assert printed.splitlines()[-1].startswith("The consumer is the bottleneck")
 
 
 NOTEBOOK = EXAMPLES / "quickstart.ipynb"

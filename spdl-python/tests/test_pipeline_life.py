@@ -695,6 +695,23 @@ def test_stages_that_wait_are_answered_with_num_threads():
 
 
 # feature: S05
+def test_a_stage_at_its_concurrency_is_named_although_another_takes_more_time():
+    def fetch(item):
+        time.sleep(0.1)
+        return item
+
+    stages = source(range(60)).pipe(fetch, concurrency=10).pipe(nap, concurrency=1)
+    pipeline = build(stages, num_threads=11)
+    list(pipeline)
+    statistics = {stage["name"]: stage for stage in pipeline.stats()["stages"]}
+    by_time = sorted(statistics, key=lambda name: statistics[name]["busy_s"])
+    assert by_time[-1].endswith("fetch")
+    shown = pipeline.diagnose()
+    assert "nap" in shown and "with a concurrency of 1," in shown, shown
+    assert "raise the concurrency of the stage" in shown and "fetch" not in shown, shown
+
+
+# feature: S05
 def test_the_gil_is_the_bottleneck_of_python_code():
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         pytest.skip("this Python has no GIL")

@@ -215,7 +215,7 @@ fn prepare_for_tests(
 }
 
 /// Libraries that the examples and the tests marked `frameworks` need.
-const FRAMEWORKS: [&str; 4] = ["pillow", "jax", "pyarrow", "matplotlib"];
+const FRAMEWORKS: [&str; 5] = ["pillow", "jax", "pyarrow", "matplotlib", "hydra-core"];
 
 /// With the default index, these packages download 5 GB, mostly libraries for GPUs.
 const TORCH: [&str; 2] = ["torch", "torchdata"];

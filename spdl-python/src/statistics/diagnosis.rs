@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use spdl_core::Statistics;
-use spdl_core::observe::Limit;
+use spdl_core::observe::{Limit, StageStatistics};
 
 use crate::interop::wait::GilRequests;
 
@@ -158,6 +158,27 @@ pub(super) fn diagnosis(
             ),
             (_, false) => limit.to_string(),
         };
+    }
+    // Threads are free, so the stage that always runs as many functions as its concurrency allows
+    // limits the rate. Another stage may take more time in total.
+    let occupied_share = |stage: &StageStatistics| {
+        stage.busy.as_secs_f64() / elapsed / stage.concurrency.max(1) as f64
+    };
+    let fullest =
+        on_pool().max_by(|a, b| occupied_share(a).total_cmp(&occupied_share(b))).filter(|stage| {
+            of_threads <= SATURATED && !times.has_executors && occupied_share(stage) > SATURATED
+        });
+    if let Some(fullest) = fullest {
+        return format!(
+            "Stage {:?} is the bottleneck: with a concurrency of {}, it is occupied {} % of the time, \
+             while num_threads={threads} threads are occupied {} %. They use a CPU for {} % of that, so \
+             they mostly wait: raise the concurrency of the stage.",
+            fullest.name,
+            fullest.concurrency,
+            (occupied_share(fullest).min(1.0) * 100.0).round(),
+            (of_threads * 100.0).round(),
+            (used / occupied * 100.0).round(),
+        );
     }
     let concurrency = on_pool().find(|each| each.name == *stage).map_or(1, |it| it.concurrency);
     let advice = match (of_threads > SATURATED, concurrency > *threads) {
