@@ -249,7 +249,9 @@ impl Server {
         let substitute =
             (start == 0).then(|| Substitute::announced(response.headers(), key, true)).flatten();
         let is_complete = !is_range && response.status() == StatusCode::OK && self.verify;
-        let checksum = is_complete.then(|| Checksum::announced(response.headers())).flatten();
+        let has_tls = response.url().scheme() == "https";
+        let checksum =
+            is_complete.then(|| Checksum::announced(response.headers(), has_tls)).flatten();
         let pieces = stream::try_unfold(response, |mut response| async move {
             let piece = response.chunk().await.map_err(transport_error)?;
             Ok(piece.map(|piece| (piece, response)))

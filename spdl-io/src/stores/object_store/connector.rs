@@ -33,7 +33,10 @@ pub(super) struct Connector {
 
 /// The headers of a response, in its extensions.
 #[derive(Clone)]
-pub(super) struct ResponseHeaders(pub(super) Arc<HeaderMap>);
+pub(super) struct ResponseHeaders {
+    pub(super) headers: Arc<HeaderMap>,
+    pub(super) has_tls: bool,
+}
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,9 +67,10 @@ impl HttpService for Connector {
                 Ok(_) | Err(_) => Err(HttpError::new(HttpErrorKind::Unknown, NoIdentity)),
             };
         }
+        let has_tls = uri.scheme_str() == Some("https");
         let mut response = self.client.call(request).await?;
-        let headers = ResponseHeaders(response.headers().clone().into());
-        response.extensions_mut().insert(headers);
+        let headers = response.headers().clone().into();
+        response.extensions_mut().insert(ResponseHeaders { headers, has_tls });
         if response.status().is_success() {
             return Ok(response);
         }

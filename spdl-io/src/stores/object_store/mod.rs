@@ -145,10 +145,10 @@ impl ObjectStoreFetcher {
             );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        let headers: Option<ResponseHeaders> = result.extensions.get().cloned();
-        let headers = headers.as_ref().map(|headers| &*headers.0);
-        let checksum = headers.filter(|_| self.verify && !has_range).and_then(Checksum::announced);
-        let substitute = headers.and_then(|headers| Substitute::announced(headers, key, false));
+        let response: Option<ResponseHeaders> = result.extensions.get().cloned();
+        let checksum = response.as_ref().filter(|_| self.verify && !has_range);
+        let checksum = checksum.and_then(|it| Checksum::announced(&it.headers, it.has_tls));
+        let substitute = response.and_then(|it| Substitute::announced(&it.headers, key, false));
         let pieces = self.pieces(result);
         let pieces = exact(pieces, key, start, end - start, permit);
         let mut body = Body::new(self.reactor.in_tokio_context(|| pieces)?.boxed()).with_size(size);
