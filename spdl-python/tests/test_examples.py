@@ -27,6 +27,7 @@ PROGRAMS = {
 }
 # Programs that need no images.
 WITHOUT_IMAGES = {
+    "compare_arenas": [],
     "pipeline_from_yaml": ["hydra"],
     "simulate_pipeline": [],
     "text_sequences": [],
@@ -231,6 +232,14 @@ def test_u05_a_simulated_pipeline_names_its_bottleneck(tmp_path):
     assert "decode" in printed.splitlines()[-1]
     printed = run(tmp_path, "simulate_pipeline", "fetch:1:4", "--step-ms", "20", "--items", "50")
     assert printed.splitlines()[-1].startswith("The consumer is the bottleneck")
+
+
+# feature: A05
+def test_u05_an_arena_is_faster_than_a_pipe_for_large_items(tmp_path):
+    printed = run(tmp_path, "compare_arenas", "--mib", "8", "--total-mib", "400")
+    mib, pipe, _, pool = map(float, printed.splitlines()[1].split())
+    # On an idle machine, the pool is 5 to 12 times as fast.
+    assert mib == 8 and pool > pipe > 0, printed
 
 
 NOTEBOOK = EXAMPLES / "quickstart.ipynb"

@@ -6,6 +6,8 @@ import importlib.util
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +18,7 @@ PAGES = {
     "README.md": (1, "test_guides"),
     "docs/migrating.md": (4, "test_migrating"),
     "docs/pack.md": (1, "test_guides"),
+    "docs/parallelism.md": (1, "test_guides"),
     "docs/profiling.md": (5, "test_profiling_guide"),
     "spdl-python/README.md": (2, "test_package"),
 }
@@ -52,6 +55,16 @@ def test_the_readme_program_runs(photos, tmp_path, monkeypatch, capsys):
     assert names["labels"].dtype == "int64"
     assert names["state"]["epoch"] in (2, 3) and names["loader"].epoch == 3
     assert len(capsys.readouterr().out.split()) > 3
+
+
+def test_the_parallelism_page_program_prints_what_the_page_shows(tmp_path):
+    (program,) = programs("docs/parallelism.md")
+    page = (ROOT / "docs/parallelism.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    path = tmp_path / "program.py"
+    path.write_text(program, encoding="utf-8")
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.returncode) == (shown, 0), done.stderr
 
 
 def test_the_pack_page_program_runs():

@@ -94,7 +94,7 @@ def run_pipeline_in_subinterpreter(
     Use `run_pipeline_in_subprocess`.
 
     Raises:
-        RuntimeError: Always. From Python 3.14 on, the exception is a `NotImplementedError`.
+        NotImplementedError: Always, a `RuntimeError`.
     """
     del config, num_threads, kwargs
     needs_interpreters("run_pipeline_in_subinterpreter", "run_pipeline_in_subprocess")

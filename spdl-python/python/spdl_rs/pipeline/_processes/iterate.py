@@ -109,7 +109,7 @@ def iterate_in_subinterpreter(
     run on a `concurrent.futures.InterpreterPoolExecutor`: `PipelineBuilder.pipe(function, executor=...)`.
 
     Raises:
-        RuntimeError: Always. From Python 3.14 on, the exception is a `NotImplementedError`.
+        NotImplementedError: Always, a `RuntimeError`.
     """
     del fn, buffer_size, initializer, timeout
     needs_interpreters("iterate_in_subinterpreter", "iterate_in_subprocess")

@@ -6,6 +6,7 @@ import concurrent.futures
 import heapq
 import itertools
 import os
+import sys
 import threading
 import uuid
 import weakref
@@ -15,7 +16,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ..._arguments import whole
-from ..defs._executors import needs_interpreters
 
 T = TypeVar("T")
 
@@ -261,7 +261,11 @@ class PriorityInterpreterPoolExecutor(PriorityExecutor):
     def _make_pool(max_workers: int, **options: Any) -> concurrent.futures.Executor:
         pool: Any = getattr(concurrent.futures, "InterpreterPoolExecutor", None)
         if pool is None:
-            needs_interpreters("PriorityInterpreterPoolExecutor", "PriorityProcessPoolExecutor")
+            version = ".".join(map(str, sys.version_info[:2]))
+            raise RuntimeError(
+                "PriorityInterpreterPoolExecutor requires Python 3.14 or newer, but this is Python "
+                f"{version}; use PriorityProcessPoolExecutor"
+            )
         return pool(max_workers, **options)
 
 

@@ -331,7 +331,7 @@ def check_regions(config: PipelineConfig[Any]) -> None:
     Raises:
         ValueError: A region is not closed or is empty, or a stage in it requires input order, which
             regions do not support.
-        RuntimeError: A region requires subinterpreters.
+        NotImplementedError: A region requires subinterpreters.
     """
     if isinstance(config.src, MergeConfig):
         for part in config.src.pipeline_configs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -81,20 +80,14 @@ class InterpreterPoolExecutorConfig(ExecutorConfig):
 
 
 def needs_interpreters(what: str, instead: str) -> NoReturn:
-    """Raises the exception for features that need subinterpreters.
+    """Raises the exception for features that would run `spdl_rs` in a subinterpreter.
 
     Raises:
-        RuntimeError: This Python has no subinterpreters.
-        NotImplementedError: This Python has subinterpreters, but `spdl_rs` does not support them.
+        NotImplementedError: Always, a `RuntimeError`.
     """
-    if sys.version_info < (3, 14):
-        version = ".".join(map(str, sys.version_info[:2]))
-        raise RuntimeError(
-            f"{what} requires Python 3.14 or newer, but this is Python {version}; use {instead}"
-        )
     raise NotImplementedError(
         f"{what} is not supported: extension modules built with PyO3 run in the main interpreter "
-        f"only; use {instead}"
+        f"only, also with Python 3.14, which SPDL requires for interpreters; use {instead}"
     )
 
 
