@@ -55,8 +55,8 @@ fn decode(sample: Labeled<Bytes>) -> Result<Labeled<Bytes>> {
     if is_valid { Ok(sample) } else { Err(Error::new(ErrorKind::Corrupt, DAMAGED)) }
 }
 
-/// The message of an error that only [`decode`] detected.
-const DAMAGED: &str = "the sample does not match its checksum";
+/// The message of errors that [`decode`] or the parser of an archive detected.
+const DAMAGED: &str = "the content is damaged";
 
 fn objects() -> Vec<(String, Bytes)> {
     let shard = |shard: usize| {
@@ -119,8 +119,9 @@ fn address(kind: Kind, server: &FaultServer) -> String {
 fn epoch(kind: Kind, server: &FaultServer) -> Result<Vec<Labeled<Bytes>>> {
     let address = address(kind, server);
     let data = block_on(OpenedDataset::open(&[&address], &stores(server)))?;
-    if let Some(warning) = data.warnings.first().cloned() {
-        return Err(warning);
+    if let Some(warning) = data.warnings.first() {
+        let error = Error::new(ErrorKind::Corrupt, DAMAGED).with_source(warning.clone());
+        return Err(error.with_key(warning.key().unwrap_or_default()));
     }
     let fetch = data.fetch_labeled();
     PipelineBuilder::new(DatasetSource::new(data.samples).shuffled(3))
@@ -131,11 +132,12 @@ fn epoch(kind: Kind, server: &FaultServer) -> Result<Vec<Labeled<Bytes>>> {
         .collect()
 }
 
-/// Whether only a decoder detects the fault: the response is complete in itself, and a read of a
-/// whole file has no expected size or version.
+/// Whether only a decoder or the parser of the archive detects the fault: the response is complete
+/// in itself, and a read of a whole file has no expected size or version.
 fn needs_decoder(kind: Kind, fault: Fault) -> bool {
     match fault {
-        Fault::ShortLength | Fault::EmptyBody | Fault::OtherContent => kind != Kind::Tar,
+        Fault::EmptyBody => true,
+        Fault::ShortLength | Fault::OtherContent => kind != Kind::Tar,
         _ => false,
     }
 }

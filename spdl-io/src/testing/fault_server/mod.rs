@@ -393,7 +393,12 @@ impl FaultServerState {
             }
             (Some(Fault::OtherRange), Some((start, size))) => {
                 let other = if start > 0 { start - 1 } else { start + 1 };
-                correct_response.of_part(other, size + 1)
+                let mut shifted = correct_response;
+                let mut bytes = shifted.body.to_vec();
+                // One of these bytes is not of the other range.
+                bytes.rotate_left(1);
+                shifted.body = bytes.into();
+                shifted.of_part(other, size + 1)
             }
             _ => correct_response,
         }
