@@ -21,8 +21,8 @@ use crate::{fuzz, test, wheel};
 /// that log is printed. The last line is the total: `N passed, N failed, N skipped`.
 ///
 /// These environment variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS, SPDL_KILLS,
-/// SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS. SPDL_FAULT_SEED sets
-/// the first seed.
+/// SPDL_RESUME_KILLS, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS.
+/// SPDL_FAULT_SEED sets the first seed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask soak                        one round, before a release
@@ -42,7 +42,7 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step { name: "shuttle", about: "whole pipelines under 100,000 thread schedules", run: shuttle },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
@@ -67,6 +67,11 @@ const STEPS: [Step; 11] = [
         name: "python-other",
         about: "the Python tests on another version of Python",
         run: test::other_python,
+    },
+    Step {
+        name: "resume",
+        about: "kill runs 1,000 times, damage their state files, and resume",
+        run: resume,
     },
     Step {
         name: "fault-grid",
@@ -181,6 +186,15 @@ fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let mut counts = feature_checks::check(workspace, output, Selection::EachAlone)?;
     counts.add(feature_checks::check(workspace, output, Selection::AllButOne)?);
     Ok(counts)
+}
+
+fn resume(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let kills = length(output, "SPDL_RESUME_KILLS", "1000");
+    cargo_test(workspace, output, 1, |cargo| {
+        cargo
+            .args(["-p", "spdl-cli", "--release", "--test", "program", "killed_runs_resume"])
+            .env("SPDL_RESUME_KILLS", kills)
+    })
 }
 
 fn fault_grid(workspace: &Workspace, output: &mut Output) -> Result<Counts> {

@@ -68,18 +68,33 @@ fn random(state: &mut u64, most: u64) -> u64 {
     (mixed ^ (mixed >> 31)) % (most + 1)
 }
 
+/// Damages the state file in place, as a crash of the machine may: a part of it is written, the
+/// rest is missing or zero.
+fn tear(path: &Path, seed: &mut u64) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let len = bytes.len();
+    let written = random(seed, len as u64 - 1) as usize;
+    bytes.truncate(written);
+    if random(seed, 1) == 0 {
+        bytes.resize(len, 0);
+    }
+    // Into the same inode, not into a new file.
+    std::fs::write(path, bytes).unwrap();
+}
+
 // promise: R11
 #[test]
 fn killed_runs_resume_to_the_same_checksum() {
-    const KILLS: u32 = 200;
+    let kills = std::env::var("SPDL_RESUME_KILLS").map_or(200, |kills| kills.parse().unwrap());
     let training = Training::new(300);
     let beside = text(&training.beside.join("undisturbed.state"));
     let undisturbed = checksum(&training.run(&["--save-state", &beside]));
     // The same bytes, number of batches, and outcomes of samples.
     let reached = StateFile::new(&beside).load().unwrap();
     assert_eq!((reached.epoch(), reached.steps()), (3, 3 * 43));
-    let (mut seed, mut killed, mut advanced, mut ended) = (7, 0, 0, 0);
-    while killed < KILLS {
+    let previous = training.beside.join("run.state.previous");
+    let (mut seed, mut killed, mut advanced, mut torn, mut ended) = (7, 0, 0, 0, 0);
+    while killed < kills {
         let before = training.steps();
         let mut child = training.start();
         std::thread::sleep(Duration::from_millis(random(&mut seed, 120)));
@@ -88,6 +103,14 @@ fn killed_runs_resume_to_the_same_checksum() {
         if run.status.signal() == Some(9) {
             killed += 1;
             advanced += u32::from(training.steps() > before);
+            let is_torn = random(&mut seed, 2) == 0 && previous.exists();
+            if is_torn && std::fs::metadata(training.state()).is_ok_and(|it| it.len() > 0) {
+                torn += 1;
+                tear(&training.state(), &mut seed);
+                let state = StateFile::new(training.state()).recover();
+                let (_, damage) = state.expect("the previous state is another file");
+                assert!(damage.is_some(), "the damage must be found");
+            }
         } else {
             // The run ended before the kill; the next one starts new.
             assert_eq!(checksum(&finish(run)), undisturbed);
@@ -100,8 +123,9 @@ fn killed_runs_resume_to_the_same_checksum() {
     }
     assert_eq!(checksum(&training.finish()), undisturbed);
     assert_eq!(StateFile::new(training.state()).load().unwrap(), reached);
-    println!("{killed} kills, {advanced} after new steps, {ended} ends");
-    assert!(advanced >= 20, "only {advanced} of {killed} kills were after new steps");
+    println!("{killed} kills, {advanced} after new steps, {torn} torn state files, {ended} ends");
+    assert!(advanced * 10 >= killed, "only {advanced} of {killed} kills were after new steps");
+    assert!(torn * 10 >= killed, "only {torn} state files of {killed} were torn");
 }
 
 #[test]

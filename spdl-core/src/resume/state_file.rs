@@ -105,8 +105,9 @@ impl StateFile {
     /// * `LimitExceeded` if the state takes more than 64 MiB.
     /// * The kind of the system's error if the file cannot be written.
     ///
-    /// After an error the file is unchanged, unless only the synchronisation of the folder failed.
-    /// Then the file contains `state`, but a crash of the machine may undo the replacement.
+    /// After an error the file is unchanged, unless only the replacement of `NAME.previous` or the
+    /// synchronisation of the folder failed. Then the file contains `state`, but a crash of the
+    /// machine may undo the replacement.
     pub fn save(&self, state: &State) -> Result<()> {
         let path = self.place()?;
         let previous = beside(&path, "previous");
@@ -130,12 +131,18 @@ impl StateFile {
             drop(file);
             passes("synced");
             // A corrupt file must not replace a valid previous state.
-            if self.load_at(&path).is_ok() {
-                keep(&path, &previous)?;
-            }
-            passes("kept");
+            let kept = self.load_at(&path).is_ok().then(|| link(&path, &previous)).transpose()?;
+            passes("linked");
+            // In this order, the file and `NAME.previous` are never links to one file: damage to
+            // one of them leaves the other.
             fs::rename(&partial, &path)?;
             passes("renamed");
+            if let Some(kept) = kept {
+                fs::rename(&kept, &previous)?;
+                // If both were links to one file, the rename leaves both.
+                let _ = fs::remove_file(&kept);
+            }
+            passes("kept");
             // The new name is durable only after the folder is synchronised.
             sync_folder(&path)
         };
@@ -309,7 +316,8 @@ impl StateFile {
         Ok(path)
     }
 
-    /// Checks that `path` is absent, empty, or a state file, valid or corrupt.
+    /// Checks that `path` is absent, empty, or a state file, valid or corrupt. Zeros count as
+    /// nothing.
     fn check_replaceable(&self, path: &Path) -> Result<()> {
         let refused = |error: Error| Err(error.with_key(path.display().to_string()));
         let fault = |error| self.fault("write", error);
@@ -320,7 +328,16 @@ impl StateFile {
             Err(error) => return Err(fault(error)),
         }
         let mut head = Vec::new();
-        File::open(path).map_err(fault)?.take(HEAD).read_to_end(&mut head).map_err(fault)?;
+        let mut file = File::open(path).map_err(fault)?;
+        (&mut file).take(HEAD).read_to_end(&mut head).map_err(fault)?;
+        // After a crash of the machine, some file systems fill the unwritten rest with zeros.
+        if head.last() == Some(&0) {
+            let mut rest = Vec::new();
+            file.take(MOST_BYTES).read_to_end(&mut rest).map_err(fault)?;
+            if rest.iter().all(|byte| *byte == 0) {
+                head.truncate(head.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+            }
+        }
         // The keys of a valid state file may have another order.
         if begins_as_state(&head) || self.load_at(path).is_ok() {
             return Ok(());
@@ -474,12 +491,11 @@ fn remove_stale(path: &Path) {
     }
 }
 
-/// Makes `previous` a hard link to the file at `path`, or a copy if hard links are not supported.
-/// At any time, at least one of the two paths exists.
-fn keep(path: &Path, previous: &Path) -> std::io::Result<()> {
-    let mut link = OsString::from(previous);
-    link.push(".partial");
-    // A process that was killed at this point may have left the file.
+/// Makes a hard link to the file at `path` beside `previous`, or a copy if hard links are not
+/// supported. Returns the path of the link.
+fn link(path: &Path, previous: &Path) -> std::io::Result<PathBuf> {
+    let link = beside(previous, "partial");
+    // A process that was killed during a save may have left the file.
     let _ = fs::remove_file(&link);
     if fs::hard_link(path, &link).is_err() {
         // Not all file systems support hard links.
@@ -489,12 +505,7 @@ fn keep(path: &Path, previous: &Path) -> std::io::Result<()> {
             return Err(error);
         }
     }
-    passes("linked");
-    fs::rename(&link, previous)?;
-    // After an interrupted save, both paths may be hard links to the same file. The rename then
-    // leaves both.
-    let _ = fs::remove_file(&link);
-    Ok(())
+    Ok(link)
 }
 
 #[cfg(unix)]

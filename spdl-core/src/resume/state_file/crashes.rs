@@ -111,6 +111,26 @@ fn a_full_disk_leaves_the_previous_state() {
     assert_eq!(names(folder.path()), [""; 0], "no file is written outside the mount");
 }
 
+/// Checks that damage to the state file, written in place, leaves the state in `NAME.previous`, and
+/// that the file is still accepted as a state file.
+fn check_previous_survives(file: &StateFile, point: &str) {
+    let whole = fs::read(file.path()).unwrap();
+    let open = fs::File::options().write(true).open(file.path()).unwrap();
+    for (written, len) in [(20, 20), (1, 1), (0, 0), (0, 10), (0, 5000), (20, 5000), (100, 5000)] {
+        // Part of the content, then zeros.
+        open.set_len(0).unwrap();
+        fs::write(file.path(), &whole[..written]).unwrap();
+        open.set_len(len).unwrap();
+        let (_, damage) = file.recover().unwrap_or_else(|error| panic!("{point}: {error}"));
+        assert!(damage.is_some(), "{point}, {written} of {len} bytes");
+        file.check_writable().unwrap();
+    }
+    fs::write(file.path(), [&[0; 100][..], b"other"].concat()).unwrap();
+    assert_eq!(file.check_writable().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    fs::write(file.path(), whole).unwrap();
+}
+
+// promise: R11
 #[test]
 fn a_process_killed_during_a_save_leaves_a_valid_state() {
     if let Some(folder) = started_to_save() {
@@ -118,7 +138,7 @@ fn a_process_killed_during_a_save_leaves_a_valid_state() {
         panic!("the process was not killed");
     }
     let states = states(4);
-    for point in ["created", "written", "synced", "linked", "kept", "renamed"] {
+    for point in ["created", "written", "synced", "linked", "renamed", "kept"] {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         states[..2].iter().for_each(|state| file.save(state).unwrap());
@@ -128,8 +148,9 @@ fn a_process_killed_during_a_save_leaves_a_valid_state() {
         assert_eq!(run.status.signal(), Some(SIGKILL), "{point}: {output}");
         let (state, damage) = file.recover().unwrap();
         assert!(damage.is_none(), "{point}: {damage:?}");
-        let last = if point == "renamed" { 2 } else { 1 };
+        let last = if ["renamed", "kept"].contains(&point) { 2 } else { 1 };
         assert_eq!(state, states[last], "killed at {point}");
+        check_previous_survives(&file, point);
         // The next run is not blocked and leaves no extra file.
         file.check_writable().unwrap();
         file.save(&states[3]).unwrap();
