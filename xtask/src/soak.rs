@@ -21,8 +21,8 @@ use crate::{fuzz, test, wheel};
 /// that log is printed. The last line is the total: `N passed, N failed, N skipped`.
 ///
 /// These environment variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS, SPDL_KILLS,
-/// SPDL_RESUME_KILLS, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS.
-/// SPDL_FAULT_SEED sets the first seed.
+/// SPDL_RESUME_KILLS, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_SOAK_SECONDS,
+/// SPDL_FAULT_SECONDS. SPDL_FAULT_SEED sets the first seed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask soak                        one round, before a release
@@ -42,7 +42,7 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step { name: "shuttle", about: "whole pipelines under 100,000 thread schedules", run: shuttle },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
@@ -77,6 +77,11 @@ const STEPS: [Step; 12] = [
         name: "fault-grid",
         about: "epochs of three kinds of data sets under 51 faults at three rates",
         run: fault_grid,
+    },
+    Step {
+        name: "epochs",
+        about: "decode whole and damaged images, with network faults, for 30 minutes",
+        run: epochs,
     },
     Step { name: "faults", about: "mixed network faults for 30 minutes", run: faults },
 ];
@@ -203,6 +208,16 @@ fn fault_grid(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
             .args(["-p", "spdl-io", "--release", "--all-features", "--test", "stores"])
             .arg("fault_grid::")
             .env("SPDL_FAULT_GRID", "full")
+    })
+}
+
+/// Decodes epochs of images, and checks that memory, threads and open files do not grow.
+fn epochs(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let seconds = length(output, "SPDL_SOAK_SECONDS", "1800");
+    cargo_test(workspace, output, 1, |cargo| {
+        cargo
+            .args(["-p", "spdl-cli", "--release", "--features", "http", "--test", "soak"])
+            .env("SPDL_SOAK_SECONDS", seconds)
     })
 }
 
