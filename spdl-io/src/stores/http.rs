@@ -38,8 +38,8 @@ const CONCURRENT_RANGES: usize = 8;
 ///
 /// To read whole objects, the server must support GET, and must send `Content-Length` or chunked
 /// encoding. For ranges, the server must support range requests. Sizes and versions are read with
-/// HEAD. If the server rejects HEAD with 403, 405 or 501, or responds without `Content-Length`, the
-/// fetcher requests the first byte with GET instead. Listing is not supported.
+/// HEAD. If the server rejects HEAD with 403, 405 or 501, or responds without `Content-Length` or
+/// with the headers of other content, the fetcher requests the first byte with GET instead. Listing is not supported.
 ///
 /// The version of an object is its `ETag`, or else its `Last-Modified` header. A required version
 /// is compared when the response headers arrive. If it is a strong ETag, it is also sent as
@@ -215,13 +215,21 @@ impl Server {
             headers.insert(IF_MATCH, header(version)?);
         }
         let permit = self.connections.take().await?;
-        let response = self.send(Method::GET, key, headers).await?;
+        let mut response = self.send(Method::GET, key, headers).await?;
         if response.status() == StatusCode::RANGE_NOT_SATISFIABLE && is_range {
             drop((response, permit));
             return self.empty_body(key, request).await;
         }
         accept(&response)?;
+        let substitute = Substitute::announced(response.headers(), key, true);
+        let is_part = response.status() == StatusCode::PARTIAL_CONTENT;
         let found = version_of(response.headers());
+        let is_version = version.is_none() || *version == found;
+        if !is_version || is_range && !is_part {
+            // Names the cause of the errors below.
+            check_content(substitute, &mut response).await?;
+        }
+        let substitute = substitute.filter(|_| start == 0);
         check_version(key, version.as_ref(), found.as_ref())?;
         let reported = content_length(&response)?;
         if reported.is_none() && !is_chunked(&response) && !is_range {
@@ -246,8 +254,6 @@ impl Server {
         } else {
             (reported, reported)
         };
-        let substitute =
-            (start == 0).then(|| Substitute::announced(response.headers(), key, true)).flatten();
         let is_complete = !is_range && response.status() == StatusCode::OK && self.verify;
         let has_tls = response.url().scheme() == "https";
         let checksum =
@@ -301,10 +307,16 @@ impl Server {
         let is_refused = matches!(response.status().as_u16(), 403 | 405 | 501);
         // Servers that send chunks do not know the length before.
         let is_open = response.status().is_success() && content_length(&response)?.is_none();
-        let (response, size) = if is_refused || is_open {
+        // The length is perhaps of other content.
+        let is_other = Substitute::announced(response.headers(), key, true).is_some();
+        let (response, size) = if is_refused || is_open || is_other {
             let mut headers = HeaderMap::new();
             headers.insert(RANGE, HeaderValue::from_static("bytes=0-0"));
-            let response = self.send(Method::GET, key, headers).await?;
+            let mut response = self.send(Method::GET, key, headers).await?;
+            if response.status().is_success() {
+                let substitute = Substitute::announced(response.headers(), key, true);
+                check_content(substitute, &mut response).await?;
+            }
             let size = match response.status() {
                 StatusCode::RANGE_NOT_SATISFIABLE => response_error(&response).size,
                 StatusCode::PARTIAL_CONTENT => part_of(&response).ok().map(|(_, size)| size),
@@ -405,6 +417,14 @@ fn is_redirect(status: StatusCode) -> bool {
 
 fn response_error(response: &Response) -> ResponseError {
     ResponseError::new(response.status(), response.headers())
+}
+
+/// Reads the first bytes of a response that announces other content than the object, and returns an
+/// error if they are that content.
+async fn check_content(substitute: Option<Substitute>, response: &mut Response) -> Result<()> {
+    let Some(substitute) = substitute else { return Ok(()) };
+    let first = response.chunk().await.map_err(transport_error)?.unwrap_or_default();
+    substitute.check_first(&first)
 }
 
 fn accept(response: &Response) -> Result<()> {

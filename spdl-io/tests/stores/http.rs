@@ -339,3 +339,31 @@ fn damaged_streams_fail_if_the_store_sends_a_checksum() {
     });
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
 }
+
+// promise: R15
+#[test]
+fn a_web_page_is_neither_a_size_nor_a_range_nor_another_version() {
+    let server = FaultServer::start([("a.tar", contents(1, 10_000))]);
+    let fetcher = fetcher(&server.url());
+    let key = Key::from("a.tar");
+    let version = block_on(fetcher.stat(&key)).unwrap().version.unwrap();
+    server.set_faults(FaultPlan::script(|_| Some(Fault::WebPage)));
+    let pinned = ReadRequest::whole().of_version(version);
+    for error in [
+        block_on(fetcher.stat(&key)).unwrap_err(),
+        block_on(fetcher.read(&key, Some(20..30))).unwrap_err(),
+        block_on(fetcher.open(&key, &pinned)).map(|_| ()).unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.key()), (ErrorKind::Unavailable, Some("a.tar")));
+        assert!(error.message().contains("web page"), "{error}");
+    }
+    // A server that sends the right object with the header of a page.
+    let url = start_raw_server(|head| {
+        let body = if head.starts_with("HEAD") { "" } else { "a" };
+        format!(
+            "HTTP/1.1 206 Partial Content\r\nContent-Type: text/html\r\nConnection: close\r\n\
+             Content-Range: bytes 0-0/1234\r\nContent-Length: 1\r\n\r\n{body}"
+        )
+    });
+    assert_eq!(block_on(self::fetcher(&url).stat(&key)).unwrap().size, 1234);
+}

@@ -58,6 +58,15 @@ impl Substitute {
         mut pieces: BoxStream<'static, Result<Bytes>>,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
         let first = pieces.next().await.transpose()?.unwrap_or_default();
+        self.check_first(&first)?;
+        Ok(stream::iter([Ok(first)]).chain(pieces).boxed())
+    }
+
+    /// Checks the first bytes of the response.
+    ///
+    /// # Errors
+    /// `Unavailable` if they are other content than the object.
+    pub(crate) fn check_first(self, first: &[u8]) -> Result<()> {
         let fault = match (self, first.trim_ascii().first()) {
             (Substitute::Gzip, Some(0x1f)) => {
                 "the server compressed the object (Content-Encoding: gzip), although the request \
@@ -66,7 +75,7 @@ impl Substitute {
             (Substitute::WebPage, Some(b'<')) => {
                 "the server sent a web page (Content-Type: text/html) instead of the object"
             }
-            _ => return Ok(stream::iter([Ok(first)]).chain(pieces).boxed()),
+            _ => return Ok(()),
         };
         Err(Error::new(ErrorKind::Unavailable, fault))
     }
