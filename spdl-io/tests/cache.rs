@@ -15,7 +15,7 @@ use bytes::Bytes;
 use spdl_core::source::Permutation;
 use spdl_core::{Error, ErrorKind, Result, block_on};
 use spdl_io::layers::{CacheBuilder, CachePolicy, CacheStatistics};
-use spdl_io::{Cache, CachedFetcher, Capability, Fetcher, Key};
+use spdl_io::{Cache, CachedFetcher, Capability, Fetcher, Key, MemoryFetcher, ReadMemory};
 
 /// Distinct contents of 200 to 1,400 bytes.
 fn contents(number: u64) -> Bytes {
@@ -524,4 +524,58 @@ mod killed {
             assert_eq!(fs::read_dir(&path).unwrap().count(), 256 + others);
         }
     }
+}
+
+/// Memory without reserved bytes, which damages all entries of a cache when bytes are reserved.
+struct DamagingMemory<'a> {
+    folder: &'a Path,
+    reserved: AtomicU64,
+}
+
+#[async_trait]
+impl ReadMemory for DamagingMemory<'_> {
+    fn max_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.reserved.load(Ordering::SeqCst)
+    }
+
+    async fn reserve(&self, bytes: u64) {
+        self.reserved.store(bytes, Ordering::SeqCst);
+        for entry in
+            fs::read_dir(self.folder).unwrap().filter(|it| it.as_ref().unwrap().path().is_dir())
+        {
+            for file in fs::read_dir(entry.unwrap().path()).unwrap() {
+                fs::write(file.unwrap().path(), "damaged").unwrap();
+            }
+        }
+    }
+}
+
+// promise: R4
+#[test]
+fn memory_is_reserved_before_an_entry_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::builder().folder(folder.path().join("cache"), 1 << 20).open().unwrap();
+    let object = Bytes::from(vec![7; 5000]);
+    let store = MemoryFetcher::from_iter([("a", object.clone())]);
+    let cached = CachedFetcher::new(Arc::new(store), cache.clone());
+    let path = folder.path().join("cache");
+    let read = |reserved: u64| {
+        let memory = DamagingMemory { folder: &path, reserved: AtomicU64::new(reserved) };
+        assert_eq!(block_on(cached.read_whole(&"a".into(), &memory)).unwrap(), object);
+        memory.reserved.into_inner()
+    };
+    // A miss, which is stored.
+    read(0);
+    assert_eq!(cache.statistics().misses, 1);
+    // A hit within the reserved memory.
+    assert_eq!(read(5000), 5000);
+    assert_eq!(cache.statistics().disk_hits, 1);
+    // The entry is read only after the reservation, which damages it.
+    assert!(read(4000) >= 5000);
+    let statistics = cache.statistics();
+    assert_eq!((statistics.damaged, statistics.misses, statistics.disk_hits), (1, 2, 1));
 }

@@ -10,11 +10,20 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use spdl_core::Result;
+use spdl_core::memory::usable_memory;
 
 use crate::files::IoThreads;
 
 /// Time after which an idle thread ends.
 const LINGER: Duration = Duration::from_secs(5);
+
+/// Largest default size of a cache, in bytes.
+const MAX_DEFAULT: u64 = 1 << 30;
+
+/// The default size of a cache in bytes. Parts do not count in the memory budget of a pipeline.
+pub(crate) fn default_part_cache_bytes() -> u64 {
+    (usable_memory() / 8).min(MAX_DEFAULT)
+}
 
 /// A cache of parts, limited by bytes, with LRU eviction.
 ///

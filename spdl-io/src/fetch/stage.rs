@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use spdl_core::{AsyncContext, AsyncStage, Labeled, Result};
+use spdl_core::memory::usable_memory;
+use spdl_core::{AsyncContext, AsyncStage, BatchLayout, Labeled, Result};
 
 use crate::fetch::{Fetcher, Key, ReadMemory};
 
@@ -35,6 +36,16 @@ impl Fetch {
     /// [`measured`](spdl_core::PipelineBuilder::measured).
     pub const READ_AHEAD_BYTES: usize = 16 << 20;
 
+    /// The recommended memory in bytes of a stage that reads images or fills batches, for
+    /// [`PipelineBuilder::largest_item`](spdl_core::PipelineBuilder::largest_item).
+    ///
+    /// The memory is enough for the live batches of `workers` workers, and at least
+    /// [`READ_AHEAD_BYTES`](Fetch::READ_AHEAD_BYTES). But two stages together use at most a quarter
+    /// of the [usable memory](usable_memory), unless a single batch is larger.
+    pub fn stage_memory(layout: &BatchLayout, workers: usize) -> usize {
+        stage_memory(layout, workers, usable_memory())
+    }
+
     /// Reads whole objects of up to [`DEFAULT_MAX_BYTES`](Fetch::DEFAULT_MAX_BYTES).
     pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
         Fetch { fetcher, max_bytes: Fetch::DEFAULT_MAX_BYTES }
@@ -47,6 +58,14 @@ impl Fetch {
         self.max_bytes = max_bytes;
         self
     }
+}
+
+/// Computes [`Fetch::stage_memory`] for `usable` bytes of memory.
+fn stage_memory(layout: &BatchLayout, workers: usize, usable: u64) -> usize {
+    let batches = layout.live_bytes(workers);
+    let batch = batches / layout.live_batches(workers).max(1);
+    let most = usize::try_from(usable / 8).unwrap_or(usize::MAX).max(batch);
+    batches.max(Fetch::READ_AHEAD_BYTES).min(most).max(1)
 }
 
 #[async_trait]
@@ -82,5 +101,32 @@ impl ReadMemory for ItemMemory<'_> {
     async fn reserve(&self, bytes: u64) {
         let all = self.used.saturating_add(bytes);
         self.cx.reserve(usize::try_from(all).unwrap_or(usize::MAX)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spdl_core::{DType, Field};
+
+    // promise: R4
+    #[test]
+    fn the_default_budget_fits_the_usable_memory() {
+        const MIB: usize = 1 << 20;
+        let layout =
+            |size| BatchLayout::new(32, [Field::new("image", DType::U8, &[size, size, 3])]);
+        let (usual, large) = (layout(224), layout(2048));
+        let memory = |layout: &BatchLayout, workers, usable_mib: u64| {
+            stage_memory(layout, workers, usable_mib << 20)
+        };
+        // Without a limit: the live batches, at least 16 MiB.
+        assert_eq!(memory(&usual, 2, 16 << 10), usual.live_bytes(2));
+        assert_eq!(memory(&layout(8), 2, 16 << 10), 16 * MIB);
+        // In a control group of 600 MiB: two stages use a quarter.
+        assert_eq!(memory(&usual, 512, 600), 75 * MIB);
+        assert!(usual.live_bytes(512) > 75 * MIB);
+        assert_eq!(memory(&layout(8), 2, 64), 8 * MIB);
+        // A single batch fits always.
+        assert_eq!(memory(&large, 2, 600), 32 * 2048 * 2048 * 3);
     }
 }

@@ -9,6 +9,8 @@ use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Labeled, Result};
 
 use super::classes::Classes;
 use super::read_fields::{field_key, known_bytes, read_record};
+#[cfg(feature = "cache")]
+use crate::fetch::ItemMemory;
 #[cfg(any(feature = "cache", feature = "local"))]
 use crate::fetch::Key;
 use crate::fetch::{Fetch, Fetcher};
@@ -293,15 +295,17 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
                 name.extend(self.empty_is_unlabeled().then_some(0));
             }
             let version = cache_version(&*self.fetcher, &item, &value, label.as_deref()).await?;
-            let entry = cache.get_version(&name, version.as_deref()).await;
+            let memory = ItemMemory { cx, max_bytes: u64::MAX, used: 0 };
+            let entry = cache.get_within(&name, version.as_deref(), &memory).await;
             if let Some(sample) = entry.and_then(from_cache) {
-                cx.reserve(sample.value.len()).await;
                 // The data set may assign another label than in the run that filled the cache.
                 let known = self.known_label(&item, label.as_deref());
                 let label = known.unwrap_or(sample.label);
                 return Ok(Labeled { label, ..sample });
             }
             let sample = self.read(item, value, label, cx).await?;
+            // The entry is a copy.
+            cx.reserve(sample.value.len().saturating_mul(2)).await;
             cache.put_version(&name, version.as_deref(), &for_cache(&sample)).await;
             return Ok(sample);
         }

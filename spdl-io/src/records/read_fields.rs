@@ -81,8 +81,15 @@ pub(super) async fn read_record(
         record.fields.push((name, value));
     }
     if let Some(row) = item.row {
-        let of_row = row.group.read(fetcher, row.row, request).await;
-        record.fields.extend(of_row.map_err(|error| error.with_key(record.key.display_name()))?);
+        let in_sample = |error: Error| error.with_key(record.key.display_name());
+        if let Some(bytes) = row.group.row_bytes(fetcher, row.row).await.map_err(in_sample)? {
+            // A row that is too large fails before it is read.
+            let bytes = usize::try_from(bytes.min(request.max_bytes())).unwrap_or(usize::MAX);
+            let others: usize = record.fields.iter().map(|(_, value)| value.footprint()).sum();
+            cx.reserve(others.saturating_add(bytes)).await;
+        }
+        let of_row = row.group.read(fetcher, row.row, request).await.map_err(in_sample)?;
+        record.fields.extend(of_row);
     }
     if let Some(names) = request.names() {
         let mut in_order = Vec::with_capacity(names.len());

@@ -205,6 +205,16 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The memory that reading a row takes, in bytes, if it is known before the read. The pipeline
+    /// reserves it in the memory budget. The provided method returns `None`.
+    ///
+    /// # Errors
+    /// The errors of [`read`](PackedRows::read).
+    async fn row_bytes(&self, fetcher: &Arc<dyn Fetcher>, row: u64) -> Result<Option<u64>> {
+        let _ = (fetcher, row);
+        Ok(None)
+    }
+
     /// The requested fields of a row, in the order in which the group stores them. A requested
     /// field that does not exist is omitted; the caller reports the missing field.
     ///

@@ -3,10 +3,12 @@
 // promise of this file: DATA7
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
-use spdl_core::{AsyncStage, ErrorKind, Footprint, Result};
+use spdl_core::{AsyncStage, ErrorKind, Footprint, PipelineBuilder, Result, StageOptions};
 use spdl_io::records::{Encoding, Extent, FieldRequest, PackedRows};
-use spdl_io::{FetchLabeled, FetchRecord, Fetcher, FieldValue, Record, StoredRecord};
+use spdl_io::{Bytes, FetchLabeled, FetchRecord, Fetcher, FieldValue, Record, StoredRecord};
 
 use crate::{Recording, process};
 
@@ -221,4 +223,76 @@ fn fields_of_a_row_follow_other_fields() {
     let far = sample.with_row(rows, 50);
     let error = fetch(FetchRecord::new(store.arc()).with_fields(["a"]), far).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Truncated);
+}
+
+/// The size of each row of [`LargeRows`], in bytes.
+const ROW: usize = 1_000_000;
+
+/// Counts the bytes of its rows that are in memory, and their maximum.
+#[derive(Debug, Default)]
+struct LargeRows {
+    names: Vec<Arc<str>>,
+    live: Arc<AtomicUsize>,
+    peak: Arc<AtomicUsize>,
+}
+
+/// Bytes of a row in memory.
+struct CountedRow(Vec<u8>, Arc<AtomicUsize>);
+
+impl AsRef<[u8]> for CountedRow {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for CountedRow {
+    fn drop(&mut self) {
+        self.1.fetch_sub(ROW, SeqCst);
+    }
+}
+
+#[spdl_core::async_trait]
+impl PackedRows for LargeRows {
+    fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    async fn row_bytes(&self, _: &Arc<dyn Fetcher>, _: u64) -> Result<Option<u64>> {
+        Ok(Some(ROW as u64))
+    }
+
+    async fn read(
+        &self,
+        _: &Arc<dyn Fetcher>,
+        _: u64,
+        _: &FieldRequest,
+    ) -> Result<Vec<(Arc<str>, FieldValue)>> {
+        self.peak.fetch_max(self.live.fetch_add(ROW, SeqCst) + ROW, SeqCst);
+        let row = CountedRow(vec![7; ROW], Arc::clone(&self.live));
+        Ok(vec![(Arc::clone(&self.names[0]), FieldValue::Bytes(Bytes::from_owner(row)))])
+    }
+}
+
+// promise: R4
+#[test]
+fn memory_for_rows_is_reserved_before_they_are_read() {
+    let (store, _) = sample();
+    let rows = Arc::new(LargeRows { names: vec!["image".into()], ..LargeRows::default() });
+    let item = |row| StoredRecord::new("shard").with_row(Arc::clone(&rows) as _, row);
+    let pipeline = PipelineBuilder::from_iter((0..40).map(item).collect::<Vec<_>>())
+        .async_stage(StageOptions::new("fetch").concurrency(16), FetchRecord::new(store.arc()))
+        .measured()
+        .map("slow", |record: Record| {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(record.get("image")?.as_bytes().map_or(0, Bytes::len))
+        })
+        .memory(4 * ROW)
+        .largest_item(2 * ROW)
+        .deterministic()
+        .build()
+        .unwrap();
+    let lens: Vec<usize> = pipeline.collect::<Result<_>>().unwrap();
+    assert_eq!(lens, [ROW; 40]);
+    let peak = rows.peak.load(SeqCst);
+    assert!((2 * ROW..=5 * ROW).contains(&peak), "{peak}");
 }

@@ -216,3 +216,15 @@ fn a_damaged_sample_is_an_error_with_key_and_offset() {
     );
     assert!(error.offset().unwrap() >= u64::from(second));
 }
+
+// promise: R4
+#[test]
+fn the_memory_of_a_sample_is_known_before_its_read() {
+    for name in ["mds/plain", "mds/zstd"] {
+        let fetcher = folder(name);
+        let samples = open(&fetcher, name).unwrap();
+        let row = samples.item(1).unwrap().row.unwrap();
+        let bytes = block_on(row.group.row_bytes(&(fetcher as _), row.row)).unwrap().unwrap();
+        assert!((10..10_000).contains(&bytes), "{name}: {bytes}");
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spdl_core::{Dataset, ErrorKind, Result, block_on};
 use spdl_io::datasets::{TfRecordDataset, TfRecordOptions};
 use spdl_io::records::FieldRequest;
-use spdl_io::{Bytes, FieldValue, MemoryFetcher};
+use spdl_io::{Bytes, Fetcher, FieldValue, MemoryFetcher};
 
 use super::{bytes, read, sample, store};
 
@@ -217,4 +217,19 @@ fn patterns_do_not_match_index_files() {
         let samples = block_on(TfRecordDataset::fetch(&store, pattern, &options)).unwrap();
         assert_eq!(samples.shard_lens(), [5, 3], "{pattern}");
     }
+}
+
+// promise: R4
+#[test]
+fn the_memory_of_a_record_is_known_before_its_read() {
+    let fetcher = store(&[A]);
+    let samples = open(&fetcher, &[A]).unwrap();
+    let mut all = 0;
+    for number in 0..samples.len() {
+        let row = samples.item(number).unwrap().row.unwrap();
+        let bytes = block_on(row.group.row_bytes(&(Arc::clone(&fetcher) as _), row.row));
+        all += bytes.unwrap().unwrap();
+    }
+    let file = block_on(fetcher.read(&A.into(), None)).unwrap();
+    assert_eq!(all, file.len() as u64);
 }

@@ -256,7 +256,7 @@ fn build(
         .map_or(1, NonZeroUsize::get);
     let batches = layout.live_bytes(threads);
     check_memory(&layout, batches, threads)?;
-    let stage_memory = batches.max(Fetch::READ_AHEAD_BYTES);
+    let stage_memory = Fetch::stage_memory(&layout, threads);
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let partial = Counter::default();
     let counted = (transform.truncation() == OnTruncated::Partial).then(|| partial.clone());

@@ -100,6 +100,8 @@ Keys of the JSON object:
   images_per_s      images / seconds
   cpu_s_per_1000    CPU seconds of the process per 1,000 images, without listing the data set
   peak_rss_bytes    peak resident memory of the process
+  memory            {budget_bytes, peak_bytes}: the memory budget of encoded images and batches,
+                    and the most that was reserved; one file may exceed the budget
   first_batch_ms    from the start of the pipeline to the first batch
   epoch_starts_s    [seconds], from the start to the first batch of each of the first 64 epochs
   verdict           the bottleneck, as one sentence

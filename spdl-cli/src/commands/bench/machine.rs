@@ -1,10 +1,10 @@
 //! Resource usage of this process, and a description of the machine.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use spdl_core::memory::usable_memory;
 
 /// The CPU time of all threads of this process, including threads that have ended.
 pub(crate) fn cpu_time() -> Duration {
@@ -16,24 +16,6 @@ pub(crate) fn cpu_time() -> Duration {
 /// The peak resident memory of this process in bytes: `VmHWM` on Linux, `None` on other systems.
 pub(crate) fn peak_rss() -> Option<u64> {
     kilobytes_after(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
-}
-
-/// The memory that this process may use, in bytes: the total memory of the machine, or a lower
-/// limit of its cgroups.
-///
-/// `None` if the system does not report it.
-pub(crate) fn usable_memory() -> Option<u64> {
-    let machine = kilobytes_after(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:");
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    let limits = Path::new("/sys/fs/cgroup").join(own);
-    // The limits of all parent groups apply too.
-    let groups = limits.ancestors().take_while(|path| path.starts_with("/sys/fs/cgroup"));
-    let limits = groups
-        .map(|group| group.join("memory.max"))
-        .chain(["/sys/fs/cgroup/memory/memory.limit_in_bytes".into()])
-        .filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok());
-    machine.into_iter().chain(limits).min()
 }
 
 /// The value of the line `NAME   123 kB`, in bytes.
@@ -49,7 +31,8 @@ pub(crate) struct Machine {
     pub(crate) processor: String,
     /// Number of CPUs available to this process.
     pub(crate) cpus: usize,
-    pub(crate) memory: Option<u64>,
+    /// Memory that this process may use, in bytes.
+    pub(crate) memory: u64,
     pub(crate) system: String,
     /// The load average over the last minute.
     pub(crate) load: Option<String>,

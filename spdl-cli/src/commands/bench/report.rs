@@ -115,7 +115,7 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
     if outcome.classes_are_folders {
         classes += " found in folders";
     }
-    let memory = machine.memory.map_or_else(|| "unknown".into(), bytes);
+    let memory = bytes(machine.memory);
     let on_error = match arguments.on_error {
         OnError::Raise => name_of(arguments.on_error),
         OnError::Skip => format!("skip {}", arguments.max_skipped),

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use spdl_core::memory::usable_memory;
 use spdl_core::observe::Counter;
 use spdl_core::{Batch, BatchLayout, Error, ErrorKind, Pipeline, SampleId, StageOptions, State};
 use spdl_io::Fetch;
@@ -190,8 +191,8 @@ fn stopped(outcome: &Outcome, signal: i32) -> Failure {
 fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
     let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments.threads));
     let images = layout.batch_size() as u64;
-    match machine::usable_memory() {
-        Some(usable) if layout.live_bytes(workers) as u64 > usable => Err(Failure::usage(format!(
+    match usable_memory() {
+        usable if layout.live_bytes(workers) as u64 > usable => Err(Failure::usage(format!(
             "--batch {} and --size {} need too much memory: a batch of {} takes {}, {} batches are in \
              memory at a time, and {} are available",
             arguments.batch,
@@ -233,7 +234,7 @@ fn build(
     partial: &Counter,
 ) -> spdl_core::Result<Pipeline<Batch>> {
     let layout = layout(arguments, images.len());
-    let budget = layout.live_bytes(worker_threads(arguments.threads)).max(Fetch::READ_AHEAD_BYTES);
+    let budget = Fetch::stage_memory(&layout, worker_threads(arguments.threads));
     let state = state.map(|state| accept_batch_of_images(state, arguments));
     let transform = transform(arguments);
     let registry = CodecRegistry::with_defaults();

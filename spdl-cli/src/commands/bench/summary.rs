@@ -58,6 +58,10 @@ fn as_json(outcome: &Outcome) -> Value {
         "images_per_s": outcome.images_per_second(),
         "cpu_s_per_1000": outcome.cpu_seconds_per_1000(),
         "peak_rss_bytes": outcome.peak_rss,
+        "memory": {
+            "budget_bytes": outcome.statistics.memory.limit_bytes,
+            "peak_bytes": outcome.statistics.memory.peak_bytes,
+        },
         "first_batch_ms": outcome.delivery.first.map(milliseconds),
         "epoch_starts_s": outcome.delivery.epochs.iter().map(Duration::as_secs_f64).collect::<Vec<_>>(),
         "verdict": verdict(outcome),

@@ -24,7 +24,7 @@ use self::index::{Compression, FileInfo, ShardInfo};
 #[cfg(feature = "local")]
 use super::common::local_fetcher;
 use super::common::{ContentHash, check_size, row_key, u32_at};
-use super::part_cache::{CachedBytes, PartCache};
+use super::part_cache::{CachedBytes, PartCache, default_part_cache_bytes};
 use super::sharded::{Shard, Sharded, Shards, impl_dataset};
 use crate::archive::{Decompress, DecompressLimits};
 use crate::fetch::{Fetcher, Key};
@@ -82,12 +82,13 @@ pub struct MdsOptions {
 
 impl Default for MdsOptions {
     fn default() -> Self {
-        MdsOptions { cache_bytes: 1 << 30, max_shard_bytes: 1 << 30 }
+        MdsOptions { cache_bytes: default_part_cache_bytes(), max_shard_bytes: 1 << 30 }
     }
 }
 
 impl MdsOptions {
-    /// Sets how many bytes of decompressed shards and offsets are buffered. Default: 1 GiB.
+    /// Sets how many bytes of decompressed shards and offsets are buffered. Default: an eighth of
+    /// the [usable memory](spdl_core::memory::usable_memory), at most 1 GiB.
     ///
     /// The shard that was read last is buffered even if it exceeds the limit. For a shuffled epoch,
     /// all open shards should fit
@@ -334,6 +335,12 @@ impl PackedRows for SharedShard {
 
     fn object(&self) -> Option<&Key> {
         Some(self.0.zip.as_ref().unwrap_or(&self.0.raw))
+    }
+
+    async fn row_bytes(&self, fetcher: &Arc<dyn Fetcher>, row: u64) -> Result<Option<u64>> {
+        let part = self.0.part(fetcher).await?;
+        let pair = usize::try_from(row).ok().and_then(|row| part.offsets.get(row..)?.first_chunk());
+        Ok(pair.map(|&[start, end]| (end - start).into()))
     }
 
     async fn read(

@@ -29,7 +29,7 @@ use self::column::ColumnPart;
 use self::footer::RowGroup;
 use self::schema::{ColumnKind, ParquetColumn};
 use super::common::{ContentHash, check_size, row_key, with_context};
-use super::part_cache::PartCache;
+use super::part_cache::{PartCache, default_part_cache_bytes};
 use super::patterns::FilePatterns;
 use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers, read_files};
 use crate::fetch::{Fetcher, Key};
@@ -89,12 +89,17 @@ pub struct ParquetOptions {
 
 impl Default for ParquetOptions {
     fn default() -> Self {
-        ParquetOptions { cache_bytes: 1 << 30, max_column_bytes: 1 << 30, concurrency: 8 }
+        ParquetOptions {
+            cache_bytes: default_part_cache_bytes(),
+            max_column_bytes: 1 << 30,
+            concurrency: 8,
+        }
     }
 }
 
 impl ParquetOptions {
-    /// Sets the maximum size of the cache of decoded columns, in bytes. Default: 1 GiB.
+    /// Sets the maximum size of the cache of decoded columns, in bytes. Default: an eighth of the
+    /// [usable memory](spdl_core::memory::usable_memory), at most 1 GiB.
     ///
     /// The cache keeps the column that was read last, even if it exceeds the limit. For a shuffled
     /// epoch, all open row groups should fit; otherwise columns are read repeatedly.

@@ -193,6 +193,16 @@ pub(super) struct TfRecordFile {
     verify: bool,
 }
 
+impl TfRecordFile {
+    /// The offsets of a record: its start, and the end, exclusive.
+    fn extent(&self, row: u64) -> Option<(u64, u64)> {
+        let row = usize::try_from(row).ok()?;
+        let end = *self.ends.get(row)?;
+        let start = row.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
+        Some((start, end))
+    }
+}
+
 #[async_trait]
 impl PackedRows for TfRecordFile {
     fn names(&self) -> &[Arc<str>] {
@@ -203,25 +213,28 @@ impl PackedRows for TfRecordFile {
         Some(&self.key)
     }
 
+    async fn row_bytes(&self, _: &Arc<dyn Fetcher>, row: u64) -> Result<Option<u64>> {
+        let Some((start, end)) = self.extent(row) else { return Ok(None) };
+        Ok(Some(end - start))
+    }
+
     async fn read(
         &self,
         fetcher: &Arc<dyn Fetcher>,
         row: u64,
         request: &FieldRequest,
     ) -> Result<Vec<(Arc<str>, FieldValue)>> {
-        let row = usize::try_from(row).unwrap_or(usize::MAX);
-        let Some(&end) = self.ends.get(row) else {
+        let Some((start, end)) = self.extent(row) else {
             let message =
                 format!("row {row} is out of range: the file has {} records", self.ends.len());
             return Err(
                 Error::new(ErrorKind::InvalidArgument, message).with_key(self.key.display_name())
             );
         };
-        let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
         // Errors name the sample, and the offset in the file.
         let located = |error: Error, from: u64| {
             let offset = error.offset().unwrap_or_default();
-            let key = row_key(&self.key, row as u64).display_name();
+            let key = row_key(&self.key, row).display_name();
             error.with_key(key).with_offset(start + from + offset)
         };
         check_size(end - start, request.max_bytes().saturating_add(framing::FRAME))

@@ -27,7 +27,7 @@ use twox_hash::XxHash3_128;
 
 use super::CachePolicy;
 use super::entry::{EntryId, StoredEntry};
-use crate::fetch::Key;
+use crate::fetch::{Key, ObjectBuffer};
 use crate::files::os_error;
 
 const MARKER: &str = "spdl-cache";
@@ -70,6 +70,8 @@ struct Changes {
 #[derive(Debug, PartialEq)]
 pub(super) enum DiskLookup {
     Hit(Bytes),
+    /// The file was not read, because it has this many bytes, more than allowed.
+    Large(u64),
     Corrupt,
     Miss,
 }
@@ -191,10 +193,14 @@ impl Disk {
         ((id.hash >> 64) as u64) < self.known_hash_limit.load(Ordering::Relaxed)
     }
 
-    /// Reads an entry. Removes a file that is corrupt or has another version.
-    pub(super) fn get(&self, id: &EntryId) -> DiskLookup {
+    /// Reads an entry of at most `allowed` bytes. Removes a file that is corrupt or has another
+    /// version.
+    pub(super) fn get(&self, id: &EntryId, allowed: u64) -> DiskLookup {
         let path = self.path(id.hash);
         let Ok((file, len)) = open_entry(&path) else { return DiskLookup::Miss };
+        if len > allowed.saturating_add(id.file_len(0)) {
+            return DiskLookup::Large(len);
+        }
         let bytes = if len <= self.max_bytes { read(&file, len) } else { None };
         let found = bytes.map_or(StoredEntry::Corrupt, |bytes| id.contents(bytes));
         if let StoredEntry::Contents(contents) = found {
@@ -465,11 +471,19 @@ fn open_entry(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, data.len()))
 }
 
-fn read(mut file: &File, len: u64) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(usize::try_from(len).ok()?).ok()?;
-    file.read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+/// Reads up to `len` bytes. A file that was truncated meanwhile fails the check of its hash.
+fn read(mut file: &File, len: u64) -> Option<Bytes> {
+    let mut buffer = ObjectBuffer::zeroed(usize::try_from(len).ok()?).ok()?;
+    let (mut at, unread) = (0, buffer.bytes_mut());
+    while at < unread.len() {
+        match file.read(&mut unread[at..]) {
+            Ok(0) => break,
+            Ok(read) => at += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    Some(buffer.into_bytes(at))
 }
 
 fn write(path: &Path, head: &[u8], contents: &[u8]) -> io::Result<()> {

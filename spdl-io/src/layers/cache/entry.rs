@@ -64,11 +64,11 @@ impl EntryId {
     }
 
     /// Parses a file, and checks its hash, name and version.
-    pub(super) fn contents(&self, file: Vec<u8>) -> StoredEntry {
+    pub(super) fn contents(&self, file: Bytes) -> StoredEntry {
         let start = HEADER + self.name.len();
         match file.get(start..) {
             Some(body) if file[..start] == self.head(body)[..] => {
-                StoredEntry::Contents(Bytes::from(file).slice(start..))
+                StoredEntry::Contents(file.slice(start..))
             }
             _ if is_valid(&file) => StoredEntry::Other,
             _ => StoredEntry::Corrupt,
@@ -120,7 +120,7 @@ mod tests {
         for id in [&none, &first, &second] {
             let file = [&id.head(b"bytes")[..], b"bytes"].concat();
             for wanted in [&none, &first, &second] {
-                let found = wanted.contents(file.clone());
+                let found = wanted.contents(file.clone().into());
                 match wanted == id {
                     true => assert_eq!(found, StoredEntry::Contents(Bytes::from_static(b"bytes"))),
                     false => {
@@ -137,15 +137,22 @@ mod tests {
         let contents = b"some bytes";
         let file = [&id.head(contents)[..], contents].concat();
         assert_eq!(file.len() as u64, id.file_len(contents.len()));
-        assert_eq!(id.contents(file.clone()), StoredEntry::Contents(Bytes::from_static(contents)));
+        assert_eq!(
+            id.contents(file.clone().into()),
+            StoredEntry::Contents(Bytes::from_static(contents))
+        );
         for at in 0..file.len() {
             let mut changed = file.clone();
             changed[at] ^= 0x10;
-            assert_eq!(id.contents(changed), StoredEntry::Corrupt, "byte {at}");
-            assert_eq!(id.contents(file[..at].to_vec()), StoredEntry::Corrupt, "truncated at {at}");
+            assert_eq!(id.contents(changed.into()), StoredEntry::Corrupt, "byte {at}");
+            assert_eq!(
+                id.contents(file[..at].to_vec().into()),
+                StoredEntry::Corrupt,
+                "truncated at {at}"
+            );
         }
-        assert_eq!(id.contents([&file[..], b"x"].concat()), StoredEntry::Corrupt, "longer");
+        assert_eq!(id.contents([&file[..], b"x"].concat().into()), StoredEntry::Corrupt, "longer");
         let other = EntryId::new("space", b"game", None);
-        assert_eq!(other.contents(file), StoredEntry::Other, "another name");
+        assert_eq!(other.contents(file.into()), StoredEntry::Other, "another name");
     }
 }

@@ -87,9 +87,8 @@ impl Fetcher for CachedFetcher {
         let name = entry_name(key, None);
         let version = local_version(&*self.inner, key).await?;
         let version = version.as_deref().map(str::as_bytes);
-        if let Some(bytes) = self.cache.get_version(&name, version).await {
+        if let Some(bytes) = self.cache.get_within(&name, version, memory).await {
             check_limit(key, bytes.len() as u64, memory.max_bytes())?;
-            memory.reserve(bytes.len() as u64).await;
             return Ok(bytes);
         }
         let bytes = self.inner.read_whole(key, memory).await?;

@@ -24,6 +24,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use self::disk::{Disk, DiskLookup};
 use self::entry::EntryId;
 use self::memory::Memory;
+use crate::fetch::ReadMemory;
 use crate::files::IoThreads;
 
 pub use self::fetcher::CachedFetcher;
@@ -188,13 +189,25 @@ impl Cache {
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     pub async fn get_version(&self, name: &[u8], version: Option<&[u8]>) -> Option<Bytes> {
+        self.get_within(name, version, &u64::MAX).await
+    }
+
+    /// Returns the bytes stored under a name with a version. Memory for them is reserved before
+    /// they are read from the folder.
+    pub(crate) async fn get_within(
+        &self,
+        name: &[u8],
+        version: Option<&[u8]>,
+        reserve_in: &dyn ReadMemory,
+    ) -> Option<Bytes> {
         let state = &self.state;
         let id = EntryId::new(&state.namespace, name, version);
         if let Some(bytes) = state.memory.as_ref().and_then(|memory| memory.get(&id)) {
             state.counters.memory_hits.fetch_add(1, Ordering::Relaxed);
+            reserve_in.reserve(bytes.len() as u64).await;
             return Some(bytes);
         }
-        let Some(found) = self.get_from_disk(&id).await else {
+        let Some(found) = self.get_from_disk(&id, reserve_in).await else {
             state.counters.misses.fetch_add(1, Ordering::Relaxed);
             return None;
         };
@@ -205,19 +218,27 @@ impl Cache {
         Some(found)
     }
 
-    async fn get_from_disk(&self, id: &EntryId) -> Option<Bytes> {
+    async fn get_from_disk(&self, id: &EntryId, memory: &dyn ReadMemory) -> Option<Bytes> {
         let disk = self.state.disk.as_ref()?;
         if !disk.may_admit(id) {
             return None;
         }
-        let (disk, id) = (Arc::clone(disk), id.clone());
-        match self.state.threads.run(move || Ok(disk.get(&id))).await {
+        let get = |allowed| {
+            let (disk, id) = (Arc::clone(disk), id.clone());
+            self.state.threads.run(move || Ok(disk.get(&id, allowed)))
+        };
+        let mut found = get(memory.reserved_bytes()).await;
+        if let Ok(DiskLookup::Large(len)) = found {
+            memory.reserve(len).await;
+            found = get(u64::MAX).await;
+        }
+        match found {
             Ok(DiskLookup::Hit(bytes)) => Some(bytes),
             Ok(DiskLookup::Corrupt) => {
                 self.state.counters.damaged.fetch_add(1, Ordering::Relaxed);
                 None
             }
-            Ok(DiskLookup::Miss) | Err(_) => None,
+            Ok(DiskLookup::Large(_) | DiskLookup::Miss) | Err(_) => None,
         }
     }
 
