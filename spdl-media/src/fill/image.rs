@@ -347,6 +347,7 @@ impl FillImage {
     ) -> Result<Written> {
         let stored = plan.stored;
         let request = plan.decode_request(&self.transform);
+        let memory = self.decoder.start_decode(encoded, stored)?;
         let decoded = if self.transform.is_exact() {
             self.picture.start_rgb(stored, request.region_of(stored))?;
             self.decoder.decode_into(encoded, &request, self.picture.rgb_mut()?)
@@ -362,9 +363,13 @@ impl FillImage {
         }
         let request = plan.resize_request(&self.transform);
         self.resizer.resize(&self.picture, &request, &mut self.resized)?;
-        if self.retention.is_excess(self.picture.needed_bytes(), self.picture.held_bytes()) {
+        let held = self.picture.held_bytes();
+        if self.retention.is_excess(self.picture.needed_bytes(), held)
+            || self.decoder.limits().is_too_much_scratch(held)
+        {
             self.picture = Picture::new();
         }
+        drop(memory);
         self.write_resized(plan.placement.flipped_target(&self.transform), sample, rng)?;
         self.partial_samples.add(written.is_partial().into());
         Ok(written)
@@ -633,5 +638,28 @@ mod tests {
         let larger = ImageTransform::new(900).crop(Crop::Stretch);
         let plan = FillPlan::new(&info, larger.place(info.upright_size(), none));
         assert_eq!(plan.decode_request(&larger).smallest(), Some(stored));
+    }
+
+    // promise: R4
+    #[test]
+    fn a_decode_waits_for_the_memory_of_other_decodes() {
+        let encoded = include_bytes!("../../tests/data/420.jpg");
+        let limits = Limits::default().concurrent_bytes(1);
+        let transform = ImageTransform::new(8);
+        let registry = CodecRegistry::with_defaults();
+        let mut fill = FillImage::new(&registry, &transform, &limits).unwrap();
+        let other = limits.start_decode(1);
+        let (send, done) = std::sync::mpsc::channel();
+        let decode = std::thread::spawn(move || {
+            let mut pixels = vec![0; 8 * 8 * 3];
+            let none = || unreachable!("the crop is not random");
+            let written = fill.write(encoded, Sample::U8(&mut pixels), none);
+            send.send(written.is_ok()).unwrap();
+        });
+        let waits = done.recv_timeout(std::time::Duration::from_millis(300));
+        assert!(waits.is_err(), "the decode did not wait");
+        drop(other);
+        assert!(done.recv().unwrap());
+        decode.join().unwrap();
     }
 }

@@ -44,6 +44,16 @@ pub trait ImageDecoder: Send {
     /// The errors that the trait lists. The limits apply to the header as well.
     fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo>;
 
+    /// Estimates the memory in bytes that a decode takes: planes and scratch memory, without the
+    /// encoded file and the buffer of the caller. `image` is the size from the header.
+    ///
+    /// The provided method returns 14 bytes per pixel. This is enough for all formats of this
+    /// crate.
+    fn working_bytes(&mut self, encoded: &[u8], image: Size) -> u64 {
+        let _ = encoded;
+        image.pixels().saturating_mul(DEFAULT_WORKING_BYTES)
+    }
+
     /// Decodes into `out` the part of the image that `request` selects. The orientation is not
     /// applied.
     ///
@@ -83,6 +93,9 @@ pub trait ImageDecoder: Send {
         self.decode_into(encoded, &request, picture.rgb_mut()?)
     }
 }
+
+/// Default of [`ImageDecoder::working_bytes`] per pixel.
+const DEFAULT_WORKING_BYTES: u64 = 14;
 
 /// Size and orientation from the header of an image.
 #[non_exhaustive]

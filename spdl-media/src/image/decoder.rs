@@ -6,7 +6,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::{DecodeRequest, Decoded, ImageDecoder, ImageInfo};
 use super::geometry::{Orientation, Size};
-use super::limits::Limits;
+use super::limits::{DecodeMemory, Limits};
 use super::picture::Picture;
 use super::pixels::{CHANNELS, PixelsMut};
 use super::registry::CodecRegistry;
@@ -56,6 +56,21 @@ impl Decoder {
         self.limits.check_size(info.size)?;
         self.limits.check_ratio(encoded.len(), info.size)?;
         Ok(info)
+    }
+
+    /// Waits until other decodes with clones of the limits leave room for this one, and takes the
+    /// memory until the result is dropped.
+    ///
+    /// # Errors
+    /// `Unsupported` for an unknown format.
+    pub(crate) fn start_decode(&mut self, encoded: &[u8], image: Size) -> Result<DecodeMemory> {
+        let bytes = self.with_decoder(encoded, |it| Ok(it.working_bytes(encoded, image)))?;
+        Ok(self.limits.start_decode(bytes))
+    }
+
+    /// The limits on images and memory.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Decodes into the caller's memory, without applying the orientation.

@@ -1,5 +1,9 @@
 //! Limits on image size, memory, frames and compression ratio.
 
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use spdl_core::memory::usable_memory;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::geometry::Size;
@@ -26,25 +30,36 @@ pub struct Limits {
     max_ratio: u64,
     max_depth: u32,
     strict: bool,
+    concurrent: Arc<ConcurrentDecodes>,
 }
 
 /// Images of up to this many decoded bytes are accepted at any compression ratio, because an image
 /// of a single colour is small in every format.
 const RATIO_FREE_BYTES: u64 = 1 << 20;
 
+/// A decoder keeps scratch memory of up to 1 / this number of the memory of concurrent decodes.
+const SCRATCH_SHARE: u64 = 16;
+
+/// The memory that this process may use, as found by the first call.
+fn usable() -> u64 {
+    static USABLE: OnceLock<u64> = OnceLock::new();
+    *USABLE.get_or_init(usable_memory)
+}
+
 impl Default for Limits {
     /// The defaults: 178,956,970 pixels (the limit of Pillow's decompression bomb check), 1 GiB of
-    /// working memory, 100,000 frames, 100,000 decoded bytes per encoded byte, 4 levels of nested
+    /// working memory or half of the usable memory if this is less, 100,000 frames, 100,000 decoded bytes per encoded byte, 4 levels of nested
     /// files, strict.
     fn default() -> Self {
         Limits {
             max_pixels: 178_956_970,
-            max_bytes: 1 << 30,
+            max_bytes: (usable() / 2).min(1 << 30),
             used_bytes: 0,
             max_frames: 100_000,
             max_ratio: 100_000,
             max_depth: 4,
             strict: true,
+            concurrent: Arc::new(ConcurrentDecodes::new(usable() / 8)),
         }
     }
 }
@@ -59,11 +74,35 @@ impl Limits {
 
     /// The maximum number of bytes that decoding one image may use: the requested pixels or planes,
     /// and all scratch memory. The RGB pixels of the whole image must fit into this limit too, even
-    /// if only a region is requested. Default: 1 GiB.
+    /// if only a region is requested. Default: 1 GiB, or half of the
+    /// [usable memory](usable_memory) if this is less.
     #[must_use]
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
+    }
+
+    /// The memory in bytes that concurrent decodes of [`FillImage`](crate::FillImage) may use, if
+    /// they have clones of these limits. Further decodes wait. A decode starts in any case if no
+    /// other decode runs. Default: an eighth of the [usable memory](usable_memory).
+    ///
+    /// Each decode counts with an estimate from the header of its file:
+    /// [`ImageDecoder::working_bytes`](crate::image::ImageDecoder::working_bytes).
+    #[must_use]
+    pub fn concurrent_bytes(mut self, bytes: u64) -> Self {
+        self.concurrent = Arc::new(ConcurrentDecodes::new(bytes));
+        self
+    }
+
+    /// Waits until concurrent decodes leave room for `bytes`, and takes them until the result is
+    /// dropped.
+    pub(crate) fn start_decode(&self, bytes: u64) -> DecodeMemory {
+        self.concurrent.start(bytes)
+    }
+
+    /// Whether a decoder should release `held` bytes of scratch memory after each image.
+    pub(crate) fn is_too_much_scratch(&self, held: usize) -> bool {
+        held as u64 > self.concurrent.max / SCRATCH_SHARE
     }
 
     /// The maximum number of frames of an animation (APNG, GIF, WebP). Only the first frame is
@@ -228,6 +267,82 @@ impl Limits {
     }
 }
 
+/// The memory of concurrent decodes. Requests are granted in the order of their arrival.
+struct ConcurrentDecodes {
+    /// The maximum sum in bytes.
+    max: u64,
+    state: Mutex<DecodesState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct DecodesState {
+    used: u64,
+    /// Number of requests so far.
+    arrived: u64,
+    /// Number of granted requests so far.
+    granted: u64,
+}
+
+/// The memory of a running decode.
+#[must_use]
+pub(crate) struct DecodeMemory {
+    bytes: u64,
+    of: Arc<ConcurrentDecodes>,
+}
+
+impl ConcurrentDecodes {
+    fn new(max: u64) -> Self {
+        ConcurrentDecodes { max, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, DecodesState> {
+        // No code under the lock panics.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(self: &Arc<Self>, bytes: u64) -> DecodeMemory {
+        let mut state = self.state();
+        let number = state.arrived;
+        state.arrived += 1;
+        while state.granted != number
+            || (state.used > 0 && state.used.saturating_add(bytes) > self.max)
+        {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.granted += 1;
+        state.used = state.used.saturating_add(bytes);
+        if state.arrived > state.granted {
+            self.changed.notify_all();
+        }
+        DecodeMemory { bytes, of: Arc::clone(self) }
+    }
+}
+
+impl Drop for DecodeMemory {
+    fn drop(&mut self) {
+        let mut state = self.of.state();
+        state.used = state.used.saturating_sub(self.bytes);
+        if state.arrived > state.granted {
+            self.of.changed.notify_all();
+        }
+    }
+}
+
+impl PartialEq for ConcurrentDecodes {
+    fn eq(&self, other: &Self) -> bool {
+        self.max == other.max
+    }
+}
+
+impl Eq for ConcurrentDecodes {}
+
+impl fmt::Debug for ConcurrentDecodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.max)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,5 +381,39 @@ mod tests {
         );
         let huge = Size::new(u32::MAX, u32::MAX);
         assert_eq!(kind(limits.check_ratio(usize::MAX, huge)), None);
+    }
+
+    // promise: R4
+    #[test]
+    fn concurrent_decodes_share_their_memory_and_a_large_one_runs_alone() {
+        use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+        let limits = Limits::default().concurrent_bytes(100);
+        let (used, peak) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for number in 0..16_u64 {
+                let (limits, used, peak) = (limits.clone(), &used, &peak);
+                scope.spawn(move || {
+                    for turn in 0..50 {
+                        // Every 16th decode needs more than the limit.
+                        let bytes = if (number + turn) % 16 == 0 { 150 } else { 30 };
+                        let memory = limits.start_decode(bytes);
+                        let now = used.fetch_add(bytes, SeqCst) + bytes;
+                        assert!(now <= 100 || now == 150, "{now}");
+                        peak.fetch_max(now, SeqCst);
+                        std::thread::yield_now();
+                        used.fetch_sub(bytes, SeqCst);
+                        drop(memory);
+                    }
+                });
+            }
+        });
+        assert_eq!(peak.into_inner(), 150);
+        // A panic of a decoder releases its memory.
+        let panicked = std::panic::catch_unwind(|| {
+            let _memory = limits.start_decode(100);
+            panic!("a decoder");
+        });
+        assert!(panicked.is_err());
+        drop(limits.start_decode(100));
     }
 }
