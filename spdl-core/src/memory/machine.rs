@@ -24,11 +24,24 @@ pub(crate) fn usable_cpus() -> usize {
 /// Returns how many bytes of memory this process may use.
 ///
 /// The result is the lowest of three values: the machine's memory, the limits of control groups
-/// (cgroup v1 or v2, anywhere in the hierarchy), and the soft limit on the address space. If
+/// (cgroup v1 or v2, anywhere in the hierarchy), and the [free address space](free_address_space). If
 /// `/proc/meminfo` cannot be read, as on systems other than Linux, 4 GiB stand for the machine's
 /// memory.
 pub fn usable_memory() -> u64 {
     memory_limit(&|path| std::fs::read_to_string(path).ok())
+}
+
+/// Returns how many bytes of the soft limit on the address space (`ulimit -v`) are free. `None`
+/// without a limit.
+pub fn free_address_space() -> Option<u64> {
+    free_addresses(&|path| std::fs::read_to_string(path).ok())
+}
+
+/// Computes [`free_address_space`] from the files that `read` returns.
+fn free_addresses(read: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
+    let limit = read("/proc/self/limits").and_then(|text| address_space(&text))?;
+    let status = read("/proc/self/status").unwrap_or_default();
+    Some(limit.saturating_sub(kilobytes(&status, "VmSize:").unwrap_or(0)))
 }
 
 /// Returns the default memory budget of a pipeline: a quarter of the usable memory.
@@ -38,9 +51,9 @@ pub(crate) fn default_budget() -> usize {
 
 /// Computes [`usable_memory`] from the files that `read` returns.
 fn memory_limit(read: &dyn Fn(&str) -> Option<String>) -> u64 {
-    let machine = read("/proc/meminfo").and_then(|text| total_memory(&text));
-    let address_space = read("/proc/self/limits").and_then(|text| address_space(&text));
-    let mut least = machine.unwrap_or(ASSUMED_MEMORY).min(address_space.unwrap_or(u64::MAX));
+    let machine = read("/proc/meminfo").and_then(|text| kilobytes(&text, "MemTotal:"));
+    let free_addresses = free_addresses(read);
+    let mut least = machine.unwrap_or(ASSUMED_MEMORY).min(free_addresses.unwrap_or(u64::MAX));
     let groups = read("/proc/self/cgroup").unwrap_or_default();
     let mounts = read("/proc/self/mountinfo").unwrap_or_default();
     for hierarchy in memory_hierarchies(&groups, &mounts) {
@@ -52,9 +65,9 @@ fn memory_limit(read: &dyn Fn(&str) -> Option<String>) -> u64 {
     least
 }
 
-/// Parses the total memory from `/proc/meminfo`.
-fn total_memory(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+/// Parses the line `NAME   123 kB`, into bytes.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -199,6 +212,11 @@ mod tests {
                       Max cpu time              1                    2                    seconds\n\
                       Max address space         1073741824           unlimited            bytes\n";
         check(&[("/proc/meminfo", MEMINFO), ("/proc/self/limits", limits)], 1 << 30);
+        // Addresses in use are not free.
+        let status = ("/proc/self/status", "VmPeak:\t999999 kB\nVmSize:\t  524288 kB\n");
+        check(&[("/proc/meminfo", MEMINFO), ("/proc/self/limits", limits), status], 512 << 20);
+        let status = ("/proc/self/status", "VmSize:\t  2000000 kB\n");
+        check(&[("/proc/self/limits", limits), status], 0);
     }
 
     #[test]

@@ -25,4 +25,4 @@ pub use budget::MemoryStatistics;
 pub use buffer::{ALIGNMENT, BufferPool, HostBuffer, PAGE, Pin, PinMemory, PoolStatistics};
 pub use device::{Device, DeviceMemory, Fence, HostDevice, Space, Upload};
 pub use footprint::Footprint;
-pub use machine::usable_memory;
+pub use machine::{free_address_space, usable_memory};

@@ -226,7 +226,12 @@ impl WorkerPool {
             }
         });
         let thread = thread.map_err(|error| {
-            Error::new(ErrorKind::Io, "cannot start a worker thread").with_source(error)
+            let message = format!(
+                "cannot start worker thread {}; use fewer threads, or raise the limits on processes \
+                 (ulimit -u) and address space (ulimit -v)",
+                members.present + 1
+            );
+            Error::new(ErrorKind::Io, message).with_source(error)
         })?;
         members.present += 1;
         members.spawned += 1;

@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use futures_channel::oneshot;
+use spdl_core::memory::free_address_space;
 use spdl_core::{Error, ErrorKind, Result};
 
 #[cfg(feature = "local")]
@@ -71,10 +72,22 @@ impl IoThreadsInner {
     }
 }
 
+/// Why a job failed for which no thread could be started.
+const START_FAILED: &str = "cannot start an I/O thread; raise the limits on processes (ulimit -u) and \
+                            address space (ulimit -v)";
+
+/// Size of the stack of a thread: the default of the standard library.
+const STACK_BYTES: u64 = 2 << 20;
+
 impl IoThreads {
     /// Creates a pool of up to `max_threads` threads, at least 1. No thread is started yet.
+    ///
+    /// Under a limit on the address space, the stacks of the threads use at most a 16th of it.
     pub(crate) fn new(name: &'static str, max_threads: usize, linger: Duration) -> Self {
-        let max_threads = max_threads.max(1);
+        let fitting = free_address_space().map_or(usize::MAX, |free| {
+            usize::try_from(free / 16 / STACK_BYTES).unwrap_or(usize::MAX)
+        });
+        let max_threads = max_threads.min(fitting).max(1);
         let state = Mutex::default();
         let (work, ended) = (Condvar::new(), Condvar::new());
         IoThreads {
@@ -120,7 +133,7 @@ impl IoThreads {
             && state.live == state.stuck
         {
             state.jobs.pop_back();
-            return Err(Error::new(ErrorKind::Io, "cannot start an I/O thread").with_source(error));
+            return Err(Error::new(ErrorKind::Io, START_FAILED).with_source(error));
         }
         // Notifying without a waiting thread would cost a system call.
         let wakes = state.idle > 0;
