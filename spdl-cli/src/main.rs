@@ -21,8 +21,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::commands::command_line::Cli;
+use crate::commands::process_limits;
 
 fn main() -> ExitCode {
+    process_limits::prepare();
     silence_stage_panics();
     match Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,11 +6,12 @@ use super::bench::arguments::BenchArguments;
 use super::cat::arguments::CatArguments;
 use super::doctor::DoctorArguments;
 use super::ls::LsArguments;
+use super::options::worker_threads;
 use super::pack::arguments::PackArguments;
 use super::stat::arguments::StatArguments;
 use super::verify::arguments::VerifyArguments;
 use super::verify_order::VerifyOrderArguments;
-use super::{bench, cat, doctor, ls, pack, stat, verify, verify_order};
+use super::{bench, cat, doctor, ls, pack, process_limits, stat, verify, verify_order};
 use crate::ui::failure::Failure;
 
 /// Benchmarks data loading, packs data sets into shards, and inspects data sets
@@ -60,9 +61,23 @@ pub(crate) enum Command {
     Doctor(DoctorArguments),
 }
 
+impl Command {
+    /// The number of worker threads.
+    fn threads(&self) -> usize {
+        match self {
+            Command::Bench(arguments) => worker_threads(arguments.threads),
+            Command::Pack(arguments) => worker_threads(arguments.threads),
+            Command::Verify(arguments) => worker_threads(arguments.threads),
+            Command::Stat(arguments) => worker_threads(arguments.threads),
+            _ => 1,
+        }
+    }
+}
+
 impl Cli {
     /// Runs the subcommand.
     pub(crate) fn run(&self) -> Result<(), Failure> {
+        process_limits::check_address_space(self.command.threads())?;
         match &self.command {
             Command::Bench(arguments) => bench::run::run(arguments),
             Command::VerifyOrder(arguments) => verify_order::run(arguments),

@@ -8,6 +8,7 @@
 //! | `verify_order` | `spdl verify-order`: finds missing and repeated samples by checkpoint files |
 //! | `doctor` | `spdl doctor`: reports the CUDA libraries and devices of this machine |
 //! | `command_line` | the parser of all subcommands |
+//! | `process_limits` | prepares the process for limits on memory and files |
 //! | `options`, `checkpoint_files` | options and checkpoint files that several subcommands use |
 //!
 //! Highest module: may import `ui`, `datasets`, `inspection`. A subcommand does not import another.
@@ -20,6 +21,7 @@ mod doctor;
 mod ls;
 mod options;
 mod pack;
+pub(crate) mod process_limits;
 mod stat;
 mod verify;
 mod verify_order;

@@ -8,6 +8,7 @@ mod common;
 mod data;
 mod data_sets;
 mod doctor;
+mod limits;
 mod lists_and_classes;
 mod pack;
 mod readme;

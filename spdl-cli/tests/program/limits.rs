@@ -1,0 +1,182 @@
+//! The program under limits on address space and file size: it succeeds, or fails with one line.
+
+// promise of this file: R25
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{Folder, Run, bench, finish, png, spdl};
+
+/// Number of address space limits that are tried. CI tries 40; a soak tries more.
+const LIMITS: &str = "SPDL_ADDRESS_LIMITS";
+/// A run that takes longer hangs.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Address space that the program needs from its start until it can check the limit, in KiB. The
+/// program may abort below this limit: see `docs/stores.md`.
+const START: u64 = 4 << 10;
+
+/// Runs the program under a limit in the syntax of `ulimit`. Returns `None` after a signal.
+fn run(limit: &str, arguments: &[&str]) -> Option<Run> {
+    let script = format!("ulimit -c 0; ulimit {limit} && exec \"$@\"");
+    let program = spdl();
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "sh"]).arg(program.get_program()).args(arguments);
+    command.env_remove("RUST_BACKTRACE");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let output = wait(child, limit, arguments);
+    output.status.code().map(|_| finish(output))
+}
+
+fn wait(mut child: Child, limit: &str, arguments: &[&str]) -> std::process::Output {
+    let end = Instant::now() + TIMEOUT;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            child.kill().unwrap();
+            panic!("{arguments:?} hangs under {limit}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// The lowest limit in KiB under which the program can be loaded and started.
+fn lowest() -> u64 {
+    let starts =
+        |limit: u64| run(&format!("-v {limit}"), &["--version"]).is_some_and(|run| run.code == 0);
+    let (mut too_low, mut enough) = (1 << 10, 4 << 20);
+    assert!(starts(enough), "the program does not start");
+    while enough - too_low > 256 {
+        let middle = u64::midpoint(too_low, enough);
+        *(if starts(middle) { &mut enough } else { &mut too_low }) = middle;
+    }
+    enough
+}
+
+/// Commands that read, and write a cache, checkpoints and shards below `folder`.
+fn commands(data: &Path, folder: &Path) -> [Vec<String>; 3] {
+    let data = data.to_str().unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let bench = ["bench", data, "--json", "--size", "24", "--batch", "16", "--threads", "3"];
+    let bench = bench.map(str::to_owned).to_vec();
+    let (cache, state) = (path("cache"), path("state"));
+    let writes = ["--cache", &cache, "--save-state", &state, "--overwrite-state"];
+    let cached = bench.iter().cloned().chain(writes.map(str::to_owned)).collect();
+    let pack = ["pack", data, &path("shards"), "--threads", "3"];
+    [bench, cached, pack.map(str::to_owned).to_vec()]
+}
+
+/// Checks the result of a run, and returns whether it succeeded.
+fn check(run: Option<Run>, shown: &str) -> bool {
+    let run = run.unwrap_or_else(|| panic!("a signal ended the program: {shown}"));
+    assert!(matches!(run.code, 0 | 1), "{shown}: code {}: {}", run.code, run.stderr);
+    if run.code == 1 {
+        let errors: Vec<_> = run.stderr.lines().filter(|line| line.starts_with("spdl: ")).collect();
+        assert!(
+            !errors.is_empty() && errors.len() == run.stderr.lines().count(),
+            "{shown}: {}",
+            run.stderr
+        );
+    }
+    run.code == 0
+}
+
+// promise: R4
+#[test]
+fn a_limit_on_the_address_space_causes_no_abort() {
+    let count = std::env::var(LIMITS).map_or(40, |count| count.parse::<u64>().unwrap());
+    let data = Folder::with_images(48, 3);
+    let first = lowest() + START;
+    let mut succeeded = 0;
+    for number in 0..count {
+        // Up to 160 MiB more.
+        let limit = first + number * (160 << 10) / count;
+        let folder = Folder::new();
+        for arguments in commands(data.path(), folder.path()) {
+            let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+            let run = run(&format!("-v {limit}"), &arguments);
+            let shown = format!("ulimit -v {limit}: {arguments:?}");
+            if let Some(run) = run.as_ref().filter(|run| run.code == 1) {
+                let names_limit =
+                    run.stderr.contains("ulimit -v") || run.stderr.contains("allocate");
+                assert!(names_limit, "{shown}: {}", run.stderr);
+            }
+            succeeded += u64::from(check(run, &shown));
+        }
+    }
+    println!("{succeeded} of {} runs succeeded, the others failed with one line", 3 * count);
+    assert!(succeeded > 0 && succeeded < 3 * count, "{succeeded}");
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_causes_an_error() {
+    let data = Folder::with_images(48, 3);
+    let mut failed = Vec::new();
+    // In blocks of 512 bytes or, in some shells, 1024 bytes.
+    for blocks in [0, 1, 2, 3, 5, 10, 20, 100, 100_000] {
+        let folder = Folder::new();
+        let commands = commands(data.path(), folder.path());
+        for (number, arguments) in commands.iter().enumerate() {
+            let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+            let limit = format!("-f {blocks}");
+            let run = run(&limit, &arguments);
+            if let Some(run) = run.as_ref().filter(|run| run.code == 1) {
+                failed.push((blocks, number));
+                let names_file = run.stderr.contains(folder.path().to_str().unwrap());
+                assert!(names_file && run.stderr.contains("File too large"), "{}", run.stderr);
+            }
+            let is_enough = check(run, &format!("ulimit {limit}: {arguments:?}"));
+            // A run that writes no file needs no limit.
+            assert!(is_enough || number > 0 && blocks < 100_000, "{limit}: {arguments:?}");
+        }
+    }
+    println!("failed: {failed:?}");
+    // Checkpoints cannot be saved, and shards cannot be written.
+    assert!(failed.contains(&(0, 1)) && failed.contains(&(0, 2)), "{failed:?}");
+    assert!(failed.contains(&(20, 2)), "{failed:?}");
+}
+
+/// The peak resident memory, and the memory budget.
+fn memory(run: &Run) -> Option<(u64, u64)> {
+    let json = run.json();
+    Some((json["peak_rss_bytes"].as_u64()?, json["memory"]["budget_bytes"].as_u64()?))
+}
+
+// promise: R4
+#[test]
+fn resident_memory_stays_within_the_budget_for_large_files() {
+    const FILES: u64 = 24;
+    const FILE_BYTES: u64 = 16_000_000;
+    let (small, large) = (Folder::with_images(48, 3), Folder::new());
+    for number in 0..FILES {
+        let name = format!("class/{number}.png");
+        large.add(&name, &png(number as u32));
+        // Decoders ignore the bytes after the image.
+        let file = std::fs::OpenOptions::new().write(true).open(large.join(&name)).unwrap();
+        file.set_len(FILE_BYTES).unwrap();
+    }
+    let base = bench(small.path(), &["--json", "--threads", "2"]);
+    let Some((base, _)) = memory(&base) else {
+        return println!("SKIPPED: the system does not report the peak resident memory");
+    };
+    let caches = Folder::new();
+    let cache = caches.join("cache");
+    let cache = cache.to_str().unwrap();
+    let rows: [(&str, &[&str]); 4] = [
+        ("files", &["--threads", "2"]),
+        ("64 threads", &["--threads", "64"]),
+        ("cold cache", &["--threads", "2", "--cache", cache]),
+        ("warm cache", &["--threads", "2", "--cache", cache]),
+    ];
+    for (row, arguments) in rows {
+        let run = bench(large.path(), &[&["--json"], arguments].concat());
+        let (peak, budget) = memory(&run).unwrap();
+        println!(
+            "{row}: {} MB above the base, budget {} MB",
+            (peak - base) / 1_000_000,
+            budget / 1_000_000
+        );
+        assert!(budget < FILES * FILE_BYTES / 4, "{row}: the budget limits nothing: {budget}");
+        assert!(peak <= base + budget + 64_000_000, "{row}: {peak} of {base} + {budget}");
+    }
+}
