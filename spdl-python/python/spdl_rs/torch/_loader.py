@@ -166,7 +166,7 @@ class DataLoader(Resumable, Generic[T]):
         self.worker_init_fn = worker_init_fn
         self.multiprocessing_context = multiprocessing_context
         self.in_order = in_order
-        self.on_error = on_error
+        self.on_error: OnError = on_error
         self.generator = generator
         self.persistent_workers = persistent_workers
 
