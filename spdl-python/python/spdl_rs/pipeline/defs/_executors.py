@@ -86,8 +86,8 @@ def needs_interpreters(what: str, instead: str) -> NoReturn:
         NotImplementedError: Always, a `RuntimeError`.
     """
     raise NotImplementedError(
-        f"{what} is not supported: extension modules built with PyO3 run in the main interpreter "
-        f"only, also with Python 3.14, which SPDL requires for interpreters; use {instead}"
+        f"{what} requires Python 3.14 in SPDL, and is not supported by spdl_rs: extension modules built "
+        f"with PyO3 run in the main interpreter only; use {instead}"
     )
 
 
