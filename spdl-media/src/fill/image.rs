@@ -365,11 +365,11 @@ impl FillImage {
         self.resizer.resize(&self.picture, &request, &mut self.resized)?;
         let held = self.picture.held_bytes();
         if self.retention.is_excess(self.picture.needed_bytes(), held)
-            || self.decoder.limits().is_too_much_scratch(held)
+            || self.decoder.limits().is_too_much_scratch(held as u64)
         {
             self.picture = Picture::new();
         }
-        drop(memory);
+        self.decoder.end_decode(memory);
         self.write_resized(plan.placement.flipped_target(&self.transform), sample, rng)?;
         self.partial_samples.add(written.is_partial().into());
         Ok(written)

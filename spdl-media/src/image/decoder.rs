@@ -68,6 +68,13 @@ impl Decoder {
         Ok(self.limits.start_decode(bytes))
     }
 
+    /// Releases the scratch memory of all decoders if a decode needs too much of it to be kept.
+    pub(crate) fn end_decode(&mut self, memory: DecodeMemory) {
+        if self.limits.is_too_much_scratch(memory.bytes()) {
+            self.decoders.iter_mut().for_each(|decoder| *decoder = None);
+        }
+    }
+
     /// The limits on images and memory.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits

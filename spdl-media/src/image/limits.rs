@@ -101,8 +101,8 @@ impl Limits {
     }
 
     /// Whether a decoder should release `held` bytes of scratch memory after each image.
-    pub(crate) fn is_too_much_scratch(&self, held: usize) -> bool {
-        held as u64 > self.concurrent.max / SCRATCH_SHARE
+    pub(crate) fn is_too_much_scratch(&self, held: u64) -> bool {
+        held > self.concurrent.max / SCRATCH_SHARE
     }
 
     /// The maximum number of frames of an animation (APNG, GIF, WebP). Only the first frame is
@@ -316,6 +316,12 @@ impl ConcurrentDecodes {
             self.changed.notify_all();
         }
         DecodeMemory { bytes, of: Arc::clone(self) }
+    }
+}
+
+impl DecodeMemory {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
