@@ -9,7 +9,7 @@ use clap::Args;
 use crate::feature_checks::{self, Selection};
 use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_tests};
 use crate::tools::{Output, Workspace, command};
-use crate::{fuzz, test, wheel};
+use crate::{corpus, fuzz, test, wheel};
 
 /// Run longer versions of tests: more pipeline cycles, thread schedules, random cases, fuzzing and
 /// network faults.
@@ -42,11 +42,16 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step { name: "shuttle", about: "whole pipelines under 100,000 thread schedules", run: shuttle },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
     Step { name: "memory", about: "a slow consumer and mixed sizes for 60 s", run: memory },
+    Step {
+        name: "corpus",
+        about: "decode all files of the corpora, and 20 damaged copies of each",
+        run: corpus::soak,
+    },
     Step { name: "fuzz", about: "each target for 60 s, with AddressSanitizer", run: fuzz::soak },
     Step {
         name: "test-default",

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use spdl_core::{DatasetSource, Labeled, PipelineBuilder};
+use spdl_core::{DatasetSource, Labeled, PipelineBuilder, StageOptions};
 use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
 use spdl_io::datasets::OpenedDataset;
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
-use spdl_io::{Error, ErrorKind, Result, SourceOptions, StoreRegistry, block_on};
+use spdl_io::{Cache, Error, ErrorKind, Result, SourceOptions, StoreRegistry, block_on};
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 use crate::contents;
@@ -117,16 +117,31 @@ fn address(kind: Kind, server: &FaultServer) -> String {
 
 /// Opens the data set, and reads a shuffled epoch of it in order.
 fn epoch(kind: Kind, server: &FaultServer) -> Result<Vec<Labeled<Bytes>>> {
+    epoch_by(kind, server, 3, None)
+}
+
+/// As [`epoch`], with a number of concurrent reads and threads, and with a cache.
+fn epoch_by(
+    kind: Kind,
+    server: &FaultServer,
+    concurrency: usize,
+    cache: Option<&Cache>,
+) -> Result<Vec<Labeled<Bytes>>> {
     let address = address(kind, server);
     let data = block_on(OpenedDataset::open(&[&address], &stores(server)))?;
     if let Some(warning) = data.warnings.first() {
         let error = Error::new(ErrorKind::Corrupt, DAMAGED).with_source(warning.clone());
         return Err(error.with_key(warning.key().unwrap_or_default()));
     }
-    let fetch = data.fetch_labeled();
+    let mut fetch = data.fetch_labeled();
+    if let Some(cache) = cache {
+        fetch = fetch.with_cache(cache.clone());
+    }
+    let options = |name| StageOptions::new(name).concurrency(concurrency);
     PipelineBuilder::new(DatasetSource::new(data.samples).shuffled(3))
-        .async_stage("fetch", fetch)
-        .map("decode", decode)
+        .async_stage(options("fetch"), fetch)
+        .map(options("decode"), decode)
+        .threads(concurrency)
         .deterministic()
         .build()?
         .collect()
@@ -228,4 +243,61 @@ fn epochs_end_with_the_right_samples_or_an_error_that_names_the_object() {
         assert!(!is_full || *faults > 0, "{fault} never happened");
     }
     assert!(sum(0) > cells.len() as u64 && sum(1) > 0 && sum(2) > 0, "{ends:?}");
+}
+
+/// Where a cache keeps its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tier {
+    None,
+    Memory,
+    Disk,
+    /// A folder in which writing fails after the first epoch.
+    FailingDisk,
+}
+
+// promise: R13
+#[test]
+fn order_and_bytes_depend_on_no_cache_fault_or_thread() {
+    let tiers = [Tier::None, Tier::Memory, Tier::Disk, Tier::FailingDisk];
+    let mut cells = Vec::new();
+    for kind in KINDS {
+        for tier in tiers {
+            for concurrency in [1, 3, 16] {
+                cells.push((kind, tier, concurrency));
+            }
+        }
+    }
+    in_parallel(cells.len(), |cell| {
+        let (kind, tier, concurrency) = cells[cell];
+        let server = FaultServer::start(objects());
+        let wanted = epoch(kind, &server).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache");
+        let cache = match tier {
+            Tier::None => None,
+            // Half of the samples fit.
+            Tier::Memory => Some(Cache::builder().memory(300 << 10).open().unwrap()),
+            _ => Some(Cache::builder().folder(&path, 300 << 10).open().unwrap()),
+        };
+        // The first epoch fills the cache, later ones read from it.
+        for (round, share) in [0.0, 0.1, 0.1].into_iter().enumerate() {
+            let faults = crate::survivable_faults();
+            let seed = cell as u64 * 10 + round as u64;
+            server.set_faults(FaultPlan::random(seed, share, &faults).retry_after(Duration::ZERO));
+            let found = epoch_by(kind, &server, concurrency, cache.as_ref());
+            let place = format!("{kind:?}, {tier:?}, {concurrency}, epoch {round}");
+            let found = found.unwrap_or_else(|error| panic!("{place}: {}", error.report()));
+            assert!(found == wanted, "{place}: other samples");
+            if tier == Tier::FailingDisk && round == 0 {
+                let new = path.join("new");
+                std::fs::remove_dir_all(&new).unwrap();
+                std::fs::write(new, "").unwrap();
+            }
+        }
+        let hits = cache.map_or(0, |cache| {
+            let found = cache.statistics();
+            found.memory_hits + found.disk_hits
+        });
+        assert_eq!(hits > 0, tier != Tier::None, "{kind:?}, {tier:?}: {hits} hits");
+    });
 }

@@ -114,8 +114,23 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CorpusArguments) -> Result<
 }
 
 /// A step of `cargo xtask test`: decodes the small files of the repository with many damaged copies
-/// each, and the corpora, if present, with one damaged copy per file.
+/// each, and the corpora, if present, with three damaged copies per file.
 pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    check(workspace, output, 40, 3)
+}
+
+/// The step of `cargo xtask soak`: as [`test`], with more damaged copies.
+pub(crate) fn soak(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    check(workspace, output, 400, 20)
+}
+
+/// Decodes the files of the repository and of the corpora, with this number of damaged copies each.
+fn check(
+    workspace: &Workspace,
+    output: &mut Output,
+    of_own: u32,
+    of_corpora: u32,
+) -> Result<Counts> {
     // The build profile of the tests: decoders are optimised, and all checks are enabled.
     let mut build = cargo();
     build
@@ -130,7 +145,7 @@ pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts>
         Some(folder) => PathBuf::from(folder),
         None => workspace.root.join("../shared/corpora"),
     };
-    for (folder, mutants) in [(own, 40), (corpora, 1)] {
+    for (folder, mutants) in [(own, of_own), (corpora, of_corpora)] {
         if !folder.is_dir() {
             counts.add(Counts::one_skipped("corpora not present"));
             continue;
