@@ -1,16 +1,17 @@
 //! [`Statistics`]: counters and times of stages, queues and the consumer.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 // Standard atomics instead of `crate::sync`: model checkers need not explore these counters,
 // because the control flow does not depend on them.
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::ErrorKind;
 use crate::memory::budget::MemoryStatistics;
 use crate::memory::buffer::PoolStatistics;
 use crate::observe::histogram::{Counts, Histogram, Quantiles};
+use crate::observe::stalls::{Activity, StageProgress};
 use crate::source::sample::SampleId;
 use crate::stage::aggregate::FillRate;
 
@@ -298,8 +299,10 @@ pub struct DroppedCount {
     pub count: u64,
 }
 
+/// Returns what a stage does at the moment.
+pub(crate) type ActivityProbe = Box<dyn Fn() -> Activity + Send + Sync>;
+
 /// The counters of [`StageStatistics`].
-#[derive(Debug)]
 pub(crate) struct StageMeter {
     pub(crate) name: Arc<str>,
     pub(crate) kind: StageKind,
@@ -311,6 +314,10 @@ pub(crate) struct StageMeter {
     fill_capacity: AtomicU64,
     busy_nanos: AtomicU64,
     service: Histogram,
+    /// What the stage does, if a task runs it.
+    activity: AtomicU8,
+    /// Returns what the stage does, if workers run it.
+    probe: OnceLock<ActivityProbe>,
 }
 
 impl StageMeter {
@@ -326,6 +333,35 @@ impl StageMeter {
             fill_capacity: AtomicU64::new(0),
             busy_nanos: AtomicU64::new(0),
             service: Histogram::default(),
+            activity: AtomicU8::new(Activity::Idle as u8),
+            probe: OnceLock::new(),
+        }
+    }
+
+    /// Sets what the stage does.
+    pub(crate) fn set_activity(&self, activity: Activity) {
+        self.activity.store(activity as u8, Ordering::Relaxed);
+    }
+
+    /// Sets the function that returns what the stage does.
+    pub(crate) fn set_probe(&self, probe: impl Fn() -> Activity + Send + Sync + 'static) {
+        let _ = self.probe.set(Box::new(probe));
+    }
+
+    /// The progress and the activity of the stage.
+    pub(crate) fn progress(&self) -> StageProgress {
+        let stored = || Activity::from_number(self.activity.load(Ordering::Relaxed));
+        let activity = self.probe.get().map_or_else(stored, |probe| probe());
+        let paused = self.concurrency.load(Ordering::Relaxed) == 0;
+        StageProgress {
+            stage: Arc::clone(&self.name),
+            kind: self.kind,
+            items: self.items.load(Ordering::Relaxed),
+            items_out: self.items_out.load(Ordering::Relaxed),
+            activity: match activity {
+                Activity::WaitsForMemory | Activity::WaitsForWorker if paused => Activity::Idle,
+                activity => activity,
+            },
         }
     }
 
@@ -380,6 +416,12 @@ impl StageMeter {
             busy_nanos: self.busy_nanos.load(Ordering::Relaxed),
             service: self.service.counts(),
         }
+    }
+}
+
+impl fmt::Debug for StageMeter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw().fmt(f)
     }
 }
 

@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use crate::error::{Error, ErrorKind, Result, guarded, panicked};
 use crate::item::Item;
 use crate::observe::interval::Snapshotter;
+use crate::observe::stalls::StallWatch;
 use crate::observe::statistics::{Dropped, Statistics};
 use crate::pipeline::builder::{Driver, IntervalListener};
 use crate::pipeline::control::{ConcurrencyControls, Control};
@@ -76,6 +77,8 @@ pub struct Pipeline<T> {
     runtime: Option<Arc<dyn Runtime>>,
     own_runtime: Option<Arc<ThreadRuntime>>,
     reporter: Option<Arc<Reporter>>,
+    /// `None` in model checks, which have no clock.
+    watch: Option<Arc<StallWatch>>,
     record: Option<OrderRecord>,
     /// Present if there is exactly one source.
     delivery: Option<Delivery>,
@@ -142,6 +145,7 @@ pub(crate) struct PipelineParts<T> {
     pub(crate) drivers: Vec<Driver>,
     pub(crate) runtime: Option<Arc<dyn Runtime>>,
     pub(crate) interval: Option<(Duration, IntervalListener)>,
+    pub(crate) watch: StallWatch,
     pub(crate) record: bool,
     pub(crate) delivery: Option<Delivery>,
     pub(crate) allows_total_loss: bool,
@@ -244,6 +248,7 @@ impl<T: Send + 'static> Pipeline<T> {
             runtime: parts.runtime,
             own_runtime: None,
             reporter,
+            watch: (!MODELLED).then(|| Arc::new(parts.watch)),
             record: parts.record.then(|| {
                 OrderRecord::beginning_at(parts.delivery.as_ref().map_or(0, Delivery::steps))
             }),
@@ -339,6 +344,18 @@ impl<T: Send + 'static> Pipeline<T> {
                 let interval = reporter.interval;
                 while shared.while_running(clock.sleep(interval)).await.is_some() {
                     reporter.report(&shared);
+                }
+            }));
+        }
+        // A consumer of a stream has no waiting thread that checks for stalls. The caller's runtime
+        // may have no timer.
+        if let (Some(watch), true) = (&self.watch, self.own_runtime.is_some()) {
+            let (watch, shared) = (Arc::clone(watch), Arc::clone(&self.shared));
+            let clock = Arc::clone(&runtime);
+            runtime.spawn(Box::pin(async move {
+                let interval = watch.interval();
+                while shared.while_running(clock.sleep(interval)).await.is_some() {
+                    watch.check(Instant::now(), || shared.progress_while_waiting());
                 }
             }));
         }
@@ -519,13 +536,29 @@ impl<T: Send + 'static> Pipeline<T> {
                 thread::yield_now();
                 continue;
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            match left {
-                Some(Duration::ZERO) => return Poll::Pending,
-                Some(left) => thread::park_timeout(left),
+            let now = Instant::now();
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+            if left == Some(Duration::ZERO) {
+                self.check_stalls(now);
+                return Poll::Pending;
+            }
+            let interval = self.check_stalls(now);
+            match left.into_iter().chain(interval).min() {
+                Some(time) => thread::park_timeout(time),
                 None => thread::park(),
             }
         }
+    }
+
+    /// Checks for stalls, if the consumer has waited long enough. Returns when to check again.
+    fn check_stalls(&self, now: Instant) -> Option<Duration> {
+        let watch = self.watch.as_ref()?;
+        let interval = watch.interval();
+        let waited = now.saturating_duration_since(self.waiting_since?);
+        if waited >= interval {
+            watch.check(now, || self.shared.progress_while_waiting());
+        }
+        Some(interval)
     }
 
     fn own_waker(&mut self) -> Waker {

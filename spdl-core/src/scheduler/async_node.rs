@@ -25,6 +25,7 @@ use crate::item::{Item, ItemHeader};
 use crate::memory::budget::Reservation;
 use crate::memory::in_flight::{InFlightMemory, InFlightOrder};
 use crate::observe::hooks::Hooks;
+use crate::observe::stalls::Activity;
 use crate::runtime::Runtime;
 use crate::scheduler::failure::FailureAction;
 use crate::stage::{AsyncContext, AsyncStage};
@@ -109,6 +110,18 @@ struct DriverState<In, Out> {
     order: Arc<InFlightOrder>,
 }
 
+impl<In, Out> DriverState<In, Out> {
+    fn activity(&self) -> Activity {
+        if !self.in_flight_items.is_empty() {
+            Activity::Working
+        } else if self.incoming.is_empty() {
+            Activity::Idle
+        } else {
+            Activity::WaitsForMemory
+        }
+    }
+}
+
 /// Results that are not yet in the output queue. A batch of results costs one lock and one wake-up.
 struct Outbox<Out> {
     items: Vec<Item<Out>>,
@@ -151,11 +164,15 @@ where
             self.input.shut();
         }
         poll_fn(|cx| {
+            // A future that blocks its thread never returns from `step`.
+            self.core.meter.set_activity(Activity::Working);
             let polled = self.step(&mut driver, &runtime, cx);
             self.flush(&mut driver.outbox);
+            self.core.meter.set_activity(driver.activity());
             polled
         })
         .await;
+        self.core.meter.set_activity(Activity::Idle);
         self.output.release(driver.places);
         drop(driver);
         self.core.end(&self.hooks);

@@ -15,6 +15,7 @@ use crate::item::lineage::{AggregateLineage, Outcome};
 use crate::item::{Item, ItemHeader, ItemTag};
 use crate::memory::budget::Reservation;
 use crate::observe::hooks::Hooks;
+use crate::observe::stalls::Activity;
 use crate::scheduler::failure::FailureAction;
 use crate::stage::batch::{Batch, Field, Fill, FillContext, SlotMut};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -101,6 +102,17 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
         self.state.running.fetch_sub(1, Ordering::SeqCst);
         // The input may have ended while this worker was counted as running.
         self.close_once() || worked
+    }
+
+    fn activity(&self) -> Activity {
+        if self.state.running.load(Ordering::SeqCst) > 0 {
+            return Activity::Working;
+        }
+        if self.ready() {
+            return Activity::WaitsForWorker;
+        }
+        let waits = self.input.available() > 0 && self.output.has_room();
+        if waits { Activity::WaitsForMemory } else { Activity::Idle }
     }
 
     fn drop_instances(&self) {

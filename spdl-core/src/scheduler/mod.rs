@@ -84,6 +84,7 @@ use crate::memory::budget::{Budget, MemoryStatistics, Reservation};
 use crate::memory::buffer::BufferPool;
 use crate::observe::hooks::Hooks;
 use crate::observe::interval::RawSnapshot;
+use crate::observe::stalls::{Activity, StageProgress};
 use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter};
 use crate::resume::ledger::Ledger;
 use crate::scheduler::failure::{DropListener, FailureAction, FailureBudget, Failures};
@@ -103,6 +104,8 @@ pub(crate) trait Node: Send + Sync {
     /// Processes one group of items or one end of an epoch. Returns false if there was nothing to
     /// do.
     fn run(&self, pool: &Arc<WorkerPool>) -> bool;
+    /// What the stage does; may be outdated.
+    fn activity(&self) -> Activity;
     /// Drops idle instances. Called on the worker threads that end after the pipeline was stopped.
     fn drop_instances(&self);
 }
@@ -254,6 +257,14 @@ impl RunContext {
 
     pub(crate) fn meter(&self, stage: &str) -> Option<Arc<StageMeter>> {
         self.meters.lock().iter().find(|meter| &*meter.name == stage).cloned()
+    }
+
+    /// The progress of each stage, or `None` if the consumer does not wait for an item.
+    pub(crate) fn progress_while_waiting(&self) -> Option<Vec<StageProgress>> {
+        if self.stopped() || !self.queues.lock().last().is_some_and(|last| last.is_awaited()) {
+            return None;
+        }
+        Some(self.meters.lock().iter().map(|meter| meter.progress()).collect())
     }
 
     /// A snapshot of all counters; two snapshots can be subtracted.

@@ -207,6 +207,12 @@ impl<T> Queue<T> {
         self.shut.load(Ordering::SeqCst)
     }
 
+    /// Whether items fill all places.
+    pub(crate) fn is_full(&self) -> bool {
+        let state = self.state.lock();
+        state.items.len() + state.ends.len() >= state.capacity
+    }
+
     /// Reserves up to `count` places; returns how many.
     pub(crate) fn reserve(&self, count: usize) -> usize {
         let mut state = self.state.lock();
@@ -531,6 +537,8 @@ pub(crate) trait AnyQueue: Send + Sync {
     /// Starts the meter.
     fn start_meter(&self);
     fn raw(&self) -> QueueSnapshot;
+    /// Whether a task or the consumer waits for an item.
+    fn is_awaited(&self) -> bool;
 }
 
 impl<T: Send> AnyQueue for Queue<T> {
@@ -546,6 +554,10 @@ impl<T: Send> AnyQueue for Queue<T> {
         let mut state = self.state.lock();
         state.measure();
         state.meter.raw(state.capacity, state.items.len(), state.taken)
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.state.lock().receiver.is_some()
     }
 }
 

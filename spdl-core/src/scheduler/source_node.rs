@@ -17,6 +17,7 @@ use crate::item::lineage::{LineageNode, Outcome};
 use crate::item::{Item, ItemHeader};
 use crate::memory::budget::Reservation;
 use crate::observe::hooks::Hooks;
+use crate::observe::stalls::Activity;
 use crate::resume::replay::OrderRecord;
 use crate::scheduler::failure::FailureAction;
 use crate::source::Source;
@@ -69,6 +70,7 @@ impl<S: Source> SourceNode<S> {
             self.core.raise(error);
         } else {
             self.run_epochs().await;
+            self.core.meter.set_activity(Activity::Idle);
             self.core.end(&self.hooks);
         }
         self.output.close();
@@ -82,6 +84,7 @@ impl<S: Source> SourceNode<S> {
                 return;
             }
             let positions = self.divisions.positions(epoch);
+            self.core.meter.set_activity(Activity::Working);
             let opened = guarded(|| self.source.open_at(positions.clone())).0;
             let items = match opened {
                 Ok(items) => items,
@@ -104,6 +107,7 @@ impl<S: Source> SourceNode<S> {
             if let Some(ledger) = self.core.shared.ledger.get() {
                 ledger.yielded(epoch, pass.yielded);
             }
+            self.core.meter.set_activity(Activity::Idle);
             if poll_fn(|cx| self.output.poll_reserve(1, cx)).await == 1 {
                 drop(self.output.push_end(epoch));
             }
@@ -131,13 +135,18 @@ impl<S: Source> SourceNode<S> {
                     self.core.raise(error);
                     return Poll::Ready(PassEnd::Over);
                 }
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    self.core.meter.set_activity(Activity::WaitsForMemory);
+                    return Poll::Pending;
+                }
             };
             // If the next item may be slow, the current item does not wait for it.
             let max = if reservation.is_some() || self.blocks { 1 } else { MAX_RUN };
+            self.core.meter.set_activity(Activity::Idle);
             let Poll::Ready(places) = self.output.poll_reserve(max, cx) else {
                 return Poll::Pending;
             };
+            self.core.meter.set_activity(Activity::Working);
             let started = pass.requested.take().unwrap_or_else(Instant::now);
             let (mut failures, mut counted) = (0, 0);
             let mut end = None;

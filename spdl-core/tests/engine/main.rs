@@ -21,5 +21,6 @@ mod replaying;
 mod resume_laws;
 mod resuming;
 mod retried_randomness;
+mod stalls;
 mod states;
 mod stragglers;

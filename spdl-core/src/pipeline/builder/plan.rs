@@ -13,6 +13,7 @@ use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::budget::Budget;
 use crate::observe::hooks::{Hook, Hooks, StageInfo};
+use crate::observe::stalls::{Activity, StallWatch};
 use crate::observe::statistics::{StageKind, StageMeter};
 use crate::pipeline::control::{ConcurrencyControl, ConcurrencyControls, StageControl};
 use crate::pipeline::definition::Definition;
@@ -170,6 +171,7 @@ impl Plan {
             drivers: self.drivers,
             runtime: self.settings.runtime,
             interval: self.settings.interval,
+            watch: StallWatch::new(self.settings.stall_time, self.settings.on_stall),
             record: self.settings.record,
             delivery,
             // A profile has no outputs.
@@ -179,6 +181,20 @@ impl Plan {
             definition,
             controls: ConcurrencyControls { pool: self.pool, stages: self.controls },
         }))
+    }
+
+    /// Adds a node that workers of `pool` run.
+    pub(super) fn place(
+        &mut self,
+        pool: Arc<WorkerPool>,
+        position: GraphPosition,
+        meter: &StageMeter,
+        node: Arc<dyn Node>,
+    ) {
+        // The node owns the meter.
+        let weak = Arc::downgrade(&node);
+        meter.set_probe(move || weak.upgrade().map_or(Activity::Idle, |node| node.activity()));
+        self.nodes.push(PlacedNode { pool, position, node });
     }
 
     /// Creates the ledger, if there is exactly one source.

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::memory::buffer::BufferPool;
 use crate::observe::hooks::Hook;
 use crate::observe::interval::Interval;
+use crate::observe::stalls::{STALL_TIME, Stall, StallListener};
 use crate::observe::statistics::Dropped;
 use crate::pipeline::definition::{Definition, PipelineSettings, Setting};
 use crate::pipeline::handle::Pipeline;
@@ -49,6 +50,8 @@ pub(super) struct Settings {
     pub(super) hooks: Vec<Arc<dyn Hook>>,
     pub(super) on_drop: Vec<DropListener>,
     pub(super) interval: Option<(Duration, IntervalListener)>,
+    pub(super) stall_time: Duration,
+    pub(super) on_stall: Option<StallListener>,
     pub(super) background: Vec<(Arc<str>, Background)>,
     pub(super) record: bool,
     pub(super) replay: Option<Arc<OrderRecord>>,
@@ -78,6 +81,8 @@ impl Settings {
             hooks: Vec::new(),
             on_drop: Vec::new(),
             interval: None,
+            stall_time: STALL_TIME,
+            on_stall: None,
             background: Vec::new(),
             record: false,
             replay: None,
@@ -266,6 +271,42 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.interval = Some((interval, Box::new(listener))))
     }
 
+    /// Calls `listener` if a stage has work but finishes no item for the time `after`, while the
+    /// consumer waits for an item. Zero means 1 ms.
+    ///
+    /// A stage does not stall if it has no input, or if it waits because its output queue is full.
+    /// If the consumer is slow, no stage stalls. Each stall is reported once. The next stall of
+    /// the same stage is reported after twice the time. The listener runs on the thread that waits
+    /// in [`next`](Iterator::next), or on the runtime of the pipeline.
+    ///
+    /// Default: stalls of 60 s have no listener. With the feature `tracing`, all reported stalls
+    /// are logged as warnings.
+    ///
+    /// ```
+    /// # use spdl_core::{PipelineBuilder, observe::StallCause};
+    /// # use std::{sync::mpsc, time::Duration};
+    /// let (sender, stalls) = mpsc::channel();
+    /// let slow = |n: u32| Ok(std::thread::sleep(Duration::from_millis(200 * u64::from(n))));
+    /// let mut pipeline = PipelineBuilder::from_iter([0, 1])
+    ///     .map("slow", slow)
+    ///     .on_stall(Duration::from_millis(50), move |stall| drop(sender.send(stall.clone())))
+    ///     .build()?;
+    /// assert_eq!(pipeline.by_ref().count(), 2);
+    /// let stall = stalls.recv().expect("one stall");
+    /// assert_eq!((&*stall.stage, stall.cause), ("slow", StallCause::Function));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn on_stall(
+        self,
+        after: Duration,
+        listener: impl Fn(&Stall) + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| {
+            settings.stall_time = after;
+            settings.on_stall = Some(Box::new(listener));
+        })
+    }
+
     /// Runs a background task on the pipeline's runtime, from the start of the pipeline.
     ///
     /// If the pipeline ends before the task, the task is dropped. An error of the task does not end
@@ -368,6 +409,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         }
         if let Some((interval, _)) = &settings.interval {
             add("report every", format!("{interval:?}"));
+        }
+        if settings.on_stall.is_some() {
+            add("report stalls after", format!("{:?}", settings.stall_time));
         }
         if let Some(record) = &settings.replay {
             add("replays", format!("{} samples", record.len()));

@@ -8,7 +8,7 @@ use futures_util::task::AtomicWaker;
 
 use super::PipelineBuilder;
 use super::plan::{
-    ASYNC_CONCURRENCY, BuiltPart, CPU_QUEUE, Driver, DriverTask, OutputSettings, PlacedNode, Plan,
+    ASYNC_CONCURRENCY, BuiltPart, CPU_QUEUE, Driver, DriverTask, OutputSettings, Plan,
 };
 use crate::error::{Error, ErrorKind, Result, guarded};
 use crate::memory::device::Device;
@@ -111,7 +111,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 turns: (order == Order::Input && !aggregates).then(Default::default),
                 state: CpuNodeState::carrying(plan.carry_of(&options.name)),
             };
-            plan.nodes.push(PlacedNode { pool, position, node: Arc::new(node) });
+            let meter = Arc::clone(&node.core.meter);
+            plan.place(pool, position, &meter, Arc::new(node));
             BuiltPart { queue, depth: made.depth + 1, measured: own || made.measured }
         })
     }
@@ -506,7 +507,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 assembly: Mutex::new(assembly),
                 state: Default::default(),
             };
-            plan.nodes.push(PlacedNode { pool, position, node: Arc::new(node) });
+            let meter = Arc::clone(&node.core.meter);
+            plan.place(pool, position, &meter, Arc::new(node));
             BuiltPart { queue, depth: made.depth + 1, measured: true }
         })
     }

@@ -19,6 +19,7 @@ use crate::item::lineage::Outcome;
 use crate::item::{Item, ItemHeader};
 use crate::memory::budget::{Budget, Reservation};
 use crate::observe::hooks::Hooks;
+use crate::observe::stalls::Activity;
 use crate::resume::ledger::{BufferingEvidence, LedgerEntry, PartialItem};
 use crate::scheduler::failure::FailureAction;
 use crate::stage::{Stage, StageContext};
@@ -164,6 +165,17 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
         self.state.presence.leave();
         // The input may have ended while this worker was counted as running.
         self.close_once(pool) || worked || ended
+    }
+
+    fn activity(&self) -> Activity {
+        if self.state.presence.count() > 0 {
+            // A worker may wait in `emit` until the output queue has room.
+            return if self.output.is_full() { Activity::Idle } else { Activity::Working };
+        }
+        if self.ready() {
+            return Activity::WaitsForWorker;
+        }
+        if self.no_item_waits() { Activity::Idle } else { Activity::WaitsForMemory }
     }
 
     fn drop_instances(&self) {
