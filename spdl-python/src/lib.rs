@@ -40,6 +40,8 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::interop::parent::end_after;
     #[pymodule_export]
+    use crate::interop::stalls::set_stall_time;
+    #[pymodule_export]
     use crate::interop::wait::uninterrupted;
     #[pymodule_export]
     use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};

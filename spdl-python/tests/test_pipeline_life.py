@@ -431,13 +431,15 @@ time.sleep(0.1)
 print(time.time(), flush=True)
 sys.exit(7)
 """
-    with script(text) as process:
-        output, errors = process.communicate(timeout=60)
-    took = time.time() - float(output)
-    assert process.returncode == 7
-    assert "stage slow, <lambda> at <string>:" in errors and "stop the pipeline before" in errors
+    took = []
+    for _ in range(5):
+        with script(text) as process:
+            output, errors = process.communicate(timeout=60)
+        took.append(time.time() - float(output))
+        assert process.returncode == 7
+        assert "stage slow, <lambda> at <string>:" in errors and "stop the pipeline before" in errors
     # About 0.9 s, unless the machine is busy.
-    assert took < 5
+    assert statistics.median(took) < 2, took
 
 
 # promise: R6
@@ -779,6 +781,7 @@ def test_l09_a_slow_consumer_causes_backpressure():
         assert len(made) < 20
 
 
+# promise: R6
 def test_l10_ctrl_c_is_handled_within_100_ms():
     handled = []
     for _ in range(5):

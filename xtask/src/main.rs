@@ -1,5 +1,5 @@
 //! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`, `corpus`,
-//! `fuzz`, `features`, `tidy`, `kernels`, `gpu`.
+//! `fuzz`, `features`, `tidy`, `sbom`, `kernels`, `gpu`.
 //!
 //! Each task installs the tools and Python packages that it needs below `target/`, and prints their
 //! names. If it runs as root, it also installs Debian packages. This crate depends on no other
@@ -18,6 +18,7 @@ mod feature_checks;
 mod fuzz;
 mod gpu;
 mod kernels;
+mod sbom;
 mod soak;
 mod steps;
 mod test;
@@ -54,6 +55,7 @@ use crate::tools::Workspace;
   cargo xtask fuzz                  run each fuzz target for a minute
   cargo xtask features              list which features and promises have tests
   cargo xtask tidy                  check layers, words, names and other rules
+  cargo xtask sbom                  write a software bill of materials
   cargo xtask kernels               compile the CUDA kernels
   cargo xtask gpu                   run tests and measurements that need a CUDA device
   cargo xtask bench overhead        measure the scheduler's time per item and stage
@@ -80,6 +82,7 @@ enum Task {
     Kernels(kernels::KernelsArguments),
     Features(acceptance::FeaturesArguments),
     Tidy(tidy::TidyArguments),
+    Sbom(sbom::SbomArguments),
 }
 
 fn main() -> ExitCode {
@@ -102,6 +105,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Bench(benchmark) => bench::run(&workspace, &benchmark)?,
         Task::Corpus(arguments) => return corpus::run(&workspace, &arguments),
         Task::Features(arguments) => return acceptance::run(&workspace, &arguments),
+        Task::Sbom(arguments) => sbom::run(&workspace, &arguments)?,
         Task::Tidy(arguments) => return tidy::run(&workspace, &arguments),
         Task::Fuzz(arguments) => return fuzz::run(&workspace, &arguments),
         Task::Gpu(arguments) => return gpu::run(&workspace, &arguments),

@@ -44,7 +44,7 @@ pub(crate) struct SoakArguments {
 
 const STEPS: [Step; 14] = [
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
-    Step { name: "shuttle", about: "whole pipelines under 100,000 thread schedules", run: shuttle },
+    Step { name: "shuttle", about: "whole pipelines under 1,000,000 thread schedules", run: shuttle },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
     Step { name: "memory", about: "a slow consumer and mixed sizes for 60 s", run: memory },
     Step {
@@ -151,7 +151,7 @@ fn cycles(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let schedules = length(output, "SPDL_SCHEDULES", "100000");
+    let schedules = length(output, "SPDL_SCHEDULES", "1000000");
     model_tests(workspace, output, "shuttle", 1, |tests| tests.env("SPDL_SCHEDULES", schedules))
 }
 

@@ -26,7 +26,7 @@ use graphs::{Choices, Focus, Graph, Limits, check};
 /// Default of `SPDL_SCHEDULES`.
 const SCHEDULES: usize = 10_000;
 /// Number of tests.
-const TESTS: usize = 10;
+const TESTS: usize = 11;
 /// Number of schedules per graph.
 const SCHEDULES_OF_A_GRAPH: usize = 10;
 /// Number of priority changes of a schedule of [`Strategy::Priorities`].
@@ -164,6 +164,23 @@ fn generators_in_turn(on_executor: bool) {
     pool.join();
 }
 
+/// As many items as workers meet in each stage. If a worker sleeps although an item waits for it, the
+/// other workers wait for it without end.
+fn workers_meet_in_every_stage(workers: usize, stages: usize) {
+    let mut builder =
+        crate::PipelineBuilder::new(crate::DatasetSource::new((0..workers).collect::<Vec<_>>()))
+            .threads(workers);
+    for stage in 0..stages {
+        let all_there = shuttle::sync::Barrier::new(workers);
+        builder = builder.map(&format!("stage {stage}"), move |item| {
+            all_there.wait();
+            Ok(item)
+        });
+    }
+    let pipeline = builder.build().expect("the pipeline is valid");
+    assert_eq!(pipeline.filter(Result::is_ok).count(), workers);
+}
+
 /// An epoch of one path ends while the other path is ahead. A worker that waits on one path must
 /// not have started work on the other.
 fn epochs_of_two_paths() {
@@ -185,6 +202,17 @@ fn epochs_of_two_paths() {
         .expect("the pipeline is valid");
     let got: Vec<usize> = pipeline.map(|item| item.expect("no item fails")).collect();
     assert_eq!(got, [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3]);
+}
+
+#[test]
+fn shuttle_no_worker_sleeps_while_an_item_waits_random() {
+    for (workers, stages) in [(2, 1), (2, 3), (3, 1), (3, 2)] {
+        let count = share().div_ceil(8);
+        let random = RandomScheduler::new_from_seed(11, count);
+        Runner::new(random, config()).run(move || workers_meet_in_every_stage(workers, stages));
+        let priorities = PctScheduler::new_from_seed(11, DEPTH, count);
+        Runner::new(priorities, config()).run(move || workers_meet_in_every_stage(workers, stages));
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn gated(gate: Receiver<()>) -> impl Fn(u32) -> Result<u32> + Send + Sync + Clon
     let gate = Arc::new(Mutex::new(gate));
     move |n| {
         if n == 3 {
-            let _ = gate.lock().unwrap().recv();
+            let _ = gate.lock().expect("not poisoned").recv();
         }
         Ok(n)
     }
@@ -32,16 +32,16 @@ fn watched(
     let (sender, stalls) = mpsc::channel();
     let open = Mutex::new(Some(open));
     let listener = move |stall: &Stall| {
-        drop(open.lock().unwrap().take());
+        drop(open.lock().expect("not poisoned").take());
         let _ = sender.send(stall.clone());
     };
-    (builder.on_stall(SHORT, listener).build().unwrap(), stalls)
+    (builder.on_stall(SHORT, listener).build().expect("the pipeline is valid"), stalls)
 }
 
 fn first_stall(builder: PipelineBuilder<u32>, open: mpsc::Sender<()>) -> Stall {
     let (mut pipeline, stalls) = watched(builder, open);
     let items: Result<Vec<u32>> = pipeline.by_ref().collect();
-    assert_eq!(items.unwrap().len(), 6);
+    assert!(items.is_ok_and(|items| items.len() == 6));
     drop(pipeline);
     stalls.iter().next().expect("a stall was reported")
 }
@@ -103,7 +103,7 @@ impl CpuExecutor for LateExecutor {
     fn execute(&self, work: Box<dyn FnOnce() + Send>) {
         let gate = Arc::clone(&self.0);
         thread::spawn(move || {
-            let _ = gate.lock().unwrap().recv();
+            let _ = gate.lock().expect("not poisoned").recv();
             work();
         });
     }

@@ -19,6 +19,7 @@ use spdl_io::{Cache, Fetch, Fetcher, LocalFetcher, StoreRegistry};
 use super::settings::Settings;
 use crate::interop::error::{report_with_advice, to_exception};
 use crate::interop::fork::OwnerProcess;
+use crate::interop::stalls::log;
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, drop_within, interruptible_with, without_python};
 
 /// Shuffle window of Parquet data sets, in samples. Their row groups are read as a whole.
@@ -354,12 +355,6 @@ impl OpenRequest {
             None => error,
         })
     }
-}
-
-/// Logs a message with Python's `logging`.
-pub(super) fn log(py: Python<'_>, level: &str, text: String) -> PyResult<()> {
-    let logger = py.import("logging")?.call_method1("getLogger", ("spdl_rs",))?;
-    logger.call_method1(level, ("%s", text)).map(drop)
 }
 
 /// The addresses for messages, without passwords and signatures.

@@ -18,12 +18,13 @@ use spdl_io::{Fetch, Fetcher};
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 
 use super::batches::{Batches, Delivered};
-use super::dataset::{FetchStages, Images, Opened, log};
+use super::dataset::{FetchStages, Images, Opened};
 use super::settings::Settings;
 use super::{device, state as checkpoint};
 use crate::interop::error::to_exception;
 use crate::interop::failure_policy::dropped_images;
 use crate::interop::fork::OwnerProcess;
+use crate::interop::stalls::{Stalls, log};
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, SIGNAL_CHECK_INTERVAL, drop_within, without_python};
 use crate::statistics::{HasState, Monitor, address_in, dropped, state_to_json};
 use crate::trace;
@@ -52,6 +53,7 @@ pub(crate) struct EpochWork {
 
 /// The fields are dropped in declaration order.
 pub(crate) struct EpochRun {
+    pub(crate) stalls: Stalls,
     pub(crate) pipeline: Batches,
     /// Counts truncated images with black rows; `None` if a truncated image is an error.
     partial: Option<Counter>,
@@ -220,6 +222,7 @@ impl Epoch {
                     return Ok(None);
                 }
                 Poll::Pending => {
+                    self.log_stall(py);
                     if let Err(raised) = py.check_signals() {
                         // Ctrl-C does not wait for decoders to finish.
                         py.detach(|| self.stop(Duration::ZERO));
@@ -264,6 +267,8 @@ fn build(
     let device = settings.device.as_ref().map(|device| device.get().device());
 
     let FetchStages { pipeline, kept } = images.read(settings)?;
+    let stalls = Stalls::default();
+    let pipeline = stalls.watch(pipeline);
     let mut common = SharedSettings { settings, epoch, stage_memory, memory_shares: 2, threads };
     if let (Some(device), Some(folders)) = (device, &settings.decode_with) {
         // The group and batch stages also hold images.
@@ -271,14 +276,17 @@ fn build(
         let search = folders.iter().fold(Search::default(), Search::wheels_in);
         let (pipeline, decoded) = device::attach(pipeline, settings, batch_size, device, search)?;
         let pipeline = Batches::build_on_device(common.apply(pipeline), state)?;
-        return Ok((EpochRun { pipeline, partial: None, decoded: Some(decoded), kept }, epoch));
+        return Ok((
+            EpochRun { pipeline, partial: None, decoded: Some(decoded), kept, stalls },
+            epoch,
+        ));
     }
     let transform = transform.clone();
     let pipeline = pipeline.fill(decode, layout, move || {
         Ok(FillImage::new(&codecs, &transform, &limits)?.count_partial(partial.clone()))
     });
     let pipeline = Batches::build(common.apply(pipeline), device, state)?;
-    Ok((EpochRun { pipeline, partial: counted, decoded: None, kept }, epoch))
+    Ok((EpochRun { pipeline, partial: counted, decoded: None, kept, stalls }, epoch))
 }
 
 /// Settings that host and device pipelines share.
@@ -344,6 +352,14 @@ impl Epoch {
                 error.renamed(address)
             }
             None => error,
+        }
+    }
+
+    /// Logs a warning if the pipeline makes no progress.
+    fn log_stall(&self, py: Python<'_>) {
+        let stalls = py.detach(|| self.work.run().as_ref().map(|run| run.stalls.clone()));
+        if let Some(stalls) = stalls {
+            stalls.log(py);
         }
     }
 

@@ -7,6 +7,7 @@
 //! | `parent` | the end of this process after its parent was killed |
 //! | `error` | errors as Python exceptions, and Python exceptions as causes of errors |
 //! | `array` | arrays that NumPy reads and writes in place |
+//! | `stalls` | log messages; warnings about pipelines that make no progress |
 //! | `failure_policy` | failure policies from Python; a summary of dropped images |
 //!
 //! The lowest module of this crate. `interop` may import only the other crates of the workspace.
@@ -16,4 +17,5 @@ pub(crate) mod error;
 pub(crate) mod failure_policy;
 pub(crate) mod fork;
 pub(crate) mod parent;
+pub(crate) mod stalls;
 pub(crate) mod wait;

@@ -21,6 +21,7 @@ use super::workers::{Pool, Workers};
 use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
 use crate::interop::fork::OwnerProcess;
+use crate::interop::stalls::Stalls;
 use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, drop_within, without_python};
 use crate::statistics::{Intervals, Monitor};
 use crate::trace;
@@ -47,6 +48,7 @@ pub(crate) struct PipelineRun {
     /// The shutdown that `stop` started, if no thread is waiting for its end.
     shutdown: Mutex<Option<Shutdown>>,
     failure: Failure,
+    stalls: Stalls,
     /// A Python function to call once, after the run has ended.
     on_end: Mutex<Option<Py<PyAny>>>,
     monitor: Py<Monitor>,
@@ -130,6 +132,8 @@ impl PipelineRun {
             // As in SPDL; one warning reports the failures.
             .allow_total_loss()
             .hook(trace::StageHook);
+        let stalls = Stalls::default();
+        pipeline = stalls.watch(pipeline);
         if let Some((length, listener)) = intervals.and_then(|intervals| intervals.listener()) {
             pipeline = pipeline.every(length, listener);
         }
@@ -153,6 +157,7 @@ impl PipelineRun {
             ended: AtomicBool::new(false),
             shutdown: Mutex::default(),
             failure: Failure::default(),
+            stalls,
             on_end: Mutex::default(),
             monitor,
             continuous: described.continuous,
@@ -285,6 +290,7 @@ impl PipelineRun {
                     return self.failure.report(py).map_or(Ok(None), Err);
                 }
                 Polled::Pending => {
+                    self.stalls.log(py);
                     if let Err(raised) = py.check_signals() {
                         // Ctrl-C does not wait for items in flight.
                         self.end_within(py, Duration::ZERO);

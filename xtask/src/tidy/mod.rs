@@ -4,6 +4,7 @@ mod commits;
 mod modules;
 mod names;
 mod source;
+mod unsafe_budget;
 mod words;
 
 use std::fs;
@@ -71,6 +72,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &TidyArguments) -> Result<Ex
         arguments.only.as_ref().is_none_or(|only| finding.contains(only.as_str()))
     };
     let findings: Vec<&String> = findings.iter().filter(wanted).collect();
+    for line in unsafe_budget::report(workspace)? {
+        println!("{line}");
+    }
     for finding in &findings {
         println!("{finding}");
     }
@@ -109,6 +113,7 @@ pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
         }
     }
     findings.extend(modules::findings(workspace)?);
+    findings.extend(unsafe_budget::findings(workspace)?);
     findings.extend(names::duplicates(workspace)?);
     findings.extend(names::root_names(workspace)?);
     findings.extend(commits::findings(&workspace.root));

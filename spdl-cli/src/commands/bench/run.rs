@@ -30,6 +30,8 @@ use crate::ui::{format, stderr};
 /// The key of the batch size in the fingerprint of a checkpoint (the settings that determine the
 /// batches).
 const BATCH_SIZE: &str = "stage decode: batch size";
+/// A stage that makes no progress for this time is reported.
+const STALL_TIME: Duration = Duration::from_secs(60);
 
 /// Runs the benchmark, writes the report if it is requested, and prints the result.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
@@ -262,7 +264,8 @@ fn build(
         })
         .deterministic()
         .threads(worker_threads(arguments.threads))
-        .shard(arguments.shard()?);
+        .shard(arguments.shard()?)
+        .on_stall(STALL_TIME, |stall| stderr::note(&format!("spdl: warning: {stall}")));
     // If all images of a run of one epoch fail, the summary lists them before the run fails.
     let pipeline = if arguments.epochs == 1 { pipeline.allow_total_loss() } else { pipeline };
     match state {

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import seconds
+from .._spdl_rs import set_stall_time
 from ._failures.log import set_compact_log
 from ._hooks.background import BackgroundTaskFactory
 from ._hooks.task_hooks import TaskHook, TaskStatsHook
@@ -40,6 +42,7 @@ __all__ = [
     "set_default_profile_callback",
     "set_default_profile_hook",
     "set_default_queue_class",
+    "set_stall_timeout",
 ]
 
 
@@ -121,3 +124,16 @@ def set_default_profile_callback(callback: ProfileCallback | None = None) -> Non
 def get_default_profile_callback() -> ProfileCallback | None:
     """Returns the default callback of profiles."""
     return defaults.profile_callback
+
+
+def set_stall_timeout(timeout: float | None = 60.0) -> None:
+    """Sets after how many seconds without progress a warning is logged. Default: 60.
+
+    A pipeline or `ImageLoader` that is built later logs one warning to the logger `spdl_rs` if the
+    consumer waits and a stage finishes no item for this time. The warning names the stage and what the
+    stage waits for: its function, the source, memory, or a worker. A slow consumer causes no warning.
+
+    Args:
+        timeout: `None` means no warnings.
+    """
+    set_stall_time(float("inf") if timeout is None else seconds("timeout", timeout))

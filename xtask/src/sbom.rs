@@ -1,0 +1,194 @@
+//! `cargo xtask sbom`: a software bill of materials in CycloneDX format.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::tools::{Workspace, cargo};
+
+/// Write a software bill of materials: every package that a crate is built from.
+///
+/// The file has the format CycloneDX 1.5 (JSON). For each package, it has the version, the licence, the
+/// package URL, and the SHA-256 of the package in Cargo.lock. Development and build dependencies of
+/// the crate are included if Cargo needs them to build it. The same Cargo.lock gives the same file.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask sbom                            spdl-python, in target/sbom/spdl-python.cdx.json
+  cargo xtask sbom --package spdl-cli --output spdl.cdx.json")]
+pub(crate) struct SbomArguments {
+    /// The crate of the workspace
+    #[arg(long, value_name = "NAME", default_value = "spdl-python")]
+    package: String,
+    /// Where to write the file [default: target/sbom/PACKAGE.cdx.json]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &SbomArguments) -> Result<()> {
+    let name = &arguments.package;
+    let path = arguments
+        .output
+        .clone()
+        .unwrap_or_else(|| workspace.root.join("target/sbom").join(format!("{name}.cdx.json")));
+    let bill = bill_of(workspace, name)?;
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let text = serde_json::to_string_pretty(&bill)? + "\n";
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    let components = bill["components"].as_array().map_or(0, Vec::len);
+    println!("{}: {components} packages", workspace.shown(&path));
+    Ok(())
+}
+
+/// The bill of materials of a crate of the workspace.
+pub(crate) fn bill_of(workspace: &Workspace, name: &str) -> Result<Value> {
+    let output = cargo()
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .current_dir(&workspace.root)
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "cargo metadata failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let lock = fs::read_to_string(workspace.root.join("Cargo.lock"))?;
+    bill(&serde_json::from_slice(&output.stdout)?, &checksums(&lock), name)
+}
+
+/// The SHA-256 of each package in Cargo.lock, by name and version.
+fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
+    let field = |package: &str, key: &str| {
+        let start = format!("{key} = \"");
+        let line = package.lines().find_map(|line| line.strip_prefix(&start).map(str::to_owned))?;
+        Some(line.trim_end_matches('"').to_owned())
+    };
+    let package = |text: &str| {
+        let key = (field(text, "name")?, field(text, "version")?);
+        Some((key, field(text, "checksum")?))
+    };
+    lock.split("[[package]]").filter_map(package).collect()
+}
+
+/// Converts the output of `cargo metadata` for the package `name`, and all packages that it is built
+/// from.
+fn bill(
+    metadata: &Value,
+    checksums: &BTreeMap<(String, String), String>,
+    name: &str,
+) -> Result<Value> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let packages: BTreeMap<String, Value> = list(&metadata["packages"])
+        .into_iter()
+        .map(|package| (text(&package["id"]), package))
+        .collect();
+    let root = packages
+        .iter()
+        .find(|(_, package)| package["name"] == name && package["source"].is_null())
+        .map(|(id, _)| id.clone())
+        .with_context(|| format!("the workspace has no crate {name}"))?;
+    // The packages that are compiled, without development dependencies.
+    let mut needed: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let nodes: BTreeMap<String, Value> = list(&metadata["resolve"]["nodes"])
+        .into_iter()
+        .map(|node| (text(&node["id"]), node))
+        .collect();
+    let mut open = vec![root.clone()];
+    while let Some(id) = open.pop() {
+        if needed.contains_key(&id) {
+            continue;
+        }
+        let node = nodes.get(&id).with_context(|| format!("{id} is not resolved"))?;
+        let is_built = |dependency: &&Value| {
+            list(&dependency["dep_kinds"]).iter().any(|kind| kind["kind"] != "dev")
+        };
+        let dependencies = list(&node["deps"]);
+        let mut dependencies: Vec<String> =
+            dependencies.iter().filter(is_built).map(|it| text(&it["pkg"])).collect();
+        dependencies.sort();
+        open.extend(dependencies.iter().cloned());
+        needed.insert(id, dependencies);
+    }
+    let reference = |id: &str| {
+        let package = &packages[id];
+        format!("pkg:cargo/{}@{}", text(&package["name"]), text(&package["version"]))
+    };
+    let component = |id: &str| {
+        let package = &packages[id];
+        let (name, version) = (text(&package["name"]), text(&package["version"]));
+        let mut component = json!({
+            "type": "library",
+            "bom-ref": reference(id),
+            "purl": reference(id),
+            "name": name,
+            "version": version,
+        });
+        if let Some(licence) = package["license"].as_str() {
+            // Cargo once accepted `/` for `OR`.
+            let licence = licence.replace('/', " OR ");
+            component["licenses"] = json!([{ "expression": licence }]);
+        }
+        if let Some(checksum) = checksums.get(&(name, version)) {
+            component["hashes"] = json!([{ "alg": "SHA-256", "content": checksum }]);
+        }
+        component
+    };
+    let others: Vec<Value> =
+        needed.keys().filter(|id| **id != root).map(|id| component(id)).collect();
+    let dependencies: Vec<Value> = needed
+        .iter()
+        .map(|(id, on)| {
+            let on: Vec<String> = on.iter().map(|id| reference(id)).collect();
+            json!({ "ref": reference(id), "dependsOn": on })
+        })
+        .collect();
+    Ok(json!({
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": { "component": component(&root) },
+        "components": others,
+        "dependencies": dependencies,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    // promise: R22
+    fn a_bill_of_materials_lists_what_a_crate_is_built_from() {
+        let workspace = Workspace::find().unwrap();
+        let bill = bill_of(&workspace, "spdl-media").unwrap();
+        assert_eq!(bill["bomFormat"], "CycloneDX");
+        assert_eq!(bill["metadata"]["component"]["name"], "spdl-media");
+        let components = bill["components"].as_array().unwrap();
+        let named = |name: &str| components.iter().find(|component| component["name"] == name);
+        // A crate of the workspace has no checksum.
+        assert!(named("spdl-core").is_some_and(|core| core["hashes"].is_null()));
+        // Development dependencies are not part of the crate.
+        assert!(named("proptest").is_none());
+        let foreign = components.iter().filter(|component| !component["hashes"].is_null());
+        for component in foreign {
+            let digest = component["hashes"][0]["content"].as_str().unwrap();
+            assert_eq!(digest.len(), 64, "{component}");
+            assert!(component["licenses"][0]["expression"].is_string(), "{component}");
+        }
+        assert!(components.len() > 30, "{}", components.len());
+        let references: Vec<_> = components.iter().map(|component| &component["bom-ref"]).collect();
+        let edges = bill["dependencies"].as_array().unwrap();
+        assert_eq!(edges.len(), components.len() + 1);
+        for on in edges.iter().flat_map(|edge| edge["dependsOn"].as_array().unwrap()) {
+            assert!(references.contains(&on), "{on} is not listed");
+        }
+        let again = bill_of(&workspace, "spdl-media").unwrap();
+        assert_eq!(bill, again);
+        assert!(bill_of(&workspace, "spdl-none").is_err());
+    }
+}
