@@ -44,7 +44,11 @@ pub(crate) struct SoakArguments {
 
 const STEPS: [Step; 14] = [
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
-    Step { name: "shuttle", about: "whole pipelines under 1,000,000 thread schedules", run: shuttle },
+    Step {
+        name: "shuttle",
+        about: "whole pipelines under 1,000,000 thread schedules",
+        run: shuttle,
+    },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
     Step { name: "memory", about: "a slow consumer and mixed sizes for 60 s", run: memory },
     Step {
