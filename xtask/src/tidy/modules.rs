@@ -84,6 +84,7 @@ const RUST: [(&str, &[&str]); 7] = [
             "acceptance",
             "tidy",
             "test",
+            "sbom",
             "soak",
             "demo",
             "engine_bench",
