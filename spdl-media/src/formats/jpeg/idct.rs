@@ -56,8 +56,9 @@ fn scaled<S: Simd>(
 /// value.
 #[inline(always)]
 pub(super) fn flat(block: &WorkBlock, quantization: &Quantization) -> u8 {
-    let dc = i32::from(block[0].wrapping_mul(quantization[0]));
-    let value = ((dc << PASS_BITS) + 16) >> (PASS_BITS + 3);
+    // Invalid coefficients overflow as in libjpeg-turbo: with 16 bits after the first pass.
+    let dc = block[0].wrapping_mul(quantization[0]).wrapping_mul(1 << PASS_BITS);
+    let value = (i32::from(dc) + 16) >> (PASS_BITS + 3);
     (value + i32::from(MIDDLE)).clamp(0, 255) as u8
 }
 
@@ -280,6 +281,19 @@ mod tests {
 
     fn inverse_of(block: &[i16; BLOCK * BLOCK]) -> [[u8; BLOCK]; BLOCK] {
         dispatch!(Level::new(), simd => inverse(simd, &spread(block), &[1; BLOCK * BLOCK]))
+    }
+
+    #[test]
+    // promise: R23
+    fn an_invalid_dc_coefficient_overflows_as_in_libjpeg_turbo() {
+        let value = |dc| {
+            let mut block = [0; BLOCK * BLOCK];
+            block[0] = dc;
+            flat(&spread(&block), &[1; BLOCK * BLOCK])
+        };
+        assert_eq!([-8192, -1024, 0, 1000, 8191].map(value), [0, 0, 128, 253, 255]);
+        // Four times the value does not fit in 16 bits.
+        assert_eq!([8192, 16000, -8193].map(value), [0, 80, 255]);
     }
 
     /// The definition (ITU-T T.81, A.3.3).
