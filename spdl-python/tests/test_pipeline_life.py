@@ -677,7 +677,8 @@ def nap(item):
 
 
 def spin(item):
-    for _ in range(40_000):
+    # Longer than the interval after which Python passes the GIL on, also on a loaded machine.
+    for _ in range(400_000):
         item += 1
     return item
 
@@ -717,7 +718,7 @@ def test_a_stage_at_its_concurrency_is_named_although_another_takes_more_time():
 def test_the_gil_is_the_bottleneck_of_python_code():
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         pytest.skip("this Python has no GIL")
-    pipeline = build(source(range(400)).pipe(spin, concurrency=4), num_threads=4)
+    pipeline = build(source(range(60)).pipe(spin, concurrency=4), num_threads=4)
     list(pipeline)
     shown = pipeline.diagnose()
     assert shown.startswith("The GIL is the bottleneck: the 4 worker threads"), shown

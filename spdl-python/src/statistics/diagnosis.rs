@@ -122,27 +122,36 @@ pub(super) fn diagnosis(
     has_gil: bool,
 ) -> String {
     let limit = statistics.limit();
-    let (Limit::Cpu { stage, threads, cpus, part, .. }, Some(times)) = (&limit, times) else {
-        return limit.to_string();
-    };
-    let share = match (part * 100.0).round() {
+    let Some(times) = times else { return limit.to_string() };
+    let on_pool = || statistics.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
+    let busy: f64 = on_pool().map(|stage| stage.busy.as_secs_f64()).sum();
+    let elapsed = statistics.elapsed.as_secs_f64();
+    let occupied = busy / elapsed;
+    let used = times.runnable.map(|runnable| runnable.as_secs_f64() / elapsed);
+    let share_text = |part: f64| match (part * 100.0).round() {
         100.0 => "all".to_owned(),
         percent => format!("{percent} %"),
     };
-    let on_pool = || statistics.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
-    let busy: f64 = on_pool().map(|stage| stage.busy.as_secs_f64()).sum();
-    let is_contended = times.contended > CONTENDED || times.waited.as_secs_f64() > WAITED * busy;
-    if has_gil && *threads > 1 && is_contended {
+    let waits_for_gil = times.contended > CONTENDED || times.waited.as_secs_f64() > WAITED * busy;
+    let threads = statistics.threads;
+    // If a Python source waits for the GIL as well, no thread is saturated.
+    let may_be_gil = matches!(limit, Limit::Cpu { .. } | Limit::Balance { .. });
+    let busiest = on_pool().max_by_key(|stage| stage.busy);
+    if let Some(busiest) = busiest.filter(|_| has_gil && threads > 1 && may_be_gil && waits_for_gil)
+    {
         return format!(
             "The GIL is the bottleneck: the {threads} worker threads run Python code one at a time, \
-             and {share} of the work is in stage {stage:?}. Run the stage in processes \
+             and {} of the work is in stage {:?}. Run the stage in processes \
              (to(ProcessPoolExecutorConfig())) or in a free-threaded Python, or call functions that \
-             release the GIL; more threads or cores do not help, and fewer threads cost less."
+             release the GIL; more threads or cores do not help, and fewer threads cost less.",
+            share_text(busiest.busy.as_secs_f64() / busy),
+            busiest.name,
         );
     }
-    let Some(runnable) = times.runnable else { return limit.to_string() };
-    let elapsed = statistics.elapsed.as_secs_f64();
-    let (used, occupied) = (runnable.as_secs_f64() / elapsed, busy / elapsed);
+    let (Limit::Cpu { stage, threads, cpus, part, .. }, Some(used)) = (&limit, used) else {
+        return limit.to_string();
+    };
+    let share = share_text(*part);
     let of_threads = occupied / *threads as f64;
     if used >= COMPUTES * occupied {
         return match (has_gil, threads < cpus) {
