@@ -7,12 +7,13 @@ use std::process::Stdio;
 use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "images",
     "seconds",
     "images_per_s",
     "cpu_s_per_1000",
     "peak_rss_bytes",
+    "memory",
     "first_batch_ms",
     "epoch_starts_s",
     "verdict",

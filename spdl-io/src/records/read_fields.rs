@@ -143,7 +143,8 @@ async fn read_extents(
     let read = try_join_all(reads.collect::<Vec<_>>()).await?;
     let mut parts = vec![Bytes::new(); extents.len()];
     for (number, part) in read.into_iter().flatten() {
-        parts[number] = part;
+        let part = verified(fetcher, &extents[number].1, part).await;
+        parts[number] = part.map_err(|error| of_field(error, sample, extents, &[number]))?;
     }
     let bytes = parts.iter().map(|part| part.len() as u64).fold(0, u64::saturating_add);
     if bytes > max_bytes {
@@ -187,10 +188,7 @@ async fn read_object(
         let message = format!("{fetcher:?} returned ranges that differ from the requested ones");
         return Err(Error::new(ErrorKind::Internal, message).with_key(object.display_name()));
     }
-    let verified = read.into_iter().zip(parts).map(|(number, part)| async move {
-        Ok((number, verified(fetcher, &extents[number].1, part).await?))
-    });
-    try_join_all(verified).await
+    Ok(read.into_iter().zip(parts).collect())
 }
 
 /// Compares bytes with their checksum, if it is known. Bytes that differ are read again.
@@ -209,7 +207,7 @@ async fn verified(fetcher: &Arc<dyn Fetcher>, extent: &Extent, mut part: Bytes) 
         return Ok(part);
     }
     let message = format!(
-        "the data are damaged: they differ from their checksum (read {} times)",
+        "checksum mismatch: the data differ from the checksum file (read {} times)",
         REREADS + 1
     );
     Err(Error::new(ErrorKind::Corrupt, message).with_key(extent.object.display_name()))

@@ -119,7 +119,7 @@ pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     check(workspace, output, 40, 3)
 }
 
-/// The step of `cargo xtask soak`: as [`test`], with more damaged copies.
+/// The step of `cargo xtask soak`: as [`test()`], with more damaged copies.
 pub(crate) fn soak(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     check(workspace, output, 400, 20)
 }
