@@ -222,7 +222,8 @@ impl SampleSource<'_> {
                 }
             }
             ColorModel::YCbCr => {
-                let source = [0, 1, 2].map(|component| planes.padded_row(component, row));
+                let padded = |component| planes.padded_row(component, row);
+                let source = [padded(0), padded(1), padded(2)];
                 let [red, green, blue] = components;
                 let out = [&mut red[left..], &mut green[left..], &mut blue[left..]];
                 write_rgb(simd, source, out);
@@ -263,15 +264,26 @@ const BLUE: [i16; 2 * LANES] = pairs((fixed(1.772) - 2 * ONE) as i16, 0);
 /// YCbCr to RGB as in libjpeg: ITU-R BT.601, full range, 16-bit fixed point.
 #[inline(always)]
 fn write_rgb<S: Simd>(simd: S, source: [&[u8]; CHANNELS], out: [&mut [u8]; CHANNELS]) {
-    let [luma, blueness, redness] = source.map(|line| line.as_chunks::<LANES>().0);
-    let [red, green, blue] = out.map(|line| line.as_chunks_mut::<LANES>().0);
+    let [luma, blueness, redness] = source;
+    let (luma, _) = luma.as_chunks::<LANES>();
+    let (blueness, _) = blueness.as_chunks::<LANES>();
+    let (redness, _) = redness.as_chunks::<LANES>();
+    let [red, green, blue] = out;
+    let (red, _) = red.as_chunks_mut::<LANES>();
+    let (green, _) = green.as_chunks_mut::<LANES>();
+    let (blue, _) = blue.as_chunks_mut::<LANES>();
     let widen = |bytes: &[u8; LANES]| -> i16x16<S> {
         let (low, high) = u8x16::from_slice(simd, bytes).widen();
         low.combine(high).bitcast()
     };
     let middle = i16x16::splat(simd, 128);
     let half = i32x16::splat(simd, HALF);
-    let factors = [RED, GREEN, BLUE].map(|factors| i16x32::from_slice(simd, &factors));
+    // In code for SIMD, the compiler does not always inline `map` and `from_fn` of arrays.
+    let factors = [
+        i16x32::from_slice(simd, &RED),
+        i16x32::from_slice(simd, &GREEN),
+        i16x32::from_slice(simd, &BLUE),
+    ];
     let sources = luma.iter().zip(blueness).zip(redness);
     let places = red.iter_mut().zip(green).zip(blue);
     for (((y, cb), cr), ((red, green), blue)) in sources.zip(places) {
@@ -320,10 +332,15 @@ const SPREAD: [[[u8; LANES]; CHANNELS]; 3] = [
 /// Interleaves three rows.
 #[inline(always)]
 fn interleave<S: Simd>(simd: S, lines: [&[u8]; CHANNELS], out: &mut [u8]) {
-    let [a, b, c] = lines.map(|line| line.as_chunks::<LANES>());
+    let [a, b, c] = lines;
+    let (a, b, c) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>(), c.as_chunks::<LANES>());
     let (blocks, rest) = out.as_chunks_mut::<PERIOD>();
     for (((block, first), second), third) in blocks.iter_mut().zip(a.0).zip(b.0).zip(c.0) {
-        let channels = [first, second, third].map(|values| u8x16::from_slice(simd, values));
+        let channels = [
+            u8x16::from_slice(simd, first),
+            u8x16::from_slice(simd, second),
+            u8x16::from_slice(simd, third),
+        ];
         for (place, spread) in block.as_chunks_mut::<LANES>().0.iter_mut().zip(&SPREAD) {
             let taken = |channel: usize| {
                 channels[channel].swizzle_dyn_precise(u8x16::from_slice(simd, &spread[channel]))

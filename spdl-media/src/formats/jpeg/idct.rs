@@ -129,7 +129,8 @@ pub(super) fn inverse_half<S: Simd>(
     let rows = transpose_8x8([a, b, c, d, zero, zero, zero, zero]);
     let [a, b, c, d] = halve::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, rows);
     let (left, right) = (in_range(simd, a, b), in_range(simd, c, d));
-    std::array::from_fn(|y| [left[y], left[BLOCK + y], right[y], right[BLOCK + y]])
+    let row = |y: usize| [left[y], left[BLOCK + y], right[y], right[BLOCK + y]];
+    [row(0), row(1), row(2), row(3)]
 }
 
 /// The inverse DCT to 2 × 2 samples: the means of 4 × 4 samples of [`inverse`], except for
@@ -147,7 +148,7 @@ pub(super) fn inverse_quarter<S: Simd>(
     let rows = transpose_8x8([a, b, zero, zero, zero, zero, zero, zero]);
     let [a, b] = quarter::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, rows);
     let samples = in_range(simd, a, b);
-    std::array::from_fn(|y| [samples[y], samples[BLOCK + y]])
+    [[samples[0], samples[BLOCK]], [samples[1], samples[BLOCK + 1]]]
 }
 
 /// Interleaves two rows, so that one instruction can multiply both and add the products.

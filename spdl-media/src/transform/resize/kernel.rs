@@ -61,8 +61,11 @@ pub(super) fn lines_to_columns<S: Simd>(simd: S, lines: [&[u8]; LANES], interlea
     let (groups, _) = lines.as_chunks::<BLOCK>();
     for (at, block) in blocks.iter_mut().enumerate() {
         for (group, lines) in groups.iter().enumerate() {
-            let pairs: [i16x8<S>; BLOCK] =
-                std::array::from_fn(|line| load_pairs(simd, lines[line], at * BLOCK_BYTES));
+            // In code for SIMD, the compiler does not always inline `map` and `from_fn` of arrays.
+            let mut pairs = [i16x8::splat(simd, 0); BLOCK];
+            for (pairs, line) in pairs.iter_mut().zip(lines) {
+                *pairs = load_pairs(simd, line, at * BLOCK_BYTES);
+            }
             for (row, pairs) in transpose_8x8(pairs).into_iter().enumerate() {
                 store_pairs(pairs, &mut block[row * PAIR_VALUES + group * BLOCK_BYTES..]);
             }
@@ -84,10 +87,11 @@ pub(super) fn columns_to_lines<S: Simd>(
     let (blocks, _) = columns.as_chunks::<{ BLOCK * LANES }>();
     for (at, block) in blocks.iter().enumerate() {
         for group in 0..LANES / BLOCK_BYTES {
-            let pairs: [i16x8<S>; BLOCK] = std::array::from_fn(|row| {
+            let mut pairs = [i16x8::splat(simd, 0); BLOCK];
+            for (row, pairs) in pairs.iter_mut().enumerate() {
                 let start = row * LANES + group * BLOCK_BYTES;
-                u8x16::from_slice(simd, &block[start..start + BLOCK_BYTES]).bitcast()
-            });
+                *pairs = u8x16::from_slice(simd, &block[start..start + BLOCK_BYTES]).bitcast();
+            }
             for (row, pairs) in transpose_8x8(pairs).into_iter().enumerate() {
                 store_pairs(
                     pairs,
@@ -176,24 +180,27 @@ fn convolve_pairs<S: Simd, const PAIRS: usize>(
     let rows = out.chunks_mut(stride);
     let ring = interleaved.rows();
     for ((&first, weights), row) in first_pairs.iter().zip(&weights[positions]).zip(rows) {
-        let weights: [i16x32<S>; PAIRS] =
-            std::array::from_fn(|pair| i32x16::splat(simd, weights[pair]).bitcast());
+        let mut factors: [i16x32<S>; PAIRS] = [i16x32::splat(simd, 0); PAIRS];
+        for (factor, &weights) in factors.iter_mut().zip(weights) {
+            *factor = i32x16::splat(simd, weights).bitcast();
+        }
         let (places, _) = row[..columns].as_chunks_mut::<LANES>();
         // For few columns, a division would take most of the time.
         let first = if (first as usize) < ring { first as usize } else { first as usize % ring };
-        let sources: [&[[i16; PAIR_VALUES]]; PAIRS] = std::array::from_fn(|pair| {
+        let mut sources: [&[[i16; PAIR_VALUES]]; PAIRS] = [&[]; PAIRS];
+        for (pair, source) in sources.iter_mut().enumerate() {
             let at = first + pair;
             let start = if at < ring { at } else { at - ring } * interleaved.stride;
-            &interleaved.values[start..start + 2 * columns].as_chunks::<PAIR_VALUES>().0
-                [..places.len()]
-        });
+            *source = &interleaved.values[start..start + 2 * columns].as_chunks::<PAIR_VALUES>().0
+                [..places.len()];
+        }
         for (at, place) in places.iter_mut().enumerate() {
             let mut sums = [rounding; 2];
             for pair in 0..PAIRS {
                 let source = &sources[pair][at];
                 for half in 0..2 {
                     let values = i16x32::from_slice(simd, &source[half * LANES..][..LANES]);
-                    sums[half] += values.pairwise_dot_product(weights[pair]);
+                    sums[half] += values.pairwise_dot_product(factors[pair]);
                 }
             }
             finish(simd, sums, axis.bits).store_slice(place);

@@ -223,14 +223,16 @@ impl ResizePasses<'_> {
         separated: &'a [u8],
     ) -> [&'a [u8]; LANES] {
         let (length, last) = (columns.len(), rows.len() - 1);
-        std::array::from_fn(|at| {
+        let mut lines: [&[u8]; LANES] = [&[]; LANES];
+        for (at, line) in lines.iter_mut().enumerate() {
             let at = at.min(last);
-            if self.channels() == 1 {
+            *line = if self.channels() == 1 {
                 &self.plane.row((rows.start + at) as u32)[columns.clone()]
             } else {
                 &separated[(component * LANES + at) * length..][..length]
-            }
-        })
+            };
+        }
+        lines
     }
 
     /// Interleaves some columns of pairs of rows.
@@ -247,8 +249,8 @@ impl ResizePasses<'_> {
         let (places, _) = interleaved.as_chunks_mut::<PAIR_VALUES>();
         for (place, upper) in places.iter_mut().zip(rows.clone().step_by(2)) {
             let lower = (upper + 1).min(rows.end - 1);
-            let [upper, lower] =
-                [upper, lower].map(|row| &self.plane.row(row as u32)[tile.clone()]);
+            let upper = &self.plane.row(upper as u32)[tile.clone()];
+            let lower = &self.plane.row(lower as u32)[tile.clone()];
             if channels == 1 {
                 interleave_rows(upper, lower, place);
             } else {
