@@ -97,6 +97,8 @@ struct FillPlan {
     placement: Placement,
     orientation: Orientation,
     stored: Size,
+    /// See [`ImageInfo::working_bytes`].
+    working_bytes: u64,
     /// The part of the stored image that is resized.
     source: CropBox,
     /// The pixels of the stored image that may influence the result.
@@ -345,9 +347,25 @@ impl FillImage {
         plan: &FillPlan,
         rng: Option<SampleRng>,
     ) -> Result<Written> {
+        let memory = self.decoder.limits().start_decode(plan.working_bytes);
+        let written = self.read_plan(encoded, plan);
+        let held = self.picture.held_bytes();
+        if self.retention.is_excess(self.picture.needed_bytes(), held)
+            || self.decoder.limits().is_too_much_scratch(held as u64)
+        {
+            self.picture = Picture::new();
+        }
+        self.decoder.end_decode(memory);
+        let written = written?;
+        self.write_resized(plan.placement.flipped_target(&self.transform), sample, rng)?;
+        self.partial_samples.add(written.is_partial().into());
+        Ok(written)
+    }
+
+    /// Decodes and resizes an image.
+    fn read_plan(&mut self, encoded: &[u8], plan: &FillPlan) -> Result<Written> {
         let stored = plan.stored;
         let request = plan.decode_request(&self.transform);
-        let memory = self.decoder.start_decode(encoded, stored)?;
         let decoded = if self.transform.is_exact() {
             self.picture.start_rgb(stored, request.region_of(stored))?;
             self.decoder.decode_into(encoded, &request, self.picture.rgb_mut()?)
@@ -363,15 +381,6 @@ impl FillImage {
         }
         let request = plan.resize_request(&self.transform);
         self.resizer.resize(&self.picture, &request, &mut self.resized)?;
-        let held = self.picture.held_bytes();
-        if self.retention.is_excess(self.picture.needed_bytes(), held)
-            || self.decoder.limits().is_too_much_scratch(held as u64)
-        {
-            self.picture = Picture::new();
-        }
-        self.decoder.end_decode(memory);
-        self.write_resized(plan.placement.flipped_target(&self.transform), sample, rng)?;
-        self.partial_samples.add(written.is_partial().into());
         Ok(written)
     }
 
@@ -456,13 +465,14 @@ impl Fill<Labeled<Bytes>> for FillImage {
 
 impl FillPlan {
     fn new(info: &ImageInfo, placement: Placement) -> Self {
-        let ImageInfo { size: stored, orientation } = *info;
+        let ImageInfo { size: stored, orientation, working_bytes } = *info;
         // The box consists of whole pixels, in stored coordinates too.
         let bounds = orientation.box_to_stored(placement.bounds.into(), stored);
         FillPlan {
             placement,
             orientation,
             stored,
+            working_bytes,
             source: orientation.box_to_stored(placement.source, stored),
             bounds: Rect {
                 left: bounds.left as u32,

@@ -44,16 +44,6 @@ pub trait ImageDecoder: Send {
     /// The errors that the trait lists. The limits apply to the header as well.
     fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo>;
 
-    /// Estimates the memory in bytes that a decode takes: planes and scratch memory, without the
-    /// encoded file and the buffer of the caller. `image` is the size from the header.
-    ///
-    /// The provided method returns 14 bytes per pixel. This is enough for all formats of this
-    /// crate.
-    fn working_bytes(&mut self, encoded: &[u8], image: Size) -> u64 {
-        let _ = encoded;
-        image.pixels().saturating_mul(DEFAULT_WORKING_BYTES)
-    }
-
     /// Decodes into `out` the part of the image that `request` selects. The orientation is not
     /// applied.
     ///
@@ -94,23 +84,42 @@ pub trait ImageDecoder: Send {
     }
 }
 
-/// Default of [`ImageDecoder::working_bytes`] per pixel.
+/// Default of [`ImageInfo::working_bytes`] per pixel, which is enough for all formats of this crate.
 const DEFAULT_WORKING_BYTES: u64 = 14;
 
-/// Size and orientation from the header of an image.
+/// Size, orientation and needed memory from the header of an image. Comparisons ignore the memory.
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct ImageInfo {
     /// Width and height as stored.
     pub size: Size,
     /// The EXIF orientation.
     pub orientation: Orientation,
+    /// An estimate of the memory in bytes that a decode takes: planes and scratch memory, without
+    /// the encoded file and the buffer of the caller. Default: 14 bytes per pixel.
+    pub working_bytes: u64,
 }
+
+impl PartialEq for ImageInfo {
+    fn eq(&self, other: &Self) -> bool {
+        (self.size, self.orientation) == (other.size, other.orientation)
+    }
+}
+
+impl Eq for ImageInfo {}
 
 impl ImageInfo {
     /// An image of this stored size and orientation.
     pub fn new(size: Size, orientation: Orientation) -> Self {
-        ImageInfo { size, orientation }
+        let working_bytes = size.pixels().saturating_mul(DEFAULT_WORKING_BYTES);
+        ImageInfo { size, orientation, working_bytes }
+    }
+
+    /// Sets the estimate of the memory in bytes that a decode takes.
+    #[must_use]
+    pub fn with_working_bytes(mut self, bytes: u64) -> Self {
+        self.working_bytes = bytes;
+        self
     }
 
     /// Width and height of the upright image.

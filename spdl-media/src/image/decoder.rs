@@ -58,16 +58,6 @@ impl Decoder {
         Ok(info)
     }
 
-    /// Waits until other decodes with clones of the limits leave room for this one, and takes the
-    /// memory until the result is dropped.
-    ///
-    /// # Errors
-    /// `Unsupported` for an unknown format.
-    pub(crate) fn start_decode(&mut self, encoded: &[u8], image: Size) -> Result<DecodeMemory> {
-        let bytes = self.with_decoder(encoded, |it| Ok(it.working_bytes(encoded, image)))?;
-        Ok(self.limits.start_decode(bytes))
-    }
-
     /// Releases the scratch memory of all decoders if a decode needs too much of it to be kept.
     pub(crate) fn end_decode(&mut self, memory: DecodeMemory) {
         if self.limits.is_too_much_scratch(memory.bytes()) {

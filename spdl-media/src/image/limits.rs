@@ -48,7 +48,8 @@ fn usable() -> u64 {
 
 impl Default for Limits {
     /// The defaults: 178,956,970 pixels (the limit of Pillow's decompression bomb check), 1 GiB of
-    /// working memory or half of the usable memory if this is less, 100,000 frames, 100,000 decoded bytes per encoded byte, 4 levels of nested
+    /// working memory (half of the usable memory if this is less), an eighth of the usable memory for
+    /// concurrent decodes, 100,000 frames, 100,000 decoded bytes per encoded byte, 4 levels of nested
     /// files, strict.
     fn default() -> Self {
         Limits {
@@ -87,7 +88,7 @@ impl Limits {
     /// other decode runs. Default: an eighth of the [usable memory](usable_memory).
     ///
     /// Each decode counts with an estimate from the header of its file:
-    /// [`ImageDecoder::working_bytes`](crate::image::ImageDecoder::working_bytes).
+    /// [`ImageInfo::working_bytes`](crate::ImageInfo::working_bytes).
     #[must_use]
     pub fn concurrent_bytes(mut self, bytes: u64) -> Self {
         self.concurrent = Arc::new(ConcurrentDecodes::new(bytes));

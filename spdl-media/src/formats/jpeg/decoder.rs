@@ -8,15 +8,13 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::bits::{EntropyReader, EntropyWindow};
 use super::coefficients::CoefficientSet;
 use super::errors::unsupported;
-use super::header::{
-    self, BLOCK_AREA, Coding, Color, EntropyCoding, Frame, Header, MAX_COMPONENTS,
-};
+use super::header::{self, Coding, Color, EntropyCoding, Frame, Header, MAX_COMPONENTS};
 use super::output::{ComponentOutputs, PlaneLayout};
 use super::row_buffer::RowBuffer;
 use super::scan::ScanDecoder;
 use crate::image::{
     CHANNELS, ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits,
-    OnTruncated, Picture, PixelsMut, Size,
+    OnTruncated, Picture, PixelsMut,
 };
 
 /// JPEG: sequential and progressive DCT.
@@ -67,15 +65,6 @@ impl ImageDecoder for JpegDecoder {
         let header = Header::read(encoded, &mut |_, _, _| Ok(()))?;
         self.check(encoded, &header)?;
         Ok(header.info())
-    }
-
-    fn working_bytes(&mut self, encoded: &[u8], image: Size) -> u64 {
-        // The decode reports the error of an invalid header.
-        let Ok(header) = Header::read(encoded, &mut |_, _, _| Ok(())) else { return 0 };
-        let planes = header.blocks().saturating_mul(BLOCK_AREA as u64);
-        // Coefficients without AC need 1 / 64 more, and a bit mask of 8 bytes for each block.
-        let coefficients = header.coefficient_bytes().saturating_mul(9) / 8;
-        planes.min(image.pixels().saturating_mul(4)).saturating_add(coefficients)
     }
 
     fn decode_into(

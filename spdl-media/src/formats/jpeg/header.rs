@@ -319,7 +319,12 @@ impl Header {
     }
 
     pub(in crate::formats) fn info(&self) -> ImageInfo {
-        ImageInfo::new(self.frame.size, self.orientation)
+        let planes = self.blocks().saturating_mul(BLOCK_AREA as u64);
+        // Coefficients without AC need 1 / 64 more, and a bit mask of 8 bytes for each block.
+        let coefficients = self.coefficient_bytes().saturating_mul(9) / 8;
+        let size = self.frame.size;
+        let bytes = planes.min(size.pixels().saturating_mul(4)).saturating_add(coefficients);
+        ImageInfo::new(size, self.orientation).with_working_bytes(bytes)
     }
 
     /// The number of blocks of all MCUs.
