@@ -118,20 +118,9 @@ def shared_memory():
     return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
 
 
-KILLED = ["the parent", "a worker", "both"]
-# The number of kills for each victim, start method and function.
-KILLS = int(os.environ.get("SPDL_KILLS", "1"))
-
-
-# promise: R7
-@pytest.mark.parametrize("kill", range(KILLS))
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("victim", KILLED)
-@pytest.mark.parametrize("op", ["work.double", "sleep"])
-def test_after_a_kill_no_process_and_no_memory_is_left(op, victim, method, kill, tmp_path):
-    before, draw = shared_memory(), random.Random(f"{op} {victim} {method} {kill}")
-    text = f"""
-pipeline = work.doubled_in_processes(method, {op}).build(num_threads=2)
+# Prints the two worker processes, and runs until one of them ends.
+ENDLESS = """
+pipeline = work.doubled_in_processes(method, OP).build(num_threads=2)
 pipeline.start()
 workers = []
 while len(workers) < 2:
@@ -146,7 +135,19 @@ except PipelineFailure as failure:
     (error,) = failure.exceptions
     print(type(error).__name__, error)
 """
-    with Program(tmp_path, text, method) as program:
+KILLED = ["the parent", "a worker", "both"]
+# The number of kills for each victim, start method and function.
+KILLS = int(os.environ.get("SPDL_KILLS", "1"))
+
+
+# promise: R7
+@pytest.mark.parametrize("kill", range(KILLS))
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("victim", KILLED)
+@pytest.mark.parametrize("op", ["work.double", "sleep"])
+def test_after_a_kill_no_process_and_no_memory_is_left(op, victim, method, kill, tmp_path):
+    before, draw = shared_memory(), random.Random(f"{op} {victim} {method} {kill}")
+    with Program(tmp_path, ENDLESS.replace("OP", op), method) as program:
         workers = [int(pid) for pid in program.process.stdout.readline().split()]
         assert len(workers) == 2
         time.sleep(draw.uniform(0, 0.8))
@@ -158,6 +159,58 @@ except PipelineFailure as failure:
         if victim == "a worker":
             assert output.startswith("WorkerError ") and "was killed by SIGKILL" in output, errors
             assert program.process.returncode == 0
+        wait_until(lambda: not program.processes(), SOON_S)
+    wait_until(lambda: shared_memory() <= before)
+
+
+# Pairs of a victim and a signal, in their order.
+COMBINED = {
+    "Ctrl-C and a kill of the program": [("parent", signal.SIGINT), ("parent", signal.SIGKILL)],
+    # A stopped process cannot notice the end of its parent.
+    "a kill of the program of a stopped worker that continues": [
+        ("first", signal.SIGSTOP),
+        ("parent", signal.SIGKILL),
+        ("first", signal.SIGCONT),
+    ],
+    "a kill of a worker while the other is stopped": [
+        ("first", signal.SIGSTOP),
+        ("second", signal.SIGKILL),
+    ],
+    "kills of both workers": [("first", signal.SIGKILL), ("second", signal.SIGKILL)],
+    "Ctrl-C after a kill of a worker": [("first", signal.SIGKILL), ("parent", signal.SIGINT)],
+}
+
+
+# promise: R7
+@pytest.mark.parametrize("kill", range(KILLS))
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("faults", COMBINED)
+@pytest.mark.parametrize("op", ["work.double", "sleep"])
+def test_combined_faults_leave_no_process_and_no_memory(op, faults, method, kill, tmp_path):
+    before, draw = shared_memory(), random.Random(f"{op} {faults} {method} {kill}")
+    with Program(tmp_path, ENDLESS.replace("OP", op), method) as program:
+        pids = dict(zip(["first", "second"], map(int, program.process.stdout.readline().split())))
+        pids["parent"] = program.process.pid
+        time.sleep(draw.uniform(0, 0.5))
+        for victim, number in COMBINED[faults]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids[victim], number)
+            time.sleep(draw.uniform(0, 0.02))
+        program.process.communicate(timeout=60)
+        wait_until(lambda: not program.processes(), SOON_S)
+    wait_until(lambda: shared_memory() <= before)
+
+
+# promise: R7
+@pytest.mark.parametrize("kill", range(KILLS))
+@pytest.mark.parametrize("method", METHODS)
+def test_a_kill_during_the_start_leaves_no_process_and_no_memory(method, kill, tmp_path):
+    before, draw = shared_memory(), random.Random(f"{method} {kill}")
+    with Program(tmp_path, ENDLESS.replace("OP", "sleep"), method) as program:
+        wait_until(lambda: len(program.processes()) > 1, 60)
+        time.sleep(draw.uniform(0, 0.2))
+        program.process.kill()
+        program.process.communicate(timeout=60)
         wait_until(lambda: not program.processes(), SOON_S)
     wait_until(lambda: shared_memory() <= before)
 
