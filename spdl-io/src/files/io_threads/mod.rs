@@ -20,7 +20,7 @@ pub(crate) use self::stall_watch::ReadProgress;
 #[cfg(feature = "local")]
 use self::stall_watch::WatchedCall;
 
-type Job = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce(Option<Error>) + Send>;
 
 /// How long a drop waits for calls in flight. A read from a working disk takes less time.
 const GRACE: Duration = Duration::from_millis(200);
@@ -49,6 +49,7 @@ struct IoThreadsInner {
 
 #[derive(Default)]
 struct IoThreadsState {
+    /// Each job is called with `None` on a thread, or with the error because of which it does not run.
     jobs: VecDeque<Job>,
     /// Number of threads that wait for a job.
     idle: usize,
@@ -63,6 +64,21 @@ struct IoThreadsState {
     is_watching: bool,
     /// Number of threads in calls that have timed out. They do not count in the maximum.
     stuck: usize,
+}
+
+impl IoThreadsState {
+    /// Whether all threads are in calls that have timed out, and no further thread may start.
+    fn is_blocked(&self) -> bool {
+        self.stuck > MAX_STUCK && self.live == self.stuck
+    }
+}
+
+/// The error of jobs that no thread can run.
+fn blocked() -> Error {
+    let message = format!(
+        "not read, because {MAX_STUCK} other reads make no progress: is the disk or the file server down?"
+    );
+    Error::new(ErrorKind::Timeout, message)
 }
 
 impl IoThreadsInner {
@@ -108,11 +124,14 @@ impl IoThreads {
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        self.submit(Box::new(move || {
+        self.submit(Box::new(move |refused| {
             if !reply.is_canceled() {
-                let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                    Err(Error::new(ErrorKind::Panicked, "an I/O thread panicked"))
-                });
+                let result = match refused {
+                    Some(error) => Err(error),
+                    None => catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+                        Err(Error::new(ErrorKind::Panicked, "an I/O thread panicked"))
+                    }),
+                };
                 // Fails if the future was dropped meanwhile.
                 let _ = reply.send(result);
             }
@@ -124,6 +143,9 @@ impl IoThreads {
 
     fn submit(&self, job: Job) -> Result<()> {
         let mut state = self.inner.state();
+        if state.is_blocked() {
+            return Err(blocked());
+        }
         state.jobs.push_back(job);
         // A thread that was woken counts as idle until it takes its job, so all queued jobs count.
         if state.jobs.len() > state.idle
@@ -166,7 +188,7 @@ impl IoThreadsInner {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                job();
+                job(None);
                 state = self.state();
             } else if state.closed {
                 break;
@@ -332,8 +354,8 @@ mod tests {
         let inner = Arc::clone(&threads.inner);
         let (release, gate) = mpsc::channel::<()>();
         let (reply, answer) = oneshot::channel::<()>();
-        threads.submit(Box::new(move || assert!(gate.recv().is_err()))).unwrap();
-        threads.submit(Box::new(move || reply.send(()).unwrap())).unwrap();
+        threads.submit(Box::new(move |_| assert!(gate.recv().is_err()))).unwrap();
+        threads.submit(Box::new(move |_| reply.send(()).unwrap())).unwrap();
         let dropper = thread::spawn(move || drop(threads));
         while !inner.state().closed {
             thread::yield_now();
@@ -351,7 +373,7 @@ mod tests {
         let inner = Arc::clone(&threads.inner);
         let (release, gate) = mpsc::channel::<()>();
         let (begin, begun) = mpsc::channel::<()>();
-        let call = move || {
+        let call = move |_: Option<Error>| {
             begin.send(()).unwrap();
             assert!(gate.recv().is_err());
         };

@@ -1,5 +1,6 @@
 //! Calls that fail if they make no progress.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_channel::oneshot;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::{IoThreads, IoThreadsInner, MAX_STUCK};
+use super::{IoThreads, IoThreadsInner, MAX_STUCK, blocked};
 
 /// A call that must make progress.
 pub(super) struct WatchedCall {
@@ -46,7 +47,11 @@ impl IoThreads {
             reply.lock().unwrap_or_else(PoisonError::into_inner).take()
         };
         let inner = Arc::clone(&self.inner);
-        let call = move || {
+        let call = move |refused: Option<Error>| {
+            if let Some(error) = refused {
+                let _ = take(&reply).map(|reply| reply.send(Err(error)));
+                return;
+            }
             let progress = ReadProgress::default();
             let failed = Arc::clone(&reply);
             let fail = move || {
@@ -128,8 +133,11 @@ impl IoThreadsInner {
                 // If no thread can be started, the next submitted job tries again.
                 let _ = self.start_thread(&mut state);
             }
+            let refused =
+                if state.is_blocked() { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
             drop(state);
             stuck.into_iter().for_each(|call| (call.fail)());
+            refused.into_iter().for_each(|job| job(Some(blocked())));
             state = self.state();
         }
         state.is_watching = false;
@@ -140,6 +148,8 @@ impl IoThreadsInner {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Condvar;
+
     use super::*;
     use spdl_core::block_on;
     use std::sync::mpsc;
@@ -181,6 +191,35 @@ mod tests {
         while threads.inner.state().stuck > 0 {
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn calls_fail_if_too_many_others_make_no_progress() {
+        const TIMEOUT: Duration = Duration::from_millis(100);
+        let threads = IoThreads::new("test", 4, LONG);
+        let release = Arc::new((Mutex::new(false), Condvar::new()));
+        let calls = (0..3 * MAX_STUCK).map(|_| {
+            let release = Arc::clone(&release);
+            threads.run_within(TIMEOUT, move |_| {
+                let (released, changed) = &*release;
+                drop(changed.wait_while(released.lock().unwrap(), |released| !*released));
+                Ok(())
+            })
+        });
+        let results = block_on(futures_util::future::join_all(calls));
+        let blocked = results.iter().filter(|result| {
+            let error = result.as_ref().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            error.message().contains("other reads make no progress")
+        });
+        assert!(blocked.count() > MAX_STUCK);
+        assert!(block_on(threads.run(|| Ok(1))).is_err());
+        *release.0.lock().unwrap() = true;
+        release.1.notify_all();
+        while threads.inner.state().stuck > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(block_on(threads.run(|| Ok(2))).unwrap(), 2);
     }
 
     #[test]
