@@ -207,7 +207,8 @@ async fn verified(fetcher: &Arc<dyn Fetcher>, extent: &Extent, mut part: Bytes) 
         return Ok(part);
     }
     let message = format!(
-        "checksum mismatch: the data differ from the checksum file (read {} times)",
+        "checksum mismatch: the data differ from the checksum file, SHARD.sums (read {} times); \
+         repair the shard, or delete the checksum file if it is out of date",
         REREADS + 1
     );
     Err(Error::new(ErrorKind::Corrupt, message).with_key(extent.object.display_name()))

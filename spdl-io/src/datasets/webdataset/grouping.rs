@@ -309,14 +309,18 @@ impl Grouping {
 
     /// Adds the name of the checksum file to an error.
     fn in_sums(&self, error: Error) -> Error {
+        let message =
+            format!("{}; delete the checksum file, or pack the samples again", error.message());
+        let offset = error.offset();
+        let error = Error::new(error.kind(), message);
+        let error = offset.into_iter().fold(error, Error::with_offset);
         error.with_key(checksum_file(&self.shard.key).display_name())
     }
 
     fn other_sums(&self, name: Option<&[u8]>) -> Error {
         let name = Key::from_bytes(name.unwrap_or_default());
         let message = format!(
-            "the checksum file does not match its archive: the archive has the member {:?} here; \
-             delete the checksum file, or pack the samples again",
+            "the checksum file does not match its archive: the archive has the member {:?} here",
             name.display_name()
         );
         self.in_sums(Error::new(ErrorKind::Corrupt, message))

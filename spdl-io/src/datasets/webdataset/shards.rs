@@ -110,8 +110,12 @@ async fn fetch_index(
     let read = |file: Key, max_bytes| read_beside(fetcher, key, file, max_bytes);
     let sidecar = Key::from_bytes(&[key.as_bytes(), b".idx"].concat());
     let sidecar = read(sidecar, object.size.saturating_add(MAX_INDEX_OVERHEAD)).await;
-    // Shards that other programs wrote have neither an index nor checksums.
-    let is_packed = !matches!(sidecar, Ok(None));
+    // Shards that other programs wrote have neither an index nor checksums. For a missing file, some
+    // servers send a web page.
+    let is_packed = match &sidecar {
+        Ok(bytes) => bytes.as_ref().and_then(|bytes| TarIndex::claimed_stamp(bytes)).is_some(),
+        Err(_) => true,
+    };
     let sidecar = match sidecar {
         Err(error) if error.kind().is_transient() => return Err(error),
         // A damaged index is built again.
@@ -131,7 +135,8 @@ async fn fetch_index(
     let stamp = cached.as_ref().map_or(stamp, |(_, stamp)| stamp.clone());
     let (index, damage) =
         TarIndex::fetch_until_damage(Arc::clone(fetcher), key.clone(), stamp, options.tar).await?;
-    if let (Some((path, _)), None) = (&cached, &damage) {
+    // A cached index has no checksums.
+    if let (Some((path, _)), None, false) = (&cached, &damage, is_packed) {
         // Caching is optional.
         let _ = path.parent().map(fs::create_dir_all);
         let _ = index.save(path);

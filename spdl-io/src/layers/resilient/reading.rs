@@ -334,12 +334,17 @@ impl Reading {
         let Some(speed) = opened.speed.check() else { return };
         let capability = self.inner.capability();
         let can_resume = capability.ranges && capability.versions && self.version.is_some();
+        let rest = self.end.map(|end| end.saturating_sub(self.next));
+        let mut limits = self.state.limits();
+        if !limits.is_slow_body(speed, rest) {
+            // The body is fast again.
+            opened.hedge = None;
+            return;
+        }
         if opened.hedge.is_some() || !can_resume || self.body_hedges == MAX_HEDGES {
             return;
         }
-        let rest = self.end.map(|end| end.saturating_sub(self.next));
-        let mut limits = self.state.limits();
-        if !limits.is_slow_body(speed, rest) || !limits.take_hedge() {
+        if !limits.take_hedge() {
             return;
         }
         drop(limits);
