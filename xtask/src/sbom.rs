@@ -13,8 +13,9 @@ use crate::tools::{Workspace, cargo};
 /// Write a software bill of materials: every package that a crate is built from.
 ///
 /// The file has the format CycloneDX 1.5 (JSON). For each package, it has the version, the licence, the
-/// package URL, and the SHA-256 of the package in Cargo.lock. Development and build dependencies of
-/// the crate are included if Cargo needs them to build it. The same Cargo.lock gives the same file.
+/// package URL, and the SHA-256 of the package in Cargo.lock. Packages for other platforms and build
+/// dependencies are included, development dependencies are not. The same Cargo.lock gives the same
+/// file.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask sbom                            spdl-python, in target/sbom/spdl-python.cdx.json

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -38,10 +39,14 @@ pub(crate) fn prepare() {
     if !has_glibc || env::var_os("GLIBC_TUNABLES").is_some() || ALLOCATOR.iter().any(is_set) {
         return;
     }
-    let Ok(program) = env::current_exe() else { return };
-    let mut again = Command::new(program);
     let mut arguments = env::args_os();
-    again.arg0(arguments.next().unwrap_or_default()).args(arguments).envs(ALLOCATOR);
+    let (Ok(program), Some(name)) = (env::current_exe(), arguments.next()) else { return };
+    if program.file_name() != Path::new(&name).file_name() {
+        // The program was started by another one, such as the dynamic loader.
+        return;
+    }
+    let mut again = Command::new(program);
+    again.arg0(name).args(arguments).envs(ALLOCATOR);
     if free_address_space().is_some() && !is_set(&ARENAS) {
         again.envs([ARENAS]);
     }

@@ -331,7 +331,8 @@ impl StateFile {
         let mut file = File::open(path).map_err(fault)?;
         (&mut file).take(HEAD).read_to_end(&mut head).map_err(fault)?;
         // After a crash of the machine, some file systems fill the unwritten rest with zeros.
-        if head.last() == Some(&0) {
+        let len = file.metadata().map_err(fault)?.len();
+        if head.last() == Some(&0) && len <= MOST_BYTES {
             let mut rest = Vec::new();
             file.take(MOST_BYTES).read_to_end(&mut rest).map_err(fault)?;
             if rest.iter().all(|byte| *byte == 0) {
