@@ -156,7 +156,9 @@ fn cycles(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 
 fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let schedules = length(output, "SPDL_SCHEDULES", "1000000");
-    model_tests(workspace, output, "shuttle", 1, |tests| tests.env("SPDL_SCHEDULES", schedules))
+    model_tests(workspace, output, "shuttle", "bench", 1, |tests| {
+        tests.env("SPDL_SCHEDULES", schedules)
+    })
 }
 
 /// Runs all tests of `spdl-core`, because property tests cannot be selected by name.

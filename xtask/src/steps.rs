@@ -436,17 +436,18 @@ pub(crate) fn finish_tests(
 ///
 /// They are built with `--cfg spdl_MODEL`, which replaces locks, atomics and threads by the types
 /// of the model checker. Only `spdl-core` is compiled again; the dependencies are shared with all
-/// other tests.
+/// other tests. The profile is `test` or, for optimised code, `bench`.
 pub(crate) fn model_tests(
     workspace: &Workspace,
     output: &mut Output,
     model: &str,
+    profile: &str,
     at_least: u64,
     set_up: impl FnOnce(&mut Command) -> &mut Command,
 ) -> Result<Counts> {
     let mut build = cargo();
     build
-        .args(["rustc", "-p", "spdl-core", "--profile", "test", "--lib", "--message-format"])
+        .args(["rustc", "-p", "spdl-core", "--profile", profile, "--lib", "--message-format"])
         .args(["json-render-diagnostics", "--", "--cfg", &format!("spdl_{model}")])
         .current_dir(&workspace.root);
     let (status, text) = output.run_and_read(&mut build)?;

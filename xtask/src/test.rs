@@ -207,11 +207,11 @@ fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 fn loom(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    model_tests(workspace, output, "loom", LOOM_MODELS, |cargo| cargo)
+    model_tests(workspace, output, "loom", "test", LOOM_MODELS, |cargo| cargo)
 }
 
 fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    model_tests(workspace, output, "shuttle", 1, |cargo| cargo)
+    model_tests(workspace, output, "shuttle", "test", 1, |cargo| cargo)
 }
 
 /// Splits the test files into halves and runs both concurrently, because many tests mostly wait.

@@ -10,15 +10,18 @@ use spdl_core::observe::{StageKind, Stall, StallCause};
 use spdl_core::runtime::CpuExecutor;
 use spdl_core::{Pipeline, PipelineBuilder, Result, block_on};
 
-/// Time without progress. A test that expects a report waits until there is one.
+/// Time without progress.
 const SHORT: Duration = Duration::from_millis(100);
+
+/// Without a report, a test continues after this time and fails.
+const LONG: Duration = Duration::from_secs(20);
 
 /// A function that blocks at item 3 until the gate is dropped.
 fn gated(gate: Receiver<()>) -> impl Fn(u32) -> Result<u32> + Send + Sync + Clone {
     let gate = Arc::new(Mutex::new(gate));
     move |n| {
         if n == 3 {
-            let _ = gate.lock().expect("not poisoned").recv();
+            let _ = gate.lock().expect("not poisoned").recv_timeout(LONG);
         }
         Ok(n)
     }
@@ -103,7 +106,7 @@ impl CpuExecutor for LateExecutor {
     fn execute(&self, work: Box<dyn FnOnce() + Send>) {
         let gate = Arc::clone(&self.0);
         thread::spawn(move || {
-            let _ = gate.lock().expect("not poisoned").recv();
+            let _ = gate.lock().expect("not poisoned").recv_timeout(LONG);
             work();
         });
     }
