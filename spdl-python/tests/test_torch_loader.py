@@ -555,15 +555,17 @@ def test_failed_samples_are_dropped_listed_and_reported_once(workers, kind, capl
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_more_failed_samples_than_allowed_end_the_loop(workers):
+    # Concurrent samples may fail in any order.
+    last, of_many = ("9", "1000") if workers == 0 else ("(0|5|9)", r"\d+")
     most_two = loader(Damaged(12, {0, 5, 9}), num_workers=workers, on_error=skip(at_most=2))
     taken = []
-    with pytest.raises(ValueError, match="sample 9 is damaged") as caught:
+    with pytest.raises(ValueError, match=f"sample {last} is damaged") as caught:
         taken.extend(most_two)
     assert "3 of 12 samples failed, more than on_error allows" in "".join(caught.value.__notes__)
     assert [*loader(Damaged(12, {0, 5}), num_workers=workers, on_error=skip(at_most=2))]
     # 1 % after 1,000 samples.
     bad = set(range(0, 2000, 50))
-    with pytest.raises(ValueError, match="sample 1000 is damaged"):
+    with pytest.raises(ValueError, match=f"sample {of_many} is damaged"):
         list(loader(Damaged(2000, bad), num_workers=workers, on_error="skip"))
     assert len(list(loader(Damaged(2000, bad), on_error=skip(at_most=None)))) == 500
     with pytest.raises(RuntimeError, match="3 of 10 samples failed .* sets the limit"):

@@ -129,8 +129,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &FuzzArguments) -> Result<Ex
 /// How long each target runs in `cargo xtask soak`.
 const SOAK_SECONDS: u64 = 60;
 
-/// The step of `cargo xtask soak`: runs all targets; the number of concurrent targets is twice the
-/// number of CPUs.
+/// The step of `cargo xtask soak`: runs all targets, with all formats; the number of concurrent
+/// targets is twice the number of CPUs.
 ///
 /// Each target counts as a test. The test fails if an input fails or if no input was run.
 pub(crate) fn soak(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -139,7 +139,7 @@ pub(crate) fn soak(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     }
     let targets = targets(workspace)?;
     ensure!(!targets.is_empty(), "there are no fuzz targets");
-    let built = build(workspace, output, Sanitizer::Address, false)?;
+    let built = build(workspace, output, Sanitizer::Address, true)?;
     let jobs = 2 * thread::available_parallelism().map_or(1, usize::from);
     let runs = fuzz_all(workspace, &built, &targets, SOAK_SECONDS, jobs, false)?;
     output.say(&table(&runs));

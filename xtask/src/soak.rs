@@ -42,7 +42,8 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
+    Step { name: "programs", about: "install CMake and NASM if missing", run: test::programs },
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step {
         name: "shuttle",
@@ -56,7 +57,11 @@ const STEPS: [Step; 14] = [
         about: "decode all files of the corpora, and 20 damaged copies of each",
         run: corpus::soak,
     },
-    Step { name: "fuzz", about: "each target for 60 s, with AddressSanitizer", run: fuzz::soak },
+    Step {
+        name: "fuzz",
+        about: "each target for 60 s, with AddressSanitizer and all formats",
+        run: fuzz::soak,
+    },
     Step {
         name: "test-default",
         about: "unit tests, doc tests and the program with default features",

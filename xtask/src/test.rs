@@ -91,7 +91,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> Result<Ex
 }
 
 /// Installs CMake and NASM: the feature `turbojpeg` builds libjpeg-turbo with its assembler code.
-fn programs(_: &Workspace, output: &mut Output) -> Result<Counts> {
+pub(crate) fn programs(_: &Workspace, output: &mut Output) -> Result<Counts> {
     require_programs(output, "libjpeg-turbo (feature `turbojpeg`)", &["cmake", "nasm"])?;
     Ok(Counts::one_passed())
 }
