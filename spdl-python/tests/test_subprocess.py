@@ -527,6 +527,51 @@ def test_x04_executors_are_created_in_the_process(executor):
     assert len(processes) == 1 and os.getpid() not in processes
 
 
+def in_pool(*functions, **options):
+    """Runs functions on a process pool of this process, in a pipeline of a daemon process."""
+    built = source(range(5))
+    with concurrent.futures.ProcessPoolExecutor(2) as pool:
+        for function in functions:
+            built = built.pipe(function, executor=pool)
+        config = built.add_sink().get_config()
+    return run_pipeline_in_subprocess(config, num_threads=1, daemon=True, **options)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_x04_pools_of_a_daemon_process_belong_to_this_process(method):
+    items = in_pool(work.process_and, work.process_and, mp_context=method)
+    for _ in range(2):
+        got = list(items)
+        assert [item for _, (_, item) in got] == list(range(5))
+    processes = {pid for pid, _ in got} | {pid for _, (pid, _) in got}
+    assert len(processes) <= 2
+    assert not processes & {os.getpid(), items._worker.pid}
+    del items
+    gc.collect()
+    wait_until(lambda: all(map(gone, processes)), 5)
+
+
+def test_x04_exceptions_of_a_pool_of_this_process_are_those_of_the_function():
+    items = in_pool(work.refuse_3, max_failures=0)
+    with pytest.raises(PipelineFailure) as caught:
+        list(items)
+    (error,) = caught.value.exceptions
+    assert type(error) is LookupError and "refuse_3" in str(error.__cause__)
+
+
+def test_x04_a_killed_process_of_a_pool_of_this_process_is_an_error():
+    with pytest.raises(PipelineFailure) as caught:
+        list(in_pool(work.kill_oneself_at_3, max_failures=0))
+    assert "BrokenProcessPool" in str([type(error).__name__ for error in caught.value.exceptions])
+
+
+def test_x04_a_pool_of_another_process_is_not_usable_here():
+    from spdl_rs.pipeline._processes.remote_pool import RemotePool
+
+    with pytest.raises(RuntimeError, match="cannot be used in this process"):
+        RemotePool(0).submit(int)
+
+
 def test_x04_an_executor_must_be_new():
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(int).result()

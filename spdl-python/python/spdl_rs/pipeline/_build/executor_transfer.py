@@ -1,4 +1,7 @@
-"""Executors of a pipeline that runs in another process, which creates them on first use."""
+"""Executors of a pipeline that runs in another process.
+
+That process creates them on first use. If it may not start processes, this process has the process pools.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,34 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .._processes.remote_pool import RemotePool
 from ..defs._configs import MergeConfig, PathVariantsConfig, PipeConfig, PipelineConfig
 
 T = TypeVar("T")
 
 
-def transferable(config: PipelineConfig[T], *, processes: bool = True) -> PipelineConfig[T]:
-    """Returns the same pipeline with executors that can be pickled.
+def transferable(
+    config: PipelineConfig[T], *, processes: bool = True
+) -> tuple[PipelineConfig[T], list[concurrent.futures.ProcessPoolExecutor]]:
+    """Returns the same pipeline with executors that can be pickled, and the pools of `RemotePool`s.
 
     Args:
         config: The pipeline.
         processes: If false, the other process is not allowed to start processes.
 
     Raises:
-        ValueError: An executor was used before, or needs processes that are not allowed.
+        ValueError: An executor was used before.
     """
+    pools: list[concurrent.futures.ProcessPoolExecutor] = []
     made: dict[int, concurrent.futures.Executor] = {}
 
     def replaced(executor: concurrent.futures.Executor) -> concurrent.futures.Executor:
         # Stages that share an executor share its replacement.
         if id(executor) not in made:
-            made[id(executor)] = _transferable_executor(executor, processes)
+            made[id(executor)] = _transferable_executor(executor, None if processes else pools)
         return made[id(executor)]
 
-    return _with_executors(config, replaced)
+    return _with_executors(config, replaced), pools
 
 
 class LazyExecutor(concurrent.futures.Executor):
@@ -70,7 +77,7 @@ def _make_threads(
 
 def _make_processes(
     workers: int, start_method: str | None, initializer: Any, initargs: tuple[Any, ...]
-) -> concurrent.futures.Executor:
+) -> concurrent.futures.ProcessPoolExecutor:
     from .._processes import worker_process as _worker_process
 
     return concurrent.futures.ProcessPoolExecutor(
@@ -82,7 +89,8 @@ def _make_processes(
 
 
 def _transferable_executor(
-    executor: concurrent.futures.Executor, processes: bool
+    executor: concurrent.futures.Executor,
+    pools: list[concurrent.futures.ProcessPoolExecutor] | None,
 ) -> concurrent.futures.Executor:
     # Subclasses are not transferable, because they may have more state. Only private attributes
     # show the arguments of an executor of the standard library.
@@ -90,10 +98,6 @@ def _transferable_executor(
     if type(executor) is concurrent.futures.ThreadPoolExecutor:
         make, specific, used = _make_threads, "_thread_name_prefix", bool(known.get("_threads"))
     elif type(executor) is concurrent.futures.ProcessPoolExecutor:
-        if not processes:
-            raise ValueError(
-                "a ProcessPoolExecutor cannot be used with daemon=True, which forbids child processes"
-            )
         make, specific = _make_processes, "_mp_context"
         used = bool(known.get("_processes") or known.get("_queue_count"))
     else:
@@ -107,7 +111,11 @@ def _transferable_executor(
     second = known[specific]
     if make is _make_processes:
         second = second.get_start_method() if second is not None else None
-    return LazyExecutor(make, known["_max_workers"], second, initializer, initargs)
+    arguments = (known["_max_workers"], second, initializer, initargs)
+    if make is _make_processes and pools is not None:
+        pools.append(_make_processes(*arguments))
+        return RemotePool(len(pools) - 1)
+    return LazyExecutor(make, *arguments)
 
 
 def _with_executors(config: Any, replaced: Callable[[Any], Any]) -> Any:

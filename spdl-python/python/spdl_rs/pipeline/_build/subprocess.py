@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
-from .._processes.iterate import Stoppable, iterate_in_subprocess
+from .._processes.iterate import Stoppable, iterate_with_pools
 from .._run.options import check_options
 from .._run.pipeline import Pipeline
 from ..defs._configs import PipelineConfig, is_continuous
@@ -41,7 +41,8 @@ def run_pipeline_in_subprocess(
     The other process logs failures. For each pipeline that dropped items and ended without a `PipelineFailure`,
     it logs one warning.
 
-    Executors of stages are created once in the other process. A `ThreadPoolExecutor` or
+    Executors of stages are created once in the other process. With `daemon=True`, this process creates each
+    `ProcessPoolExecutor`, and the other process sends it the calls. A `ThreadPoolExecutor` or
     `ProcessPoolExecutor` must not have been used before. Other executors must be picklable, as
     `PriorityThreadPoolExecutor` is.
 
@@ -54,7 +55,7 @@ background_tasks, use_thread_output_queue: See `build_pipeline`.
 
     Raises:
         TypeError, ValueError: See `build_pipeline` and `iterate_in_subprocess`.
-        ValueError: An executor was used before, or needs processes while `daemon` is true.
+        ValueError: An executor was used before.
 
     Iteration raises the exceptions of `iterate_in_subprocess`, and `PipelineFailure`.
 
@@ -78,11 +79,9 @@ background_tasks, use_thread_output_queue: See `build_pipeline`.
         "epoch": epoch,
     }
     check_options(**options)
-    return iterate_in_subprocess(
-        functools.partial(
-            PipelinePerIteration, transferable(config, processes=not kwargs.get("daemon")), options
-        ),
-        **kwargs,
+    config, pools = transferable(config, processes=not kwargs.get("daemon"))
+    return iterate_with_pools(
+        functools.partial(PipelinePerIteration, config, options), pools, **kwargs
     )
 
 

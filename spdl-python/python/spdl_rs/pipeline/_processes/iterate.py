@@ -22,6 +22,8 @@ from ..defs._executors import needs_interpreters
 from .remote_errors import WorkerError, WorkerTimeoutError, as_runtime_error
 
 if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
     from .arena import Arena
     from .worker_process import Parent, WorkerProcess
 
@@ -85,13 +87,37 @@ def iterate_in_subprocess(
     >>> [list(numbers) for epoch in range(2)]
     [[0, 1, 2], [0, 1, 2]]
     """
+    return iterate_with_pools(
+        fn,
+        (),
+        buffer_size=buffer_size,
+        initializer=initializer,
+        mp_context=mp_context,
+        timeout=timeout,
+        daemon=daemon,
+        arena=arena,
+    )
+
+
+def iterate_with_pools(
+    fn: Callable[[], Iterable[T]],
+    pools: Sequence[ProcessPoolExecutor],
+    *,
+    buffer_size: int = 3,
+    initializer: Callable[[], object] | Sequence[Callable[[], object]] | None = None,
+    mp_context: Any = None,
+    timeout: float | None = None,
+    daemon: bool = False,
+    arena: Arena | None = None,
+) -> Iterable[T]:
+    """`iterate_in_subprocess` with the pools of this process that the worker calls by `RemotePool`s."""
     function("fn", fn)
     if buffer_size == -1:
         buffer_size = sys.maxsize
     buffer_size = whole("buffer_size", buffer_size, wrong_type=ValueError)
     timeout = checked_timeout(timeout, least=0)
     return SubprocessIterable(
-        fn, buffer_size, _initializers(initializer), mp_context, timeout, daemon, arena
+        fn, pools, buffer_size, _initializers(initializer), mp_context, timeout, daemon, arena
     )
 
 
@@ -128,6 +154,7 @@ class SubprocessIterable(Generic[T]):
     def __init__(
         self,
         fn: Callable[[], Iterable[T]],
+        pools: Sequence[ProcessPoolExecutor],
         buffer_size: int,
         initializers: tuple[Callable[[], object], ...],
         mp_context: Any,
@@ -136,16 +163,21 @@ class SubprocessIterable(Generic[T]):
         arena: Arena | None,
     ) -> None:
         # These modules are imported lazily, because importing multiprocessing is slow.
+        import multiprocessing
+
         from .random_state import RandomState
+        from .remote_pool import serve
         from .worker_process import WorkerProcess, start_method
 
+        writer = None if arena is None else arena.writer()
+        calls, its_calls = multiprocessing.Pipe() if pools else (None, None)
         start = functools.partial(
             WorkerProcess,
             _iterate,
             (fn, initializers, RandomState()),
             name=f"the process that iterates {_ops.name_of(fn)}",
             daemon=daemon,
-            shared=None if arena is None else arena.writer(),
+            shared=(writer, its_calls),
         )
         self._buffer_size = buffer_size
         self._timeout = timeout
@@ -163,6 +195,9 @@ class SubprocessIterable(Generic[T]):
             )
             warnings.warn(message, RuntimeWarning, stacklevel=4)
             self._worker = start(context=start_method("fork"))
+        if calls is not None and its_calls is not None:
+            its_calls.close()
+            serve(calls, pools, self._worker.waitables[1:])
         # A weak reference, because items may outlive this object and must not keep the process alive.
         worker = weakref.ref(self._worker)
         self._reader = (
@@ -230,9 +265,14 @@ def _iterate(
     fn: Callable[[], Iterable[Any]],
     initializers: tuple[Callable[[], object], ...],
     random_state: Any,
-    writer: Any = None,
+    shared: tuple[Any, Any],
 ) -> None:
     """The main function of the worker process."""
+    writer, calls = shared
+    if calls is not None:
+        from .remote_pool import connect
+
+        connect(calls)
     random_state.restore()
     for initializer in initializers:
         initializer()
