@@ -137,10 +137,16 @@ def test_g9_memory_does_not_grow_over_epochs(equal_images, nvjpeg, decoding):
         free = spdl_rs.cuda.memory_statistics()["free_bytes"]
         return [free, decoding.ledger()["memory"], decoding.ledger()["locked"]]
 
-    # The number of batches in flight differs between runs.
+    # The number of batches in flight differs between epochs, so the maximum may grow at first.
     loader = decoded_by_device(equal_images[0])
-    first = numpy.max([held(loader) for _ in range(3)], axis=0)
-    assert (numpy.max([held(loader) for _ in range(12)], axis=0) <= 2 * first).all()
+    most = numpy.zeros(3)
+    for _ in range(20):
+        found = numpy.max([held(loader) for _ in range(8)], axis=0)
+        if (found <= most).all():
+            break
+        most = numpy.maximum(most, found)
+    else:
+        pytest.fail(f"memory grows in each round: {most}")
     del loader
 
 

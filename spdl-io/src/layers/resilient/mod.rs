@@ -6,7 +6,7 @@
 //! | `options` | [`ResilientOptions`] |
 //! | `reading` | one read: attempts, hedging, resuming, stall detection |
 //! | `retry` | retries of one call: delays, limits, [`Attempts`] |
-//! | `breaker` | limits of the retries in a folder of which some objects can never be read |
+//! | `breaker` | limits of the retries where some objects can never be read |
 //! | `limits` | token buckets for retries and hedges; which requests and bodies are slow |
 //! | `body_speed` | how fast the bytes of a body arrive |
 //! | `reachability` | whether a store has ever responded |
@@ -76,7 +76,8 @@ use crate::fetch::{
 ///   first response is used. These requests are within the same 5 %. The inner fetcher must support
 ///   ranges and report the version of the object.
 /// - **Limits** the attempts at objects that cannot be read while others can: after a read has failed
-///   after all its retries, other failing reads of the folder get three attempts for a minute.
+///   after all its retries, other failing reads of the folder get three attempts for a minute, and
+///   after such reads in two folders, all failing reads.
 /// - **Coalesces** nearby ranges ([`read_ranges`](Fetcher::read_ranges)).
 /// - **Checks** that a body has the announced length, and that its version, if known, does not
 ///   change between attempts. A change fails with `Changed`, which is not retried.

@@ -134,7 +134,9 @@ impl Reading {
         loop {
             match self.attempt().await {
                 Ok(Some(piece)) => {
+                    let start = self.state.clock.now();
                     let pushed = joined.push_within(&self.key, piece, memory).await;
+                    self.retry.exclude_since(start);
                     pushed.map_err(|error| self.fail(error))?;
                 }
                 Ok(None) => {
@@ -156,11 +158,10 @@ impl Reading {
     async fn joined(&mut self, memory: &dyn ReadMemory) -> Result<JoinedPieces> {
         let mut joined = JoinedPieces::default();
         let len = self.end.map(|end| end - self.request.start);
-        joined.expect(&self.key, len, memory).await.map_err(|error| self.fail(error))?;
-        if !self.retry.is_failing() {
-            // The retry time excludes the time of the reservation.
-            self.retry.made_progress();
-        }
+        let start = self.state.clock.now();
+        let reserved = joined.expect(&self.key, len, memory).await;
+        self.retry.exclude_since(start);
+        reserved.map_err(|error| self.fail(error))?;
         Ok(joined)
     }
 
@@ -251,7 +252,7 @@ impl Reading {
         }
         drop(limits);
         let now = self.state.clock.now();
-        self.state.breakers.succeeded(&self.key, self.retry.has_failed(), now);
+        self.state.breakers.succeeded(&self.key, self.retry.failed_attempts(), now);
         Ok(None)
     }
 

@@ -167,12 +167,8 @@ impl RetryState {
             return Err(self.exhausted(key, error, None));
         }
         if self.failures >= FEW_ATTEMPTS
-            && let Some(failed) = self.state.breakers.open(key, self.since, self.state.clock.now())
+            && let Some(why) = self.state.breakers.reason(key, self.since, self.state.clock.now())
         {
-            let why = format!(
-                "other objects of this folder can be read, but reads of {failed} have failed after \
-                 all retries"
-            );
             return Err(self.exhausted(key, error, Some(&why)));
         }
         let mut delay = self.state.jittered(self.failures);
@@ -224,9 +220,14 @@ impl RetryState {
         self.give_up(key, error, why)
     }
 
-    /// Returns whether any attempt has failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.attempts.count() > 0
+    /// Returns the number of failed attempts.
+    pub(super) fn failed_attempts(&self) -> u64 {
+        self.attempts.count()
+    }
+
+    /// Excludes the time since `start` from the retry time.
+    pub(super) fn exclude_since(&mut self, start: Instant) {
+        self.since += self.state.clock.now().saturating_duration_since(start);
     }
 
     /// Returns the final error after a failure that is not retryable.

@@ -977,6 +977,36 @@ fn returned_chunks_are_resumed_or_the_stream_fails() {
     assert!(setup.clock.run(body.pieces.next()).is_none());
 }
 
+/// Memory that is free only after a long wait.
+struct LateMemory(Arc<TestClock>);
+
+#[async_trait]
+impl ReadMemory for LateMemory {
+    fn max_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        0
+    }
+
+    async fn reserve(&self, _: u64) {
+        self.0.nap(3600 * SECOND).await;
+    }
+}
+
+#[test]
+fn waits_for_memory_are_not_retry_time() {
+    // Each attempt restarts the body, and so reserves its memory again.
+    let setup = setup_with(Capability::default().with_streams(), options(), |_, attempt, _| {
+        if attempt <= 3 { Response::Breaks(700, ErrorKind::Io) } else { Response::Fine }
+    });
+    let memory = LateMemory(Arc::clone(&setup.clock));
+    let read = setup.clock.run(setup.fetcher.read_whole(&"a".into(), &memory));
+    assert_eq!(read.unwrap(), contents(10_000));
+    assert_eq!(setup.statistics().retries, 3);
+}
+
 #[test]
 fn slow_consumers_are_not_stalls() {
     let setup = setup(|_, _| Response::Slow(1000, 100 * MS));
@@ -1086,18 +1116,19 @@ fn an_epoch_under_faults_has_identical_bytes() {
     }
 }
 
-/// Reads 400 objects, 16 at a time; of every 8, `bad` is never readable.
-fn read_with_bad_objects(bad: Option<u64>) -> (u64, Duration) {
-    let is_bad = move |key: &Key| {
-        let number = key.as_str().and_then(|name| name.rsplit('/').next()?.parse::<u64>().ok());
-        number.is_some_and(|number| bad == Some(number % 8))
-    };
-    let script = move |key: &Key, _: u32, _: &ReadRequest| match is_bad(key) {
-        true => Response::Error(ErrorKind::Unavailable),
-        false => Response::Late(10 * MS),
+/// Reads 400 objects, 16 at a time. Returns how many reads failed, and the time.
+///
+/// `name` is the key of an object, `failures` how many of its attempts fail.
+fn read_many(name: fn(u64) -> String, failures: fn(u64) -> u32) -> (u64, Duration) {
+    let script = move |key: &Key, attempt: u32, _: &ReadRequest| {
+        let last = key.as_str().and_then(|name| name.rsplit('/').next()?.parse::<u64>().ok());
+        match attempt <= failures(last.unwrap()) {
+            true => Response::Error(ErrorKind::Unavailable),
+            false => Response::Late(10 * MS),
+        }
     };
     let setup = setup_with(full_capability(), options(), script);
-    let names: Vec<Key> = (0..400).map(|number| format!("photos/{number}").into()).collect();
+    let names: Vec<Key> = (0..400).map(|number| name(number).into()).collect();
     for name in &names {
         setup.inner.objects.insert(name.clone(), contents(1000));
     }
@@ -1113,13 +1144,51 @@ fn read_with_bad_objects(bad: Option<u64>) -> (u64, Duration) {
     (failed, setup.clock.elapsed())
 }
 
+fn in_one_folder(number: u64) -> String {
+    format!("photos/{number}")
+}
+
+/// Never readable: every eighth object.
+fn bad(number: u64) -> u32 {
+    if number % 8 == 5 { u32::MAX } else { 0 }
+}
+
 // promise: R16
 #[test]
 fn objects_that_are_never_readable_cost_their_retries_once() {
-    let (failed, took) = read_with_bad_objects(Some(5));
+    let (failed, took) = read_many(in_one_folder, bad);
     assert_eq!(failed, 50);
     assert!(took < 40 * SECOND, "{took:?}");
-    assert_eq!(read_with_bad_objects(None).0, 0);
+    assert_eq!(read_many(in_one_folder, |_| 0).0, 0);
+}
+
+// promise: R16
+#[test]
+fn objects_that_are_never_readable_in_many_folders_cost_their_retries_twice_at_most() {
+    let (failed, took) = read_many(|number| format!("photos/{number}/{number}"), bad);
+    assert_eq!(failed, 50);
+    assert!(took < 80 * SECOND, "{took:?}");
+}
+
+// promise: R16
+#[test]
+fn other_objects_that_need_retries_do_not_repeat_the_retries_of_bad_objects() {
+    let (failed, took) = read_many(in_one_folder, |number| match number % 8 {
+        1 => 1,
+        _ if number % 100 == 2 => 2,
+        _ => bad(number),
+    });
+    assert_eq!(failed, 50);
+    assert!(took < 40 * SECOND, "{took:?}");
+}
+
+// promise: R16
+#[test]
+fn bad_objects_of_one_folder_do_not_limit_the_attempts_in_others() {
+    let name = |number| format!("{}/{number}", if number % 8 == 5 { "bad" } else { "good" });
+    let (failed, _) =
+        read_many(name, |number| if number > 200 && number % 8 == 2 { 5 } else { bad(number) });
+    assert_eq!(failed, 50);
 }
 
 #[test]
