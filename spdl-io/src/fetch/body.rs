@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::stream::BoxStream;
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::buffer::ObjectBuffer;
@@ -31,34 +32,56 @@ pub struct ReadRequest {
     pub end: Option<u64>,
     /// Required version of the object. Default: any.
     pub version: Option<Arc<str>>,
-    /// Stores the arrival time of the first byte.
-    pub(crate) first_byte: Option<Arc<FirstByte>>,
+    /// Stores when the request was sent and answered.
+    pub(crate) times: Option<Arc<RequestTimes>>,
 }
 
-/// The arrival time of the first byte. The fetcher may return later, because it buffers further
-/// bytes first.
+/// When a request was sent, and when its first byte arrived. The fetcher may return later, because it
+/// buffers further bytes first.
 #[derive(Debug, Default)]
-pub(crate) struct FirstByte(OnceLock<Instant>);
+pub(crate) struct RequestTimes {
+    has_waited: AtomicBool,
+    sent: OnceLock<Instant>,
+    first_byte: OnceLock<Instant>,
+}
 
-impl FirstByte {
-    #[cfg(any(feature = "http", test))]
-    pub(crate) fn record(&self, at: Instant) {
-        self.0.get_or_init(|| at);
+impl RequestTimes {
+    /// Records that the request waits for one of a limited number of connections.
+    #[cfg(feature = "http")]
+    pub(crate) fn mark_waiting(&self) {
+        self.has_waited.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn time(&self) -> Option<Instant> {
-        self.0.get().copied()
+    /// Records the end of this wait.
+    #[cfg(feature = "http")]
+    pub(crate) fn mark_sent(&self, at: Instant) {
+        self.sent.get_or_init(|| at);
+    }
+
+    #[cfg(any(feature = "http", test))]
+    pub(crate) fn mark_first_byte(&self, at: Instant) {
+        self.first_byte.get_or_init(|| at);
+    }
+
+    pub(crate) fn first_byte(&self) -> Option<Instant> {
+        self.first_byte.get().copied()
+    }
+
+    /// Returns when the request was sent: `began` if it did not wait. `None` if it still waits.
+    pub(crate) fn sent_since(&self, began: Instant) -> Option<Instant> {
+        let sent = self.sent.get().copied();
+        sent.or_else(|| (!self.has_waited.load(Ordering::Relaxed)).then_some(began))
     }
 }
 
 /// All values are equal, so that a comparison of requests ignores their timing.
-impl PartialEq for FirstByte {
+impl PartialEq for RequestTimes {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for FirstByte {}
+impl Eq for RequestTimes {}
 
 impl ReadRequest {
     /// Requests the whole object.
@@ -97,6 +120,50 @@ pub struct Body {
     pub pieces: BoxStream<'static, Result<Bytes>>,
     /// Checks all bytes of the body. Only for a whole object.
     pub(crate) check: Option<Box<dyn ContentCheck>>,
+    /// The connection of the response, if their number is limited.
+    pub(crate) connection: Option<Arc<dyn HeldConnection>>,
+}
+
+/// One of a limited number of connections, which a response holds to its end.
+#[async_trait]
+pub(crate) trait HeldConnection: Send + Sync {
+    /// Lets another request use the connection's place.
+    fn release(&self);
+
+    /// Waits for a place.
+    async fn take_again(&self);
+}
+
+/// Memory for a response. While it waits, other requests use the place of its connection: the memory
+/// may be free only after one of them.
+pub(crate) struct ResponseMemory<'a> {
+    pub(crate) memory: &'a dyn ReadMemory,
+    pub(crate) connection: Option<Arc<dyn HeldConnection>>,
+}
+
+#[async_trait]
+impl ReadMemory for ResponseMemory<'_> {
+    fn max_bytes(&self) -> u64 {
+        self.memory.max_bytes()
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.memory.reserved_bytes()
+    }
+
+    async fn reserve(&self, bytes: u64) {
+        let mut reserved = self.memory.reserve(bytes);
+        if (&mut reserved).now_or_never().is_some() {
+            return;
+        }
+        if let Some(connection) = &self.connection {
+            connection.release();
+            reserved.await;
+            connection.take_again().await;
+        } else {
+            reserved.await;
+        }
+    }
 }
 
 /// Compares the bytes of an object with a checksum that the store reports.
@@ -114,7 +181,7 @@ pub(crate) trait ContentCheck: Send {
 impl Body {
     /// Creates a body from a stream of chunks.
     pub fn new(pieces: BoxStream<'static, Result<Bytes>>) -> Self {
-        Body { size: None, version: None, pieces, check: None }
+        Body { size: None, version: None, pieces, check: None, connection: None }
     }
 
     /// Creates a body from bytes in memory.
@@ -163,6 +230,7 @@ impl Body {
         len: Option<u64>,
         memory: &dyn ReadMemory,
     ) -> Result<Bytes> {
+        let memory = &ResponseMemory { memory, connection: self.connection.take() };
         let mut joined = JoinedPieces::default();
         joined.expect(key, len, memory).await?;
         let named = |error: Error| error.with_key(key.display_name());

@@ -20,8 +20,10 @@ mod key;
 mod stage;
 mod unreached;
 
+#[cfg(feature = "http")]
+pub(crate) use self::body::HeldConnection;
 pub use self::body::{Body, ReadMemory, ReadRequest};
-pub(crate) use self::body::{ContentCheck, FirstByte, JoinedPieces};
+pub(crate) use self::body::{ContentCheck, JoinedPieces, RequestTimes, ResponseMemory};
 #[cfg(feature = "local")]
 pub(crate) use self::buffer::ObjectBuffer;
 pub use self::fetcher::{Capability, Fetcher, ObjectMeta};

@@ -214,10 +214,10 @@ impl Server {
         if let Some(version) = version.as_ref().filter(|version| version.starts_with('"')) {
             headers.insert(IF_MATCH, header(version)?);
         }
-        let permit = self.connections.take().await?;
+        let connection = self.connections.take(request.times.as_deref()).await?;
         let mut response = self.send(Method::GET, key, headers).await?;
         if response.status() == StatusCode::RANGE_NOT_SATISFIABLE && is_range {
-            drop((response, permit));
+            drop((response, connection));
             return self.empty_body(key, request).await;
         }
         accept(&response)?;
@@ -263,17 +263,19 @@ impl Server {
             Ok(piece.map(|piece| (piece, response)))
         });
         let pieces = match len {
-            Some(len) => exact(pieces, key, start, len, permit),
+            Some(len) => exact(pieces, key, start, len, Arc::clone(&connection)),
             // Chunked encoding marks the end of the body.
             None => {
                 let name = key.display_name();
                 let named = move |error: Error| error.with_key(Arc::clone(&name));
-                pieces.map_err(named).inspect(move |_| _ = &permit).boxed()
+                let held = Arc::clone(&connection);
+                pieces.map_err(named).inspect(move |_| _ = &held).boxed()
             }
         };
         let mut body = Body::new(self.reactor.in_tokio_context(|| pieces)?.boxed());
         (body.size, body.version) = (size, found);
         body.check = checksum.map(|checksum| Box::new(checksum) as _);
+        body.connection = Some(connection);
         if let Some(substitute) = substitute {
             // Before the size of another content counts as the size of the object.
             body.pieces = substitute.check(body.pieces).await?;
@@ -301,7 +303,6 @@ impl Server {
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
-        let _permit = self.connections.take().await?;
         let response = self.send(Method::HEAD, key, HeaderMap::new()).await?;
         // A presigned URL may be valid only for GET.
         let is_refused = matches!(response.status().as_u16(), 403 | 405 | 501);

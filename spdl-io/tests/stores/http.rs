@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use spdl_core::{Labeled, PipelineBuilder, StageOptions};
 use spdl_io::testing::{Fault, FaultPlan, FaultServer, fetcher_contract};
 use spdl_io::{
-    Error, ErrorKind, Fetcher, HttpFetcher, Key, ReadRequest, Resilient, SourceOptions,
-    StoreRegistry, block_on,
+    Bytes, Error, ErrorKind, Fetch, Fetcher, HttpFetcher, Key, ReadRequest, Resilient, Result,
+    SourceOptions, StoreRegistry, block_on,
 };
 
 use crate::{contents, contract_objects, start_raw_server};
@@ -221,6 +222,36 @@ fn reads_share_few_connections() {
     let reads = keys.iter().map(|key| fetcher.read(key, None));
     let bytes = block_on(futures_util::future::try_join_all(reads)).unwrap();
     assert!(bytes.into_iter().enumerate().all(|(n, bytes)| bytes == contents(n, 50_000)));
+}
+
+// promise: R4
+#[test]
+fn responses_that_wait_for_memory_do_not_block_other_requests() {
+    const SIZE: usize = 1 << 20;
+    let names: Vec<_> = (0..8).map(|number| format!("data/{number}")).collect();
+    let server = FaultServer::start(names.iter().map(|name| (name.clone(), contents(3, SIZE))));
+    // The first object is the last to arrive. Until then, the others keep their memory.
+    server.set_faults(FaultPlan::script(|request| {
+        let is_first = request.key.ends_with("/0") && request.attempt < 3;
+        is_first.then_some(Fault::InternalError)
+    }));
+    let options = SourceOptions::default().connections(1).resilience(crate::many_retries());
+    let stores = StoreRegistry::new().with_options("http:", options);
+    let place = stores.open(&server.url()).unwrap();
+    let keys = names.iter().map(|name| Labeled { value: Key::from(name.as_str()), label: 0 });
+    let pipeline = PipelineBuilder::from_iter(keys.collect::<Vec<_>>())
+        .async_stage(StageOptions::new("fetch").concurrency(8), Fetch::new(place.fetcher))
+        .measured()
+        .map("size", |image: Labeled<Bytes>| Ok(image.value.len()))
+        .memory(SIZE * 3 / 2)
+        .largest_item(SIZE / 8)
+        .deterministic()
+        .build()
+        .unwrap();
+    let (send, sizes) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(pipeline.collect::<Result<Vec<_>>>()));
+    let sizes = sizes.recv_timeout(Duration::from_secs(20)).expect("no deadlock");
+    assert_eq!(sizes.unwrap(), [SIZE; 8]);
 }
 
 #[test]

@@ -13,8 +13,8 @@ use super::ResilientState;
 use super::body_speed::BodySpeed;
 use super::retry::{RetryState, is_retryable};
 use crate::fetch::{
-    Body, ContentCheck, Fetcher, FirstByte, JoinedPieces, Key, ReadMemory, ReadRequest, Unreached,
-    check_limit, check_version, range_len,
+    Body, ContentCheck, Fetcher, JoinedPieces, Key, ReadMemory, ReadRequest, RequestTimes,
+    ResponseMemory, Unreached, check_limit, check_version, range_len,
 };
 
 /// Number of bytes after a failure that count as progress and reset the retry limits.
@@ -134,9 +134,11 @@ impl Reading {
         loop {
             match self.attempt().await {
                 Ok(Some(piece)) => {
-                    let start = self.state.clock.now();
-                    let pushed = joined.push_within(&self.key, piece, memory).await;
-                    self.retry.exclude_since(start);
+                    let before = self.state.clock.now();
+                    let memory = self.response_memory(memory);
+                    let pushed = joined.push_within(&self.key, piece, &memory).await;
+                    let waited = self.state.clock.now().saturating_duration_since(before);
+                    self.retry.exclude(waited);
                     pushed.map_err(|error| self.fail(error))?;
                 }
                 Ok(None) => {
@@ -158,11 +160,16 @@ impl Reading {
     async fn joined(&mut self, memory: &dyn ReadMemory) -> Result<JoinedPieces> {
         let mut joined = JoinedPieces::default();
         let len = self.end.map(|end| end - self.request.start);
-        let start = self.state.clock.now();
-        let reserved = joined.expect(&self.key, len, memory).await;
-        self.retry.exclude_since(start);
+        let before = self.state.clock.now();
+        let reserved = joined.expect(&self.key, len, &self.response_memory(memory)).await;
+        self.retry.exclude(self.state.clock.now().saturating_duration_since(before));
         reserved.map_err(|error| self.fail(error))?;
         Ok(joined)
+    }
+
+    fn response_memory<'a>(&self, memory: &'a dyn ReadMemory) -> ResponseMemory<'a> {
+        let connection = self.opened.as_ref().and_then(|opened| opened.body.connection.clone());
+        ResponseMemory { memory, connection }
     }
 
     /// Reads the next chunk. Chunks that were returned before are not repeated.
@@ -364,7 +371,7 @@ impl Reading {
             // Uses only the end in the request: the size that the store reported may be wrong.
             end: self.request.end,
             version: self.version.clone().filter(|_| self.inner.capability().versions),
-            first_byte: None,
+            times: None,
         }
     }
 
@@ -456,11 +463,10 @@ impl Reading {
         let ResilientState { options, clock, counts, .. } = &*state;
         let send = |is_hedge| {
             counts.requests.add(1);
-            let first_byte = Arc::<FirstByte>::default();
-            let metadata = Some(Arc::clone(&first_byte));
-            let request = ReadRequest { first_byte: metadata, ..request.clone() };
+            let times = Arc::<RequestTimes>::default();
+            let request = ReadRequest { times: Some(Arc::clone(&times)), ..request.clone() };
             let response = send(Arc::clone(&inner), key.clone(), request);
-            InFlightRequest { response, first_byte, is_hedge }
+            InFlightRequest { response, times, is_hedge }
         };
         let began = clock.now();
         let timeout = options.stall_timeout.min(self.retry.time_left());
@@ -473,19 +479,22 @@ impl Reading {
             .map(|delay| clock.sleep(delay));
         let mut is_late = false;
         let mut sent = vec![send(false)];
+        let times_of_first = Arc::clone(&sent[0].times);
+        let first_sent = |sent: &[InFlightRequest]| {
+            sent.iter().filter_map(|sent| sent.times.sent_since(began)).min()
+        };
         let mut hedges = 0;
         let mut failed = None;
         let opened = poll_fn(|cx| {
             loop {
                 let mut index = 0;
-                while let Some(InFlightRequest { response, first_byte, is_hedge }) =
-                    sent.get_mut(index)
+                while let Some(InFlightRequest { response, times, is_hedge }) = sent.get_mut(index)
                 {
                     match response.poll_unpin(cx) {
                         Poll::Pending => index += 1,
                         Poll::Ready(Ok(opened)) => {
                             counts.hedges_won.add(u64::from(*is_hedge));
-                            return Poll::Ready(Ok((opened, first_byte.time())));
+                            return Poll::Ready(Ok((opened, Arc::clone(times))));
                         }
                         Poll::Ready(Err(error)) => {
                             failed.get_or_insert(error);
@@ -493,22 +502,34 @@ impl Reading {
                         }
                     }
                 }
+                let waited = first_sent(&sent).map(|at| clock.now().saturating_duration_since(at));
                 if sent.is_empty() || stall.poll_unpin(cx).is_ready() {
-                    return Poll::Ready(Err(failed.take().unwrap_or_else(|| no_response(timeout))));
+                    let rest = timeout.saturating_sub(waited.unwrap_or_default());
+                    if sent.is_empty() || rest.is_zero() {
+                        let error = failed.take().unwrap_or_else(|| no_response(timeout));
+                        return Poll::Ready(Err(error));
+                    }
+                    stall = clock.sleep(rest);
+                    continue;
                 }
                 let Some(timer) = &mut hedge_timer else { return Poll::Pending };
                 if timer.poll_unpin(cx).is_pending() {
                     return Poll::Pending;
                 }
                 hedge_timer = None;
-                if sent.iter().any(|sent| sent.first_byte.time().is_some()) {
+                if sent.iter().any(|sent| sent.times.first_byte().is_some()) {
                     // The response has begun. The fetcher is buffering its first chunk.
                     return Poll::Pending;
                 }
+                let usual = hedge_delay.unwrap_or(LATENCY_CHECK_INTERVAL);
+                let Some(waited) = waited.filter(|waited| hedges > 0 || *waited >= usual) else {
+                    let rest = usual.saturating_sub(waited.unwrap_or_default());
+                    hedge_timer = Some(clock.sleep(rest));
+                    continue;
+                };
                 let mut limits = state.limits();
                 let Some(delay) = hedge_delay else {
                     hedge_delay = limits.hedge_delay();
-                    let waited = clock.now().saturating_duration_since(began);
                     let rest =
                         hedge_delay.map_or(LATENCY_CHECK_INTERVAL, |it| it.saturating_sub(waited));
                     hedge_timer = (waited + rest < timeout).then(|| clock.sleep(rest));
@@ -531,10 +552,14 @@ impl Reading {
             }
         })
         .await;
+        // The wait for one of a limited number of connections is no retry time.
+        let sent = times_of_first.sent_since(began).unwrap_or_else(|| clock.now());
+        self.retry.exclude(sent.saturating_duration_since(began));
         match opened {
-            Ok((opened, first_byte)) => {
-                let arrived = first_byte.unwrap_or_else(|| clock.now());
-                state.limits().first_byte(arrived.saturating_duration_since(began), is_late);
+            Ok((opened, times)) => {
+                let arrived = times.first_byte().unwrap_or_else(|| clock.now());
+                let sent = times.sent_since(began).unwrap_or(began);
+                state.limits().first_byte(arrived.saturating_duration_since(sent), is_late);
                 Ok(opened)
             }
             Err(error) => {
@@ -614,7 +639,7 @@ impl Reading {
 /// A request in flight.
 struct InFlightRequest {
     response: BoxFuture<'static, Result<OpenResponse>>,
-    first_byte: Arc<FirstByte>,
+    times: Arc<RequestTimes>,
     is_hedge: bool,
 }
 

@@ -225,9 +225,9 @@ impl RetryState {
         self.attempts.count()
     }
 
-    /// Excludes the time since `start` from the retry time.
-    pub(super) fn exclude_since(&mut self, start: Instant) {
-        self.since += self.state.clock.now().saturating_duration_since(start);
+    /// Excludes a time from the retry time.
+    pub(super) fn exclude(&mut self, time: Duration) {
+        self.since += time;
     }
 
     /// Returns the final error after a failure that is not retryable.

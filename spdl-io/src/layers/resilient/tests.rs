@@ -206,8 +206,8 @@ impl Fetcher for ScriptedFetcher {
             Response::Late(delay) => self.clock.nap(delay).await,
             Response::Buffers(delay) => {
                 self.clock.nap(10 * MS).await;
-                let first_byte = request.first_byte.as_ref().unwrap();
-                first_byte.record(self.clock.start + self.clock.elapsed());
+                let times = request.times.as_ref().unwrap();
+                times.mark_first_byte(self.clock.start + self.clock.elapsed());
                 self.clock.nap(delay).await;
             }
             _ => {}

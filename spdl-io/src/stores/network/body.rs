@@ -41,8 +41,8 @@ async fn buffer_first_chunk_within(
     while !has_ended && (joined.len() as u64) < FIRST_CHUNK_BYTES {
         match timeout_at(until, body.pieces.next()).await {
             Ok(Some(Ok(piece))) => {
-                if let Some(first_byte) = &request.first_byte {
-                    first_byte.record(std::time::Instant::now());
+                if let Some(times) = &request.times {
+                    times.mark_first_byte(std::time::Instant::now());
                 }
                 if let Err(error) = joined.push(piece) {
                     fault = Some(Err(error));

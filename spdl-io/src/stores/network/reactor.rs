@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use futures_channel::oneshot;
 use futures_core::Stream;
 use spdl_core::{BoxFuture, Error, ErrorKind, Result, Runtime};
@@ -15,7 +16,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::fetch::Key;
+use crate::fetch::{HeldConnection, Key, RequestTimes};
 use crate::files::open_files;
 
 /// A single-threaded tokio runtime for sockets and timers. Cheap to clone.
@@ -211,10 +212,47 @@ impl Connections {
         Connections(Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS))))
     }
 
-    /// Waits for a permit, which the caller holds until the response has been read.
-    pub(crate) async fn take(&self) -> Result<OwnedSemaphorePermit> {
-        let permit = Arc::clone(&self.0).acquire_owned().await;
-        permit.map_err(|_| Error::new(ErrorKind::Stopped, "the store was closed"))
+    /// Waits for a connection, which the caller holds until the response has been read.
+    ///
+    /// `times` stores when the request can be sent.
+    pub(crate) async fn take(&self, times: Option<&RequestTimes>) -> Result<Arc<Connection>> {
+        let permit = match Arc::clone(&self.0).try_acquire_owned() {
+            Ok(permit) => Ok(permit),
+            Err(_) => {
+                times.inspect(|times| times.mark_waiting());
+                let permit = Arc::clone(&self.0).acquire_owned().await;
+                times.inspect(|times| times.mark_sent(Instant::now()));
+                permit
+            }
+        };
+        let permit = permit.map_err(|_| Error::new(ErrorKind::Stopped, "the store was closed"))?;
+        let connections = Arc::clone(&self.0);
+        Ok(Arc::new(Connection { connections, permit: Mutex::new(Some(permit)) }))
+    }
+}
+
+/// One of the [`Connections`].
+pub(crate) struct Connection {
+    connections: Arc<Semaphore>,
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl Connection {
+    fn permit(&self) -> MutexGuard<'_, Option<OwnedSemaphorePermit>> {
+        self.permit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl HeldConnection for Connection {
+    fn release(&self) {
+        *self.permit() = None;
+    }
+
+    async fn take_again(&self) {
+        let permit = Arc::clone(&self.connections).acquire_owned().await;
+        // The semaphore is never closed.
+        *self.permit() = permit.ok();
     }
 }
 
@@ -286,9 +324,9 @@ mod tests {
     #[test]
     fn concurrent_requests_are_limited() {
         let connections = Connections::new(2);
-        let first = block_on(connections.take()).unwrap();
-        let _second = block_on(connections.take()).unwrap();
-        let mut third = Box::pin(connections.take());
+        let first = block_on(connections.take(None)).unwrap();
+        let _second = block_on(connections.take(None)).unwrap();
+        let mut third = Box::pin(connections.take(None));
         let mut cx = Context::from_waker(std::task::Waker::noop());
         assert!(third.as_mut().poll(&mut cx).is_pending());
         drop(first);

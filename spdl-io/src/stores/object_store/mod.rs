@@ -118,11 +118,11 @@ impl ObjectStoreFetcher {
         let path = path_of(key)?;
         let if_match = version.as_ref().map(|version| version.to_string());
         let options = GetOptions { if_match, range, ..GetOptions::default() };
-        let permit = self.connections.take().await?;
+        let connection = self.connections.take(request.times.as_deref()).await?;
         let result = match self.store.get_opts(&path, options).await {
             Ok(result) => result,
             Err(error) => {
-                drop(permit);
+                drop(connection);
                 let error = self.map_error(error);
                 return if has_range && error.kind() == ErrorKind::Truncated {
                     self.empty_body(key, request).await
@@ -150,10 +150,11 @@ impl ObjectStoreFetcher {
         let checksum = checksum.and_then(|it| Checksum::announced(&it.headers, it.has_tls));
         let substitute = response.and_then(|it| Substitute::announced(&it.headers, key, false));
         let pieces = self.pieces(result);
-        let pieces = exact(pieces, key, start, end - start, permit);
+        let pieces = exact(pieces, key, start, end - start, Arc::clone(&connection));
         let mut body = Body::new(self.reactor.in_tokio_context(|| pieces)?.boxed()).with_size(size);
         body.version = found;
         body.check = checksum.map(|checksum| Box::new(checksum) as _);
+        body.connection = Some(connection);
         if let Some(substitute) = substitute.filter(|_| start == 0) {
             body.pieces = substitute.check(body.pieces).await?;
         }
@@ -186,7 +187,6 @@ impl ObjectStoreFetcher {
 
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         let path = path_of(key)?;
-        let _permit = self.connections.take().await?;
         let options = GetOptions { head: true, ..GetOptions::default() };
         let found_meta = self.store.get_opts(&path, options).await;
         let found_meta = found_meta.map_err(|error| self.map_error(error))?.meta;
