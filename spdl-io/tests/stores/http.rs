@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use spdl_core::{Labeled, PipelineBuilder, StageOptions};
 use spdl_io::testing::{Fault, FaultPlan, FaultServer, fetcher_contract};
 use spdl_io::{
@@ -222,6 +223,26 @@ fn reads_share_few_connections() {
     let reads = keys.iter().map(|key| fetcher.read(key, None));
     let bytes = block_on(futures_util::future::try_join_all(reads)).unwrap();
     assert!(bytes.into_iter().enumerate().all(|(n, bytes)| bytes == contents(n, 50_000)));
+}
+
+#[test]
+fn waits_for_a_connection_are_neither_stalls_nor_retry_time() {
+    let server = FaultServer::start([("a", "some bytes")]);
+    server.set_faults(FaultPlan::none().latency(Duration::from_millis(100)));
+    let options = SourceOptions::default().connections(1);
+    let resilience = crate::many_retries()
+        .stall_timeout(Duration::from_millis(800))
+        .budget(Duration::from_millis(900));
+    let store = Arc::new(HttpFetcher::new(&server.url(), &options).unwrap());
+    let fetcher = Resilient::new(store, resilience).unwrap();
+    // The last read waits for 2 s.
+    let key = Key::from("a");
+    let reads = block_on(join_all((0..20).map(|_| fetcher.read(&key, None))));
+    for read in reads {
+        assert_eq!(read.unwrap(), "some bytes");
+    }
+    let statistics = fetcher.statistics();
+    assert_eq!((statistics.requests, statistics.stalls, statistics.retries), (20, 0, 0));
 }
 
 // promise: R4
