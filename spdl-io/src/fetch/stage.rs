@@ -1,6 +1,7 @@
 //! [`Fetch`]: the pipeline stage that reads objects.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -73,7 +74,7 @@ impl AsyncStage<Labeled<Key>> for Fetch {
     type Out = Labeled<Bytes>;
 
     async fn process(&self, item: Labeled<Key>, cx: &AsyncContext) -> Result<Labeled<Bytes>> {
-        let memory = ItemMemory { cx, max_bytes: self.max_bytes, used: 0 };
+        let memory = ItemMemory::new(cx, self.max_bytes);
         let bytes = self.fetcher.read_whole(&item.value, &memory).await?;
         Ok(Labeled { value: bytes, label: item.label })
     }
@@ -81,11 +82,25 @@ impl AsyncStage<Labeled<Key>> for Fetch {
 
 /// Memory from the reservation of an item in a pipeline's memory budget.
 pub(crate) struct ItemMemory<'a> {
-    pub(crate) cx: &'a AsyncContext,
+    cx: &'a AsyncContext,
     /// The limit of one object in bytes.
-    pub(crate) max_bytes: u64,
-    /// Bytes of the item's other parts.
-    pub(crate) used: u64,
+    max_bytes: u64,
+    /// Bytes of this part of the item.
+    own: AtomicU64,
+    /// Bytes of all parts of the item, if it has several.
+    all: Option<&'a AtomicU64>,
+}
+
+impl<'a> ItemMemory<'a> {
+    pub(crate) fn new(cx: &'a AsyncContext, max_bytes: u64) -> Self {
+        ItemMemory { cx, max_bytes, own: AtomicU64::new(0), all: None }
+    }
+
+    /// Memory of one of several parts, which are read concurrently. `all` counts the bytes of all
+    /// parts.
+    pub(crate) fn part(cx: &'a AsyncContext, max_bytes: u64, all: &'a AtomicU64) -> Self {
+        ItemMemory { all: Some(all), ..ItemMemory::new(cx, max_bytes) }
+    }
 }
 
 #[async_trait]
@@ -95,11 +110,18 @@ impl ReadMemory for ItemMemory<'_> {
     }
 
     fn reserved_bytes(&self) -> u64 {
-        (self.cx.reserved_bytes() as u64).saturating_sub(self.used)
+        let own = self.own.load(Ordering::Relaxed);
+        let all = self.all.map_or(own, |all| all.load(Ordering::Relaxed));
+        (self.cx.reserved_bytes() as u64).saturating_sub(all.saturating_sub(own))
     }
 
     async fn reserve(&self, bytes: u64) {
-        let all = self.used.saturating_add(bytes);
+        let before = self.own.fetch_max(bytes, Ordering::Relaxed);
+        let more = bytes.saturating_sub(before);
+        let all = match self.all {
+            Some(all) => all.fetch_add(more, Ordering::Relaxed).saturating_add(more),
+            None => bytes,
+        };
         self.cx.reserve(usize::try_from(all).unwrap_or(usize::MAX)).await;
     }
 }

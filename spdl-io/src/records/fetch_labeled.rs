@@ -295,7 +295,7 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
                 name.extend(self.empty_is_unlabeled().then_some(0));
             }
             let version = cache_version(&*self.fetcher, &item, &value, label.as_deref()).await?;
-            let memory = ItemMemory { cx, max_bytes: u64::MAX, used: 0 };
+            let memory = ItemMemory::new(cx, u64::MAX);
             let entry = cache.get_within(&name, version.as_deref(), &memory).await;
             if let Some(sample) = entry.and_then(from_cache) {
                 // The data set may assign another label than in the run that filled the cache.

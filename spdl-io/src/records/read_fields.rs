@@ -3,6 +3,7 @@
 use std::error::Error as _;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -135,8 +136,9 @@ async fn read_extents(
         let (a, b) = (&extents[*a].1, &extents[*b].1);
         a.range.is_some() && b.range.is_some() && a.object == b.object
     };
+    let all = &AtomicU64::new(known);
     let reads = order.chunk_by(of_one_object).map(|numbers| async move {
-        let memory = ItemMemory { cx, max_bytes: max_bytes - known, used: known };
+        let memory = ItemMemory::part(cx, max_bytes - known, all);
         let parts = read_object(fetcher, extents, numbers, &memory).await;
         parts.map_err(|error| of_field(error, sample, extents, numbers))
     });

@@ -2,13 +2,17 @@
 
 // promise of this file: DATA7
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use spdl_core::{AsyncStage, ErrorKind, Footprint, PipelineBuilder, Result, StageOptions};
 use spdl_io::records::{Encoding, Extent, FieldRequest, PackedRows};
-use spdl_io::{Bytes, FetchLabeled, FetchRecord, Fetcher, FieldValue, Record, StoredRecord};
+use spdl_io::{
+    Bytes, Capability, FetchLabeled, FetchRecord, Fetcher, FieldValue, Key, ReadMemory, Record,
+    StoredRecord,
+};
 
 use crate::{Recording, process};
 
@@ -295,4 +299,55 @@ fn memory_for_rows_is_reserved_before_they_are_read() {
     assert_eq!(lens, [ROW; 40]);
     let peak = rows.peak.load(SeqCst);
     assert!((2 * ROW..=5 * ROW).contains(&peak), "{peak}");
+}
+
+/// Objects of [`ROW`] bytes. Counts the bytes in memory, and their maximum.
+#[derive(Debug, Default)]
+struct LargeObjects {
+    live: Arc<AtomicUsize>,
+    peak: AtomicUsize,
+}
+
+#[spdl_core::async_trait]
+impl Fetcher for LargeObjects {
+    fn capability(&self) -> Capability {
+        Capability::default()
+    }
+
+    async fn read(&self, _: &Key, _: Option<Range<u64>>) -> Result<Bytes> {
+        self.peak.fetch_max(self.live.fetch_add(ROW, SeqCst) + ROW, SeqCst);
+        Ok(Bytes::from_owner(CountedRow(vec![7; ROW], Arc::clone(&self.live))))
+    }
+
+    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
+        memory.reserve(ROW as u64).await;
+        self.read(key, None).await
+    }
+}
+
+// promise: R4
+#[test]
+fn memory_for_all_objects_of_a_sample_is_reserved_before_they_are_read() {
+    let objects = Arc::new(LargeObjects::default());
+    let item = |number: usize| {
+        ["a", "b", "c"].into_iter().fold(StoredRecord::new(number.to_string()), |item, name| {
+            item.with_stored(name, Extent::whole(format!("{number}/{name}")), Encoding::Bytes)
+        })
+    };
+    let fetch = FetchRecord::new(Arc::clone(&objects) as _);
+    let pipeline = PipelineBuilder::from_iter((0..40).map(item).collect::<Vec<_>>())
+        .async_stage(StageOptions::new("fetch").concurrency(16), fetch)
+        .measured()
+        .map("slow", |record: Record| {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(record.names().count())
+        })
+        .memory(8 * ROW)
+        .largest_item(ROW)
+        .deterministic()
+        .build()
+        .unwrap();
+    assert_eq!(pipeline.collect::<Result<Vec<_>>>().unwrap(), [3; 40]);
+    let peak = objects.peak.load(SeqCst);
+    assert!((4 * ROW..=11 * ROW).contains(&peak), "{peak}");
 }
