@@ -83,7 +83,9 @@ pub(super) async fn read_record(
     }
     if let Some(row) = item.row {
         let in_sample = |error: Error| error.with_key(record.key.display_name());
-        if let Some(bytes) = row.group.row_bytes(fetcher, row.row).await.map_err(in_sample)? {
+        if let Some(bytes) =
+            row.group.row_bytes(fetcher, row.row, request).await.map_err(in_sample)?
+        {
             // A row that is too large fails before it is read.
             let bytes = usize::try_from(bytes.min(request.max_bytes())).unwrap_or(usize::MAX);
             let others: usize = record.fields.iter().map(|(_, value)| value.footprint()).sum();

@@ -205,13 +205,18 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The memory that reading a row takes, in bytes, if it is known before the read. The pipeline
-    /// reserves it in the memory budget. The provided method returns `None`.
+    /// The memory that the requested fields of a row take, in bytes, if it is known before they are
+    /// read. The pipeline reserves it in the memory budget. The provided method returns `None`.
     ///
     /// # Errors
     /// The errors of [`read`](PackedRows::read).
-    async fn row_bytes(&self, fetcher: &Arc<dyn Fetcher>, row: u64) -> Result<Option<u64>> {
-        let _ = (fetcher, row);
+    async fn row_bytes(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        row: u64,
+        request: &FieldRequest,
+    ) -> Result<Option<u64>> {
+        let _ = (fetcher, row, request);
         Ok(None)
     }
 

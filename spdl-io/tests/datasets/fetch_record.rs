@@ -261,7 +261,12 @@ impl PackedRows for LargeRows {
         &self.names
     }
 
-    async fn row_bytes(&self, _: &Arc<dyn Fetcher>, _: u64) -> Result<Option<u64>> {
+    async fn row_bytes(
+        &self,
+        _: &Arc<dyn Fetcher>,
+        _: u64,
+        _: &FieldRequest,
+    ) -> Result<Option<u64>> {
         Ok(Some(ROW as u64))
     }
 

@@ -161,6 +161,25 @@ fn row_groups_are_cached_within_the_limit() {
     }
 }
 
+// promise: R4
+#[test]
+fn the_memory_of_the_requested_fields_is_known_before_they_are_copied() {
+    let fetcher = folder("parquet");
+    let samples = open(&fetcher, &["parquet/images.parquet"]).unwrap();
+    for (number, expected) in expected("images").iter().enumerate() {
+        let row = samples.item(number as u64).unwrap().row.unwrap();
+        let bytes = |request: FieldRequest| {
+            let store = Arc::clone(&fetcher) as _;
+            block_on(row.group.row_bytes(&store, row.row, &request)).unwrap().unwrap()
+        };
+        let len = |value: &Value| value.as_str().unwrap_or_default().len() as u64;
+        let image = len(&expected["image"]["bytes"]["hex"]) / 2;
+        let texts = len(&expected["caption"]) + len(&expected["image"]["path"]);
+        assert_eq!(bytes(FieldRequest::all(1 << 20).only(["image", "label"])), image);
+        assert_eq!(bytes(FieldRequest::all(1 << 20)), image + texts);
+    }
+}
+
 #[test]
 fn several_files_are_one_data_set() {
     let fetcher = folder("parquet");

@@ -227,7 +227,8 @@ fn the_memory_of_a_record_is_known_before_its_read() {
     let mut all = 0;
     for number in 0..samples.len() {
         let row = samples.item(number).unwrap().row.unwrap();
-        let bytes = block_on(row.group.row_bytes(&(Arc::clone(&fetcher) as _), row.row));
+        let (store, request) = (Arc::clone(&fetcher) as _, FieldRequest::all(1 << 20));
+        let bytes = block_on(row.group.row_bytes(&store, row.row, &request));
         all += bytes.unwrap().unwrap();
     }
     let file = block_on(fetcher.read(&A.into(), None)).unwrap();

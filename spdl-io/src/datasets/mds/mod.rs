@@ -337,7 +337,12 @@ impl PackedRows for SharedShard {
         Some(self.0.zip.as_ref().unwrap_or(&self.0.raw))
     }
 
-    async fn row_bytes(&self, fetcher: &Arc<dyn Fetcher>, row: u64) -> Result<Option<u64>> {
+    async fn row_bytes(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        row: u64,
+        _: &FieldRequest,
+    ) -> Result<Option<u64>> {
         let part = self.0.part(fetcher).await?;
         let pair = usize::try_from(row).ok().and_then(|row| part.offsets.get(row..)?.first_chunk());
         Ok(pair.map(|&[start, end]| (end - start).into()))

@@ -92,6 +92,30 @@ impl ColumnPart {
         Ok(part)
     }
 
+    /// The bytes of the binary values and texts of a row; 0 if there is no such row.
+    pub(super) fn field_bytes(&self, row: u64) -> u64 {
+        let Ok(row) = usize::try_from(row) else { return 0 };
+        let items = match &self.rows {
+            RowValues::Required => return self.value_bytes(row),
+            RowValues::Optional(rows) => rows.get(row..).unwrap_or_default().get(..1),
+            RowValues::Lists { starts, items } => starts
+                .get(row..)
+                .and_then(<[u32]>::first_chunk)
+                .and_then(|&[start, end]| items.get(start as usize..end as usize)),
+        };
+        // The marks of missing values are beyond the last value.
+        items.unwrap_or_default().iter().map(|&item| self.value_bytes(item as usize)).sum()
+    }
+
+    fn value_bytes(&self, at: usize) -> u64 {
+        let len = match &self.values {
+            ColumnValues::Bytes(values) => values.get(at).map(|value| value.len()),
+            ColumnValues::Fixed(values) => values.get(at).map(|value| value.len()),
+            _ => None,
+        };
+        len.unwrap_or_default() as u64
+    }
+
     /// The value of a row.
     pub(super) fn field(&self, column: &ParquetColumn, row: u64) -> Result<FieldValue> {
         // The row is within the row group, but the pages of the column have fewer rows.

@@ -246,6 +246,26 @@ impl ParquetGroup {
         };
         self.parts.get((self.place, leaf), read).await
     }
+
+    /// The positions of the requested columns in the file. `key` names the sample in an error.
+    fn wanted(&self, request: &FieldRequest, key: &Arc<str>) -> Result<Vec<usize>> {
+        let mut wanted = Vec::new();
+        for (at, column) in self.file.columns.iter().enumerate() {
+            match column.kind {
+                _ if !request.wants(&column.name) => {}
+                ColumnKind::Unsupported(why) if request.names().is_some() => {
+                    return Err(unsupported(column, why).with_key(Arc::clone(key)));
+                }
+                ColumnKind::Unsupported(_) => {}
+                _ => wanted.push(at),
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn row_key(&self, row: u64) -> Arc<str> {
+        row_key(&self.file.key, self.first_row.saturating_add(row)).display_name()
+    }
 }
 
 #[async_trait]
@@ -287,6 +307,18 @@ impl PackedRows for ParquetGroup {
         Ok(Some(texts))
     }
 
+    async fn row_bytes(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        row: u64,
+        request: &FieldRequest,
+    ) -> Result<Option<u64>> {
+        let wanted = self.wanted(request, &self.row_key(row))?;
+        let parts = try_join_all(wanted.iter().map(|at| self.column(fetcher, *at))).await?;
+        // Values are copied from the decoded columns.
+        Ok(Some(parts.iter().map(|part| part.field_bytes(row)).sum()))
+    }
+
     async fn read(
         &self,
         fetcher: &Arc<dyn Fetcher>,
@@ -294,23 +326,13 @@ impl PackedRows for ParquetGroup {
         request: &FieldRequest,
     ) -> Result<Vec<(Arc<str>, FieldValue)>> {
         // Errors of values name the sample.
-        let key = row_key(&self.file.key, self.first_row.saturating_add(row)).display_name();
+        let key = self.row_key(row);
         if row >= self.rows.rows {
             let message =
                 format!("row {row} is out of range: the row group has {} rows", self.rows.rows);
             return Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key));
         }
-        let mut wanted = Vec::new();
-        for (at, column) in self.file.columns.iter().enumerate() {
-            match column.kind {
-                _ if !request.wants(&column.name) => {}
-                ColumnKind::Unsupported(why) if request.names().is_some() => {
-                    return Err(unsupported(column, why).with_key(key));
-                }
-                ColumnKind::Unsupported(_) => {}
-                _ => wanted.push(at),
-            }
-        }
+        let wanted = self.wanted(request, &key)?;
         let parts = try_join_all(wanted.iter().map(|at| self.column(fetcher, *at))).await?;
         let mut fields = Vec::with_capacity(wanted.len());
         let mut bytes = 0_u64;

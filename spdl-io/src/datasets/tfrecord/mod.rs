@@ -213,7 +213,12 @@ impl PackedRows for TfRecordFile {
         Some(&self.key)
     }
 
-    async fn row_bytes(&self, _: &Arc<dyn Fetcher>, row: u64) -> Result<Option<u64>> {
+    async fn row_bytes(
+        &self,
+        _: &Arc<dyn Fetcher>,
+        row: u64,
+        _: &FieldRequest,
+    ) -> Result<Option<u64>> {
         let Some((start, end)) = self.extent(row) else { return Ok(None) };
         Ok(Some(end - start))
     }
