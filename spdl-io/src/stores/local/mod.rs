@@ -287,8 +287,8 @@ impl Fetcher for LocalFetcher {
     }
 
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
-        let prefix = prefix.clone();
-        let objects = self.threads.run(move || list_folder(&prefix.to_path())).await?;
+        let path = prefix.to_path().into_owned();
+        let objects = self.run(prefix, move |progress| list_folder(&path, progress)).await?;
         Ok(stream::iter(objects.into_iter().map(Ok)).boxed())
     }
 }
@@ -557,11 +557,15 @@ fn check_file(key: &Key, metadata: &fs::Metadata) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key.display_name()))
 }
 
-fn list_folder(root: &Path) -> Result<Vec<ObjectMeta>> {
+fn list_folder(root: &Path, progress: &ReadProgress) -> Result<Vec<ObjectMeta>> {
     let mut objects = Vec::new();
-    let walker = Walker::new(root, |_| true);
+    let walker = Walker::new(root, |_| {
+        progress.advance();
+        true
+    });
     for folder in walker.walk(vec![walker.root()?])?.into_iter().flatten() {
         for name in folder.files.iter() {
+            progress.advance();
             let path = folder.path.join(Key::from_bytes(name).to_path());
             match fs::metadata(&path) {
                 Ok(metadata) => {
