@@ -229,3 +229,25 @@ next(items)
         assert len(program.processes()) >= 4
         program.process.kill()
         wait_until(lambda: not program.processes(), SOON_S)
+
+
+# promise: R7
+@pytest.mark.skipif(sys.platform != "linux", reason="requires Linux")
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_process_ends_after_its_parent_even_if_that_has_ended_before(has_ended):
+    with subprocess.Popen(["sleep", "60"]) as parent:
+        if has_ended:
+            parent.kill()
+            parent.wait()
+        text = f"""
+import time
+from spdl_rs import _spdl_rs
+_spdl_rs.end_after({parent.pid}, 0.1)
+print("watches", flush=True)
+time.sleep(60)
+"""
+        command = [sys.executable, "-c", text]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout.readline() in {"watches\n", ""}
+            parent.kill()
+            assert child.wait(30) == -signal.SIGKILL

@@ -731,8 +731,9 @@ impl<T: Send + 'static> Pipeline<T> {
     /// delivered last. After the end of an epoch, returns all dropped samples of the epoch.
     ///
     /// Each dropped sample is returned once, so calls after each item return the dropped samples of
-    /// this item. If stages emit in input order, the result depends only on the data. The first
-    /// [`MAX_DROPPED_LISTED`](crate::observe::MAX_DROPPED_LISTED) dropped samples are returned.
+    /// this item. If stages emit in input order, the result depends only on the data. At most
+    /// [`MAX_DROPPED_LISTED`](crate::observe::MAX_DROPPED_LISTED) dropped samples are kept for the
+    /// next call; [`Statistics::dropped_total`](crate::Statistics::dropped_total) counts all.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, Error, ErrorKind, OnError, PipelineBuilder};

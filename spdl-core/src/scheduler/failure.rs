@@ -169,8 +169,8 @@ pub(crate) struct Failures {
 struct DroppedItems {
     /// At most [`MAX_DROPPED_LISTED`] items.
     list: Vec<Dropped>,
-    /// Indices into `list` of the items that the consumer has not taken.
-    pending: Vec<usize>,
+    /// At most [`MAX_DROPPED_LISTED`] items that the consumer has not taken.
+    pending: Vec<Dropped>,
     counts: BTreeMap<(Arc<str>, &'static str), DroppedCount>,
     /// For each epoch that has not ended: how many items were dropped, and the first one.
     epochs: BTreeMap<u64, (u64, Dropped)>,
@@ -187,9 +187,10 @@ impl DroppedItems {
         if *id < first.id {
             first.clone_from(dropped);
         }
-        if self.list.len() < MAX_DROPPED_LISTED {
-            self.pending.push(self.list.len());
-            self.list.push(dropped.clone());
+        for list in [&mut self.list, &mut self.pending] {
+            if list.len() < MAX_DROPPED_LISTED {
+                list.push(dropped.clone());
+            }
         }
     }
 }
@@ -301,14 +302,8 @@ impl Failures {
             return Vec::new();
         }
         let mut dropped = self.dropped.lock();
-        let DroppedItems { list, pending, .. } = &mut *dropped;
-        let is_due = |&mut index: &mut usize| {
-            let item = list.get(index);
-            item.is_some_and(|item| end.is_none_or(|end| item.id < end))
-        };
-        let due: Vec<usize> = pending.extract_if(.., is_due).collect();
-        let mut taken: Vec<Dropped> =
-            due.into_iter().filter_map(|index| list.get(index).cloned()).collect();
+        let is_due = |item: &mut Dropped| end.is_none_or(|end| item.id < end);
+        let mut taken: Vec<Dropped> = dropped.pending.extract_if(.., is_due).collect();
         taken.sort_by_key(|dropped| dropped.id);
         taken
     }

@@ -10,7 +10,7 @@ use crate::common::{
     WriteNumber, bad_number, before_error, delivered, layout, numbers, sleep_by_number, until,
 };
 use futures_util::{StreamExt, stream};
-use spdl_core::observe::Counter;
+use spdl_core::observe::{Counter, MAX_DROPPED_LISTED};
 use spdl_core::source::Cursor;
 use spdl_core::stage::{Retried, stage_fn};
 use spdl_core::{
@@ -259,6 +259,26 @@ fn total_loss_is_found_in_batches_in_later_epochs_and_with_several_sources() {
 }
 
 // promise: R9
+#[test]
+fn samples_that_are_taken_make_room_for_later_ones() {
+    within_seconds(60, || {
+        let all = 2 * MAX_DROPPED_LISTED as i64;
+        let read = failing(PipelineBuilder::new(numbers(all)), "read", |n| n % 100 != 0);
+        let mut pipeline = read.on_error(ANY).deterministic().build().unwrap();
+        let (mut delivered, mut taken) = (0, 0);
+        while let Some(number) = pipeline.next() {
+            number.unwrap();
+            delivered += 1;
+            taken += pipeline.take_dropped().len() as i64;
+        }
+        taken += pipeline.take_dropped().len() as i64;
+        assert_eq!((delivered, taken), (all / 100, all - all / 100));
+        let statistics = pipeline.statistics();
+        assert_eq!(statistics.dropped.len(), MAX_DROPPED_LISTED);
+        assert_eq!(statistics.dropped_total as i64, taken);
+    });
+}
+
 #[test]
 fn each_dropped_sample_is_listed_with_the_batch_that_it_precedes() {
     within_seconds(60, || {

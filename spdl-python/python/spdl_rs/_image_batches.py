@@ -88,7 +88,8 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
 
         These are the images whose positions in the epoch precede the last image of the batch, without those
         of earlier calls. So calls after each batch return each dropped image once. After the last batch, a
-        call returns the remaining dropped images. The lists do not depend on timing.
+        call returns the remaining dropped images. The lists do not depend on timing. At most 100,000 images are
+        kept for the next call; `stats()["dropped_total"]` counts all.
 
         >>> loader = ImageLoader("photos", batch_size=2, size=32, on_error="skip")
         >>> batches = iter(loader)

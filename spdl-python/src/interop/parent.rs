@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 /// Kills this process `grace` seconds after the process `parent` has ended. Needs no GIL, so that it also ends
 /// functions that hold the GIL.
 ///
-/// Has no effect if the system cannot watch processes, or if `parent` has ended before.
+/// Has no effect if the system cannot watch processes.
 ///
 /// # Errors
 /// `OSError` if no thread can be started.
@@ -27,15 +27,22 @@ pub(crate) fn end_after(parent: i32, grace: f64) -> PyResult<()> {
     Ok(())
 }
 
-/// Returns a function that waits for the end of a process. That function returns `false` if the wait fails.
+/// Waits for the end of a process. Returns `false` if the wait fails.
+type Wait = Box<dyn FnOnce() -> bool + Send>;
+
 #[cfg(target_os = "linux")]
-fn wait_for(process: i32) -> Option<impl FnOnce() -> bool + Send + 'static> {
+fn wait_for(process: i32) -> Option<Wait> {
     use rustix::event::{PollFd, PollFlags, poll};
     use rustix::io::Errno;
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-    let handle = pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()).ok()?;
-    Some(move || {
+    let handle = match pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()) {
+        Ok(handle) => handle,
+        // The process has ended before.
+        Err(Errno::SRCH) => return Some(Box::new(|| true)),
+        Err(_) => return None,
+    };
+    Some(Box::new(move || {
         let mut handles = [PollFd::new(&handle, PollFlags::IN)];
         loop {
             match poll(&mut handles, None) {
@@ -43,7 +50,7 @@ fn wait_for(process: i32) -> Option<impl FnOnce() -> bool + Send + 'static> {
                 ended => return ended.is_ok(),
             }
         }
-    })
+    }))
 }
 
 #[cfg(target_os = "linux")]
@@ -55,8 +62,8 @@ fn kill_this_process() {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn wait_for(_: i32) -> Option<impl FnOnce() -> bool + Send + 'static> {
-    None::<fn() -> bool>
+fn wait_for(_: i32) -> Option<Wait> {
+    None
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -56,7 +56,8 @@ impl IoThreads {
             let failed = Arc::clone(&reply);
             let fail = move || {
                 let Some(reply) = take(&failed) else { return };
-                let message = format!("the file system made no progress for {} s", timeout.as_secs());
+                let message =
+                    format!("the file system made no progress for {} s", timeout.as_secs());
                 let _ = reply.send(Err(Error::new(ErrorKind::Timeout, message)));
             };
             inner.watch(progress.clone(), timeout, Box::new(fail));

@@ -467,8 +467,8 @@ def close_all(workers: Sequence[WorkerProcess], grace_s: float = _GRACE_S) -> No
     _end([worker._handles for worker in workers], grace_s)
 
 
-def _request_end(handles: _Handles) -> None:
-    if handles.sending.acquire(timeout=_GRACE_S):
+def _request_end(handles: _Handles, grace_s: float = _GRACE_S) -> None:
+    if handles.sending.acquire(timeout=grace_s):
         try:
             handles.connection.send_bytes(pickle.dumps((_END,)))
         except OSError:
@@ -481,10 +481,12 @@ def _end(several: Sequence[_Handles], grace_s: float = _GRACE_S) -> None:
     # A forked child must not end the worker processes of its parent.
     several = [each for each in several if each.owner == os.getpid()]
     processes = [each.process for each in several]
+    deadline = time.monotonic() + grace_s
     for each in several:
         if each.process.exitcode is None:
-            _request_end(each)
-    for process in _running_after(processes, grace_s):
+            # Another thread may be sending a message to a process that does not read.
+            _request_end(each, max(0.0, deadline - time.monotonic()))
+    for process in _running_after(processes, max(0.0, deadline - time.monotonic())):
         process.terminate()
     for process in _running_after(processes, _TERMINATION_S):
         process.kill()
