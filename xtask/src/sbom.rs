@@ -8,22 +8,26 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::tools::{Workspace, cargo};
+use crate::tools::{Workspace, cargo, command};
 
 /// Write a software bill of materials: every package that a crate is built from.
 ///
 /// The file has the format CycloneDX 1.5 (JSON). For each package, it has the version, the licence, the
-/// package URL, and the SHA-256 of the package in Cargo.lock. Packages for other platforms and build
-/// dependencies are included, development dependencies are not. The same Cargo.lock gives the same
-/// file.
+/// package URL, and the SHA-256 of the package in Cargo.lock. Build dependencies are included;
+/// packages for other platforms and development dependencies are not. The same Cargo.lock and platform
+/// give the same file.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask sbom                            spdl-python, in target/sbom/spdl-python.cdx.json
-  cargo xtask sbom --package spdl-cli --output spdl.cdx.json")]
+  cargo xtask sbom --package spdl-cli --output spdl.cdx.json
+  cargo xtask sbom --target aarch64-unknown-linux-gnu    of a wheel for ARM")]
 pub(crate) struct SbomArguments {
     /// The crate of the workspace
     #[arg(long, value_name = "NAME", default_value = "spdl-python")]
     package: String,
+    /// The platform that the crate is built for [default: that of this machine]
+    #[arg(long, value_name = "TRIPLE")]
+    target: Option<String>,
     /// Where to write the file [default: target/sbom/PACKAGE.cdx.json]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -35,7 +39,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &SbomArguments) -> Result<()
         .output
         .clone()
         .unwrap_or_else(|| workspace.root.join("target/sbom").join(format!("{name}.cdx.json")));
-    let bill = bill_of(workspace, name)?;
+    let bill = bill_of(workspace, name, arguments.target.as_deref())?;
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -46,10 +50,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &SbomArguments) -> Result<()
     Ok(())
 }
 
-/// The bill of materials of a crate of the workspace.
-pub(crate) fn bill_of(workspace: &Workspace, name: &str) -> Result<Value> {
+/// The bill of materials of a crate of the workspace for a platform, by default that of this machine.
+fn bill_of(workspace: &Workspace, name: &str, platform: Option<&str>) -> Result<Value> {
+    let platform = platform.map_or_else(host, |platform| Ok(platform.to_owned()))?;
     let output = cargo()
-        .args(["metadata", "--format-version", "1", "--locked"])
+        .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &platform])
         .current_dir(&workspace.root)
         .output()?;
     ensure!(
@@ -59,6 +64,14 @@ pub(crate) fn bill_of(workspace: &Workspace, name: &str) -> Result<Value> {
     );
     let lock = fs::read_to_string(workspace.root.join("Cargo.lock"))?;
     bill(&serde_json::from_slice(&output.stdout)?, &checksums(&lock), name)
+}
+
+/// The platform of this machine, such as `x86_64-unknown-linux-gnu`.
+fn host() -> Result<String> {
+    let version = command("rustc").arg("-vV").output().context("cannot run rustc")?.stdout;
+    let version = String::from_utf8_lossy(&version);
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc does not print its platform")?.to_owned())
 }
 
 /// The SHA-256 of each package in Cargo.lock, by name and version.
@@ -166,7 +179,8 @@ mod tests {
     // promise: R22
     fn a_bill_of_materials_lists_what_a_crate_is_built_from() {
         let workspace = Workspace::find().unwrap();
-        let bill = bill_of(&workspace, "spdl-media").unwrap();
+        let platform = Some("x86_64-unknown-linux-gnu");
+        let bill = bill_of(&workspace, "spdl-media", platform).unwrap();
         assert_eq!(bill["bomFormat"], "CycloneDX");
         assert_eq!(bill["metadata"]["component"]["name"], "spdl-media");
         let components = bill["components"].as_array().unwrap();
@@ -188,8 +202,17 @@ mod tests {
         for on in edges.iter().flat_map(|edge| edge["dependsOn"].as_array().unwrap()) {
             assert!(references.contains(&on), "{on} is not listed");
         }
-        let again = bill_of(&workspace, "spdl-media").unwrap();
+        let again = bill_of(&workspace, "spdl-media", platform).unwrap();
         assert_eq!(bill, again);
-        assert!(bill_of(&workspace, "spdl-none").is_err());
+        assert!(bill_of(&workspace, "spdl-none", None).is_err());
+        // Packages of other platforms are not part of the crate.
+        let names = |platform| {
+            let bill = bill_of(&workspace, "spdl-io", Some(platform)).unwrap();
+            let components = bill["components"].as_array().unwrap().iter();
+            components.map(|it| it["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let is_of_windows = |name: &String| name.starts_with("windows");
+        assert!(!names("x86_64-unknown-linux-gnu").iter().any(is_of_windows));
+        assert!(names("x86_64-pc-windows-msvc").iter().any(is_of_windows));
     }
 }
