@@ -153,7 +153,7 @@ def _serve(
                 future.set_exception(error)
             future.add_done_callback(functools.partial(reply, number))
     for pool in pools:
-        # Nobody waits for the results.
+        # No caller waits for the results.
         processes = list((getattr(pool, "_processes", None) or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
