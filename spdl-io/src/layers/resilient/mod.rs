@@ -4,7 +4,8 @@
 //! |---|---|
 //! | this file | the fetcher, and its statistics |
 //! | `options` | [`ResilientOptions`] |
-//! | `reading` | one read: attempts, hedging, resuming, stall detection |
+//! | `reading` | one read: attempts, resuming, stall detection |
+//! | `hedged_request` | one request, which is hedged if its response is late |
 //! | `retry` | retries of one call: delays, limits, [`Attempts`] |
 //! | `breaker` | limits of the retries where some objects can never be read |
 //! | `limits` | token buckets for retries and hedges; which requests and bodies are slow |
@@ -15,6 +16,7 @@
 mod body_speed;
 mod breaker;
 mod clock;
+mod hedged_request;
 mod limits;
 mod options;
 mod reachability;

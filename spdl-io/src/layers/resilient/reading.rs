@@ -11,17 +11,18 @@ use spdl_core::{BoxFuture, Error, ErrorKind, Result};
 
 use super::ResilientState;
 use super::body_speed::BodySpeed;
+use super::hedged_request::{HedgedRequest, MAX_HEDGES};
 use super::retry::{RetryState, is_retryable};
 use crate::fetch::{
-    Body, ContentCheck, Fetcher, JoinedPieces, Key, ReadMemory, ReadRequest, RequestTimes,
-    ResponseMemory, Unreached, check_limit, check_version, range_len,
+    Body, ContentCheck, Fetcher, JoinedPieces, Key, ReadMemory, ReadRequest, ResponseMemory,
+    check_limit, check_version, range_len,
 };
 
 /// Number of bytes after a failure that count as progress and reset the retry limits.
 const PROGRESS_BYTES: u64 = 1 << 20;
 
 /// An open response.
-struct OpenResponse {
+pub(super) struct OpenResponse {
     body: Body,
     /// The first chunk, already received.
     first: Option<Option<Result<Bytes>>>,
@@ -37,6 +38,54 @@ struct BodyHedge {
     /// The first byte that was requested.
     start: u64,
     response: BoxFuture<'static, Result<OpenResponse>>,
+}
+
+impl OpenResponse {
+    /// Sends a request and waits for the first chunk of its body.
+    pub(super) fn request(
+        inner: Arc<dyn Fetcher>,
+        key: Key,
+        request: ReadRequest,
+    ) -> BoxFuture<'static, Result<OpenResponse>> {
+        Box::pin(async move {
+            let mut body = inner.open(&key, &request).await?;
+            // The caller handles an error of the first chunk after it has checked the response.
+            let first = Some(body.pieces.next().await);
+            Ok(OpenResponse {
+                body,
+                first,
+                waited: Duration::ZERO,
+                bytes_since_check: 0,
+                speed: BodySpeed::default(),
+                hedge: None,
+            })
+        })
+    }
+
+    /// Waits for the next chunk, for the response to a hedged request, or for `timer`.
+    async fn next_event(&mut self, mut timer: BoxFuture<'static, ()>) -> BodyEvent {
+        poll_fn(|cx| {
+            if let Poll::Ready(piece) = self.body.pieces.poll_next_unpin(cx) {
+                return Poll::Ready(BodyEvent::Piece(piece));
+            }
+            if let Some(hedge) = &mut self.hedge
+                && let Poll::Ready(response) = hedge.response.poll_unpin(cx)
+            {
+                return Poll::Ready(BodyEvent::Hedge(response));
+            }
+            timer.poll_unpin(cx).map(|()| BodyEvent::Timer)
+        })
+        .await
+    }
+
+    /// Counts bytes for the detection of stalls.
+    fn received(&mut self, bytes: u64, min_bytes: u64) {
+        self.bytes_since_check += bytes;
+        if self.bytes_since_check >= min_bytes {
+            self.waited = Duration::ZERO;
+            self.bytes_since_check = 0;
+        }
+    }
 }
 
 /// What happens while a read waits for the next chunk.
@@ -289,30 +338,15 @@ impl Reading {
             let until_stalled = until_stalled.min(self.retry.time_left());
             let until_check = opened.speed.until_check();
             let before = self.state.clock.now();
-            let mut timer = self.state.clock.sleep(until_stalled.min(until_check));
-            let event = poll_fn(|cx| {
-                if let Poll::Ready(piece) = opened.body.pieces.poll_next_unpin(cx) {
-                    return Poll::Ready(BodyEvent::Piece(piece));
-                }
-                if let Some(hedge) = &mut opened.hedge
-                    && let Poll::Ready(response) = hedge.response.poll_unpin(cx)
-                {
-                    return Poll::Ready(BodyEvent::Hedge(response));
-                }
-                timer.poll_unpin(cx).map(|()| BodyEvent::Timer)
-            })
-            .await;
+            let timer = self.state.clock.sleep(until_stalled.min(until_check));
+            let event = opened.next_event(timer).await;
             let waited = self.state.clock.now().saturating_duration_since(before);
             opened.waited += waited;
             match event {
                 BodyEvent::Piece(piece) => {
                     let bytes = piece.iter().flatten().map(|piece| piece.len() as u64).sum();
                     opened.speed.add(bytes, waited);
-                    opened.bytes_since_check += bytes;
-                    if opened.bytes_since_check >= options.min_bytes {
-                        opened.waited = Duration::ZERO;
-                        opened.bytes_since_check = 0;
-                    }
+                    opened.received(bytes, options.min_bytes);
                     self.hedge_slow_body(opened);
                     return Ok(piece);
                 }
@@ -360,7 +394,8 @@ impl Reading {
         self.state.counts.hedges.add(1);
         self.state.counts.requests.add(1);
         let start = self.next;
-        let response = send(Arc::clone(&self.inner), self.key.clone(), self.rest(start));
+        let inner = Arc::clone(&self.inner);
+        let response = OpenResponse::request(inner, self.key.clone(), self.rest(start));
         opened.hedge = Some(BodyHedge { start, response });
     }
 
@@ -458,115 +493,13 @@ impl Reading {
 
     /// Sends a request, and up to two hedged requests if it is late. Uses the first response.
     async fn send_hedged(&mut self, request: ReadRequest) -> Result<OpenResponse> {
-        let (state, inner, key) =
-            (Arc::clone(&self.state), Arc::clone(&self.inner), self.key.clone());
-        let ResilientState { options, clock, counts, .. } = &*state;
-        let send = |is_hedge| {
-            counts.requests.add(1);
-            let times = Arc::<RequestTimes>::default();
-            let request = ReadRequest { times: Some(Arc::clone(&times)), ..request.clone() };
-            let response = send(Arc::clone(&inner), key.clone(), request);
-            InFlightRequest { response, times, is_hedge }
-        };
-        let began = clock.now();
-        let timeout = options.stall_timeout.min(self.retry.time_left());
-        let mut hedge_delay = state.limits().begin();
-        let mut stall = clock.sleep(timeout);
-        // If too few latencies are known yet, checks again later.
-        let mut hedge_timer = (options.hedge_share > 0.0)
-            .then(|| hedge_delay.unwrap_or(LATENCY_CHECK_INTERVAL))
-            .filter(|delay| *delay < timeout)
-            .map(|delay| clock.sleep(delay));
-        let mut is_late = false;
-        let mut sent = vec![send(false)];
-        let times_of_first = Arc::clone(&sent[0].times);
-        let first_sent = |sent: &[InFlightRequest]| {
-            sent.iter().filter_map(|sent| sent.times.sent_since(began)).min()
-        };
-        let mut hedges = 0;
-        let mut failed = None;
-        let opened = poll_fn(|cx| {
-            loop {
-                let mut index = 0;
-                while let Some(InFlightRequest { response, times, is_hedge }) = sent.get_mut(index)
-                {
-                    match response.poll_unpin(cx) {
-                        Poll::Pending => index += 1,
-                        Poll::Ready(Ok(opened)) => {
-                            counts.hedges_won.add(u64::from(*is_hedge));
-                            return Poll::Ready(Ok((opened, Arc::clone(times))));
-                        }
-                        Poll::Ready(Err(error)) => {
-                            failed.get_or_insert(error);
-                            drop(sent.remove(index));
-                        }
-                    }
-                }
-                let waited = first_sent(&sent).map(|at| clock.now().saturating_duration_since(at));
-                if sent.is_empty() || stall.poll_unpin(cx).is_ready() {
-                    let rest = timeout.saturating_sub(waited.unwrap_or_default());
-                    if sent.is_empty() || rest.is_zero() {
-                        let error = failed.take().unwrap_or_else(|| no_response(timeout));
-                        return Poll::Ready(Err(error));
-                    }
-                    stall = clock.sleep(rest);
-                    continue;
-                }
-                let Some(timer) = &mut hedge_timer else { return Poll::Pending };
-                if timer.poll_unpin(cx).is_pending() {
-                    return Poll::Pending;
-                }
-                hedge_timer = None;
-                if sent.iter().any(|sent| sent.times.first_byte().is_some()) {
-                    // The response has begun. The fetcher is buffering its first chunk.
-                    return Poll::Pending;
-                }
-                let usual = hedge_delay.unwrap_or(LATENCY_CHECK_INTERVAL);
-                let Some(waited) = waited.filter(|waited| hedges > 0 || *waited >= usual) else {
-                    let rest = usual.saturating_sub(waited.unwrap_or_default());
-                    hedge_timer = Some(clock.sleep(rest));
-                    continue;
-                };
-                let mut limits = state.limits();
-                let Some(delay) = hedge_delay else {
-                    hedge_delay = limits.hedge_delay();
-                    let rest =
-                        hedge_delay.map_or(LATENCY_CHECK_INTERVAL, |it| it.saturating_sub(waited));
-                    hedge_timer = (waited + rest < timeout).then(|| clock.sleep(rest));
-                    continue;
-                };
-                if !is_late {
-                    is_late = true;
-                    limits.late();
-                }
-                if limits.take_hedge() {
-                    counts.hedges.add(1);
-                    hedges += 1;
-                    sent.push(send(true));
-                    // The hedged request may receive no response either.
-                    hedge_timer = (hedges < MAX_HEDGES).then(|| clock.sleep(delay));
-                } else {
-                    // Waits for a hedge token.
-                    hedge_timer = Some(clock.sleep(delay.max(MIN_TOKEN_CHECK_INTERVAL)));
-                }
-            }
-        })
-        .await;
+        let timeout = self.state.options.stall_timeout.min(self.retry.time_left());
+        let (inner, key) = (Arc::clone(&self.inner), self.key.clone());
+        let mut sent = HedgedRequest::send(&self.state, inner, key, request, timeout);
+        let response = poll_fn(|cx| sent.poll(cx)).await;
         // The wait for one of a limited number of connections is no retry time.
-        let sent = times_of_first.sent_since(began).unwrap_or_else(|| clock.now());
-        self.retry.exclude(sent.saturating_duration_since(began));
-        match opened {
-            Ok((opened, times)) => {
-                let arrived = times.first_byte().unwrap_or_else(|| clock.now());
-                let sent = times.sent_since(began).unwrap_or(began);
-                state.limits().first_byte(arrived.saturating_duration_since(sent), is_late);
-                Ok(opened)
-            }
-            Err(error) => {
-                counts.stalls.add(u64::from(error.kind() == ErrorKind::Timeout));
-                Err(error)
-            }
-        }
+        self.retry.exclude(sent.waited_to_send());
+        response
     }
 
     /// Prepares the next attempt, and waits before it.
@@ -635,48 +568,6 @@ impl Reading {
         Error::new(ErrorKind::Timeout, message).with_offset(self.next)
     }
 }
-
-/// A request in flight.
-struct InFlightRequest {
-    response: BoxFuture<'static, Result<OpenResponse>>,
-    times: Arc<RequestTimes>,
-    is_hedge: bool,
-}
-
-/// Maximum number of hedged requests for one response, and for slow bodies of one read.
-const MAX_HEDGES: u32 = 2;
-
-/// Sends a request and waits for the first chunk of its body.
-fn send(
-    inner: Arc<dyn Fetcher>,
-    key: Key,
-    request: ReadRequest,
-) -> BoxFuture<'static, Result<OpenResponse>> {
-    Box::pin(async move {
-        let mut body = inner.open(&key, &request).await?;
-        // The caller handles an error of the first chunk after it has checked the response.
-        let first = Some(body.pieces.next().await);
-        Ok(OpenResponse {
-            body,
-            first,
-            waited: Duration::ZERO,
-            bytes_since_check: 0,
-            speed: BodySpeed::default(),
-            hedge: None,
-        })
-    })
-}
-
-fn no_response(timeout: Duration) -> Error {
-    let message = format!("no response within {:.1} s", timeout.as_secs_f64());
-    Error::new(ErrorKind::Timeout, message).with_source(Unreached::Otherwise)
-}
-
-/// Interval of checks for known latencies.
-const LATENCY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Minimum interval of checks for a hedge token.
-const MIN_TOKEN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Returns the number of bytes that are available without waiting. Returns `None` at the end of the
 /// body, after an error, or if no bytes have arrived.
