@@ -399,7 +399,7 @@ fn a_stage_that_waits_for_a_full_queue_is_not_busy() {
     });
 }
 
-/// Yields ten numbers; another thread wakes the pipeline 3 ms after each request.
+/// Yields 40 numbers, each 3 ms after its request.
 #[derive(Debug)]
 struct Slow {
     /// The time that the source reports, if any.
@@ -410,19 +410,27 @@ impl spdl_core::Source for Slow {
     type Item = i64;
 
     fn open(&self, _: spdl_core::source::Cursor) -> Result<BoxStream<'static, Result<i64>>> {
-        let (mut next, mut requested) = (0, false);
+        let (mut next, mut due) = (0, None);
         Ok(Box::pin(futures_util::stream::poll_fn(move |cx| {
-            requested = !requested;
-            if requested {
+            if next == 40 {
+                return Poll::Ready(None);
+            }
+            // The task may also be polled because the consumer took an item.
+            let at = *due.get_or_insert_with(|| {
+                let at = Instant::now() + Duration::from_millis(3);
                 let waker = cx.waker().clone();
                 std::thread::spawn(move || {
                     std::thread::sleep(Duration::from_millis(3));
                     waker.wake();
                 });
+                at
+            });
+            if Instant::now() < at {
                 return Poll::Pending;
             }
+            due = None;
             next += 1;
-            Poll::Ready((next <= 10).then_some(Ok(next)))
+            Poll::Ready(Some(Ok(next)))
         })))
     }
 
@@ -437,12 +445,12 @@ fn waiting_for_a_source_is_time_of_the_source() {
     alone(|| {
         let run = |reports| {
             let mut pipeline = PipelineBuilder::new(Slow { reports }).build().unwrap();
-            assert_eq!(pipeline.by_ref().count(), 10);
+            assert_eq!(pipeline.by_ref().count(), 40);
             pipeline.statistics()
         };
         let statistics = run(None);
         let source = &statistics.stages[0];
-        assert!(source.busy >= Duration::from_millis(30), "{:?}", source.busy);
+        assert!(source.busy >= Duration::from_millis(120), "{:?}", source.busy);
         assert!(source.busy <= statistics.elapsed);
         assert!(source.service.p50 >= Duration::from_micros(2900), "{:?}", source.service);
         let limit = statistics.limit();

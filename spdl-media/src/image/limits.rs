@@ -88,7 +88,7 @@ impl Limits {
     /// other decode runs. Default: an eighth of the [usable memory](usable_memory).
     ///
     /// Each decode counts with an estimate from the header of its file:
-    /// [`ImageInfo::working_bytes`](crate::ImageInfo::working_bytes).
+    /// [`ImageInfo::working_bytes`](crate::image::ImageInfo::working_bytes).
     #[must_use]
     pub fn concurrent_bytes(mut self, bytes: u64) -> Self {
         self.concurrent = Arc::new(ConcurrentDecodes::new(bytes));
