@@ -30,16 +30,23 @@ LENGTH = 400
 
 def is_interrupted(work, seconds):
     """Whether a KeyboardInterrupt after `seconds` interrupts the work."""
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    is_working = True
+
+    def interrupt(*_):
+        # Another thread may have received the signal, so Python may run this handler after the work.
+        if is_working:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
     try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            work()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        work()
+        is_working = False
     except KeyboardInterrupt:
+        is_working = False
         return True
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         # A late signal with the default action would end the process.
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
     return False
