@@ -186,14 +186,12 @@ impl Fetcher for LocalFetcher {
     }
 
     async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
-        let (max_bytes, reserved) = (memory.max_bytes(), memory.reserved_bytes());
-        let page_cache = self.page_cache.as_ref();
-        let whole = |it: &Arc<PageCacheReader>| {
-            it.whole(key, max_bytes.min(reserved.saturating_add(1)), &self.buffers)
-        };
-        if let Some(bytes) = page_cache.and_then(whole) {
+        if let Some(page_cache) = &self.page_cache
+            && let Some(bytes) = page_cache.whole(key, memory, &self.buffers).await
+        {
             return Ok(bytes);
         }
+        let (max_bytes, reserved) = (memory.max_bytes(), memory.reserved_bytes());
         let (file_key, cached_files) = (key.clone(), self.page_cache.clone());
         let buffers = Arc::clone(&self.buffers);
         let begin = move |progress: &ReadProgress| {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::read_buffers::ReadBuffers;
-use crate::fetch::Key;
 use crate::fetch::coalesce::CoalescedRange;
+use crate::fetch::{Key, ReadMemory};
 
 /// Limit in bytes of a read on the calling thread, which bounds the time of the copy.
 pub(crate) const MAX_BYTES: u64 = 256 << 10;
@@ -46,8 +46,8 @@ pub(crate) struct FileStamp {
 /// The outcome of a non-blocking read.
 enum ReadOutcome<T> {
     Read(T),
-    /// The file is not below the size limit. The outcome does not count as a miss.
-    TooLarge,
+    /// The file of this size in bytes is not below the limit. The outcome does not count as a miss.
+    TooLarge(u64),
     /// The read would block, or the file is not supported.
     Missed,
 }
@@ -55,8 +55,28 @@ enum ReadOutcome<T> {
 impl PageCacheReader {
     /// Reads a whole file that is smaller than `max_bytes` and than [`MAX_BYTES`]. Returns `None`
     /// if an I/O thread must read it.
-    pub(crate) fn whole(&self, key: &Key, max_bytes: u64, buffers: &ReadBuffers) -> Option<Bytes> {
-        self.attempt(|| self.files.whole(key, max_bytes.min(MAX_BYTES), buffers))
+    ///
+    /// If the file exceeds the memory that is reserved, reserves memory for it first.
+    pub(crate) async fn whole(
+        &self,
+        key: &Key,
+        memory: &dyn ReadMemory,
+        buffers: &ReadBuffers,
+    ) -> Option<Bytes> {
+        let most = memory.max_bytes().min(MAX_BYTES);
+        let mut too_large = None;
+        let limit = most.min(memory.reserved_bytes().saturating_add(1));
+        let read = self.attempt(|| {
+            let read = self.files.whole(key, limit, buffers);
+            if let ReadOutcome::TooLarge(size) = read {
+                too_large = Some(size);
+            }
+            read
+        });
+        let size = too_large.filter(|size| *size < most);
+        let Some(size) = size else { return read };
+        memory.reserve(size).await;
+        self.attempt(|| self.files.whole(key, most.min(size + 1), buffers))
     }
 
     /// Reads ranges of one version of a file. Returns `None` if an I/O thread must read them.
@@ -100,7 +120,7 @@ impl PageCacheReader {
             ReadOutcome::Read(_) if started.elapsed() <= SLOW_READ => {
                 self.misses.store(0, Ordering::Relaxed);
             }
-            ReadOutcome::TooLarge => {}
+            ReadOutcome::TooLarge(_) => {}
             ReadOutcome::Read(_) | ReadOutcome::Missed => {
                 let misses = self.misses.load(Ordering::Relaxed);
                 self.misses.store(misses.saturating_add(1), Ordering::Relaxed);
@@ -185,7 +205,7 @@ mod system {
             let Some(identity) = self.regular_file(&path) else { return ReadOutcome::Missed };
             let size = identity.size;
             if size >= limit {
-                return ReadOutcome::TooLarge;
+                return ReadOutcome::TooLarge(size);
             }
             // One more byte detects growth.
             let bytes = open(&path).and_then(|file| {
@@ -373,8 +393,11 @@ mod system {
 mod tests {
     use std::fs;
     use std::ops::Range;
+    use std::sync::atomic::AtomicU64;
 
+    use async_trait::async_trait;
     use proptest::prelude::*;
+    use spdl_core::block_on;
 
     use super::*;
     use crate::fetch::coalesce::coalesce;
@@ -511,8 +534,43 @@ mod tests {
         let reads = PageCacheReader::default();
         let long = coalesce(&[0..MAX_BYTES, MAX_BYTES + 1..2 * MAX_BYTES], 0, u64::MAX);
         assert!(reads.parts(&key, &long, &buffers).is_none());
-        assert!(reads.whole(&key, 100, &buffers).is_none(), "the file is too large");
+        let too_large = block_on(reads.whole(&key, &100, &buffers));
+        assert!(too_large.is_none(), "the file is too large");
         assert_eq!(reads.rest.load(Ordering::Relaxed), 0, "a file above the limit is no miss");
+    }
+
+    /// Memory of which some bytes are reserved.
+    struct Reserved(AtomicU64);
+
+    #[async_trait]
+    impl ReadMemory for Reserved {
+        fn max_bytes(&self) -> u64 {
+            150
+        }
+
+        fn reserved_bytes(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        async fn reserve(&self, bytes: u64) {
+            self.0.fetch_max(bytes, Ordering::Relaxed);
+        }
+    }
+
+    // promise: DATA9
+    #[test]
+    fn a_file_above_the_reserved_memory_is_read_without_a_thread() {
+        if !is_supported() {
+            return;
+        }
+        let (_folder, key) = file(&contents(100));
+        let (reads, buffers) = (PageCacheReader::default(), ReadBuffers::default());
+        for (before, after) in [(0, 100), (99, 100), (100, 100), (120, 120)] {
+            let memory = Reserved(before.into());
+            let bytes = block_on(reads.whole(&key, &memory, &buffers));
+            assert_eq!(bytes.as_deref(), Some(&contents(100)[..]));
+            assert_eq!(memory.reserved_bytes(), after, "of {before} bytes");
+        }
     }
 
     #[test]
@@ -571,7 +629,7 @@ mod tests {
             tried
         };
         let (read, missed) = (|| ReadOutcome::Read(()), || ReadOutcome::Missed);
-        assert_eq!(tried(100, || ReadOutcome::TooLarge), 100);
+        assert_eq!(tried(100, || ReadOutcome::TooLarge(9)), 100);
         assert_eq!(tried(3, missed), 2, "only the second read is skipped");
         let many = tried(100_000, missed);
         assert!((90..=120).contains(&many), "{many}");

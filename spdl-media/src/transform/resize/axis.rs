@@ -43,6 +43,14 @@ struct SourceInterval {
     bounds: Range<i64>,
 }
 
+/// `value.floor() as i64`, for values far from the limits of `i64`. Without SSE 4.1, `f64::floor`
+/// is a function call.
+#[inline]
+fn floor(value: f64) -> i64 {
+    let towards_zero = value as i64;
+    towards_zero - i64::from(towards_zero as f64 > value)
+}
+
 impl AxisRequest {
     /// The source interval, and the integer position to which it is relative. The interval is
     /// counted from the end that comes first in the upright image, so that ties round in the same
@@ -181,7 +189,7 @@ impl Axis {
         let SourceInterval { start, scale, bounds } = part;
         self.windows.extend((0..target).map(|at| {
             let middle = start + (at as f64 + 0.5) * scale;
-            let position = (middle.floor() as i64).clamp(bounds.start, bounds.end - 1);
+            let position = floor(middle).clamp(bounds.start, bounds.end - 1);
             (position, position + 1)
         }));
         self.exact.resize(target, 1.0);
@@ -195,9 +203,9 @@ impl Axis {
         let per_stretch = 1.0 / stretch;
         for at in 0..target {
             let middle = start + (at as f64 + 0.5) * scale;
-            let from = (middle - support + 0.5).floor() as i64;
+            let from = floor(middle - support + 0.5);
             let from = from.clamp(bounds.start, bounds.end - 1);
-            let to = (middle + support + 0.5).floor() as i64;
+            let to = floor(middle + support + 0.5);
             let to = to.clamp(from + 1, bounds.end);
             let before = self.exact.len();
             let distance = |position: i64| (position as f64 - middle + 0.5) * per_stretch;
@@ -277,7 +285,7 @@ impl Axis {
             let length = (window.1 - window.0) as usize;
             for (at, weight) in (offset..offset + length).zip(exact.by_ref()) {
                 sum += weight * unit;
-                let next = (sum + 0.5).floor() as i32;
+                let next = floor(sum + 0.5) as i32;
                 let weight = u32::from((next - rounded) as i16 as u16);
                 rounded = next;
                 weights[at / 2] |= (weight << (16 * (at % 2))) as i32;
@@ -306,6 +314,13 @@ mod tests {
                 row
             })
             .collect()
+    }
+
+    #[test]
+    fn floor_rounds_down() {
+        for value in [-2.0, -1.5, -1e-9, -0.0, 0.0, 0.5, 1.0, 1.999_999, 65_500.25] {
+            assert_eq!(floor(value), value.floor() as i64, "{value}");
+        }
     }
 
     proptest! {
