@@ -1,6 +1,6 @@
 //! The JPEG codecs `turbojpeg` and `zune-jpeg`, compared with ours.
 
-use spdl_core::{ErrorKind, Result};
+use spdl_core::{ErrorKind, Result, SampleId, SampleRng};
 use spdl_media::formats::{TurboJpegCodec, ZuneJpegCodec};
 use spdl_media::image::{ColorModel, DecodeRequest, Decoded, ImageCodec, Picture, PixelsMut};
 use spdl_media::testing::codec_contract;
@@ -41,6 +41,44 @@ fn libjpeg_turbo_and_our_decoder_give_equal_pixels() {
             difference(&found.pixels, &expected.pixels)
         });
     }
+}
+
+/// `file` with 1 to 4 random bytes replaced.
+fn damaged(file: &[u8], random: &mut SampleRng) -> Vec<u8> {
+    let mut file = file.to_vec();
+    for _ in 0..1 + random.below(4) {
+        let at = random.below(file.len() as u64) as usize;
+        file[at] = random.below(256) as u8;
+    }
+    file
+}
+
+// promise: R23
+#[test]
+fn damaged_jpegs_have_the_pixels_of_libjpeg_turbo() {
+    let limits = Limits::default().strict(false);
+    let mut turbo = decoder(TurboJpegCodec, &limits);
+    let mut ours = Decoder::new(&CodecRegistry::with_defaults(), &limits);
+    let files: Vec<_> = names("tests/data")
+        .into_iter()
+        .filter(|name| name.ends_with(".jpg"))
+        .map(|name| (common(&name), name))
+        .collect();
+    let mut compared = 0;
+    for number in 0..6000 {
+        let mut random = SampleRng::new(0, SampleId { epoch: 0, index: number }, "damage");
+        let (file, name) = &files[random.below(files.len() as u64) as usize];
+        let file = damaged(file, &mut random);
+        let (Ok(expected), Ok(found)) = (turbo.decode_rgb(&file), ours.decode_rgb(&file)) else {
+            continue;
+        };
+        assert_eq!(found.size, expected.size, "{name}, copy {number}");
+        assert!(found.pixels == expected.pixels, "{name}, copy {number}: {:?}", {
+            difference(&found.pixels, &expected.pixels)
+        });
+        compared += 1;
+    }
+    assert!(compared > 2000, "{compared}");
 }
 
 #[test]

@@ -73,9 +73,26 @@ pub(super) fn inverse<S: Simd>(
     let rows =
         [scaled(0), scaled(1), scaled(2), scaled(3), scaled(4), scaled(5), scaled(6), scaled(7)];
     // Columns first, then rows; `transform` processes eight columns.
-    let rows = transform::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows);
+    let rows = match overflowing(simd, &rows) {
+        Some(row) => [row; BLOCK],
+        None => transform::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows),
+    };
     let rows = transform::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, transpose_8x8(rows));
     samples(simd, transpose_8x8(rows))
+}
+
+/// The result of the first pass if only the first row has coefficients, and one of them is so
+/// large that the result overflows. Only corrupt files have such blocks. In libjpeg-turbo, the
+/// result then has the lower 16 bits; in `transform`, the nearest 16-bit value.
+#[inline(always)]
+fn overflowing<S: Simd>(simd: S, rows: &[i16x8<S>]) -> Option<i16x8<S>> {
+    let (first, rest) = rows.split_first()?;
+    let row = *first << PASS_BITS;
+    if (row >> PASS_BITS).simd_eq(*first).all_true() {
+        return None;
+    }
+    let zero = i16x8::splat(simd, 0);
+    rest.iter().all(|row| row.simd_eq(zero).all_true()).then_some(row)
 }
 
 #[inline(always)]
@@ -98,8 +115,11 @@ pub(super) fn inverse_low<S: Simd>(
 ) -> [[u8; BLOCK]; BLOCK] {
     let scaled = |row: usize| scaled(simd, block, quantization, row);
     let rows = [scaled(0), scaled(1), scaled(2), scaled(3)];
-    let [a, b, c, d, e, f, g, h] = transform_low::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows);
-    let [a, b, c, d, ..] = transpose_8x8([a, b, c, d, e, f, g, h]);
+    let rows = match overflowing(simd, &rows) {
+        Some(row) => [row; BLOCK],
+        None => transform_low::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows),
+    };
+    let [a, b, c, d, ..] = transpose_8x8(rows);
     let rows = transform_low::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, [a, b, c, d]);
     samples(simd, transpose_8x8(rows))
 }
@@ -176,9 +196,10 @@ fn transform<S: Simd, const SHIFT: u32>(simd: S, rows: [i16x8<S>; BLOCK]) -> [i1
     let pair = paired(r2, r6);
     let t2 = weigh(simd, pair, (F0_541, F0_541 - F1_847));
     let t3 = weigh(simd, pair, (F0_541 + F0_765, F0_541));
-    let pair = paired(r0, r4);
-    let t0 = weigh(simd, pair, (ONE, ONE));
-    let t1 = weigh(simd, pair, (ONE, -ONE));
+    // These sums have 16 bits, as in libjpeg-turbo. Only corrupt files exceed them.
+    let pair = paired(r0 + r4, r0 - r4);
+    let t0 = weigh(simd, pair, (ONE, 0));
+    let t1 = weigh(simd, pair, (0, ONE));
     let rounding = i32x8::splat(simd, 1 << (SHIFT - 1));
     let even = [t0 + t3 + rounding, t1 + t2 + rounding, t1 - t2 + rounding, t0 - t3 + rounding];
     // The odd part.
