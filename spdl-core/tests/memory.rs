@@ -20,7 +20,7 @@ use spdl_core::memory::MemoryStatistics;
 use spdl_core::observe::Limit;
 use spdl_core::pipeline::path;
 use spdl_core::runtime::CpuExecutor;
-use spdl_core::stage::{Aggregator, RoundRobin};
+use spdl_core::stage::{Aggregator, Collation, RoundRobin};
 use spdl_core::{
     AsyncContext, AsyncStage, Batch, BatchLayout, DType, DatasetSource, Error, ErrorKind, Field,
     Fill, FillContext, Footprint, OnError, Order, Pipeline, PipelineBuilder, Result, SlotMut,
@@ -252,6 +252,38 @@ fn build_fails_if_a_batch_exceeds_the_budget() {
 
 /// The item that exceeds the largest allowed item.
 const OVERSIZED: u64 = 7;
+
+/// Writes lists of bytes, most of them short.
+struct Varying;
+
+impl Fill<u64> for Varying {
+    fn fill(&mut self, number: u64, mut slot: SlotMut<'_>, _: &mut FillContext<'_>) -> Result<()> {
+        slot.resize(0, &[varying_bytes(number)])?.fill(number as u8);
+        Ok(())
+    }
+}
+
+fn varying_bytes(number: u64) -> usize {
+    if number % 64 == 40 { 3000 } else { 100 }
+}
+
+#[test]
+fn batches_of_samples_that_differ_in_size_are_counted() {
+    within_seconds(TIMEOUT_SECONDS, || {
+        let text = Field::new("text", DType::U8, &[0]).collation(Collation::Ragged);
+        let layout = BatchLayout::new(32, [text]);
+        let pipeline = numbers(6400).fill("fill", layout, || Ok(Varying)).deterministic();
+        let (batches, memory) = run_well(pipeline.memory(2000).largest_item(1000));
+        assert_eq!(batches.len(), 200);
+        for (first, batch) in (0..).step_by(32).zip(&batches) {
+            let bytes = batch.array("text").unwrap().as_bytes();
+            assert_eq!(bytes.len(), (first..first + 32).map(varying_bytes).sum::<usize>());
+        }
+        let largest = batches.iter().map(Footprint::footprint).max().unwrap();
+        assert!(memory.overdrawn_bytes >= largest - 2000, "{largest} bytes: {memory:?}");
+        assert!(memory.peak_bytes <= 2000 + memory.overdrawn_bytes, "{memory:?}");
+    });
+}
 
 fn with_oversized(number: u64) -> usize {
     if number == OVERSIZED { 101 } else { 40 }

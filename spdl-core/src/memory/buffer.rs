@@ -249,11 +249,16 @@ impl Drop for PoolLoan {
 /// Host memory, aligned to [`ALIGNMENT`] bytes, that returns to its pool when dropped.
 pub struct HostBuffer {
     bytes: BytesMut,
-    /// `None` only after `into_rows`.
+    /// `None` after `into_rows`, and for memory that belongs to no pool.
     loan: Option<PoolLoan>,
 }
 
 impl HostBuffer {
+    /// Memory that belongs to no pool.
+    pub(crate) fn unpooled(bytes: BytesMut) -> Self {
+        HostBuffer { bytes, loan: None }
+    }
+
     /// Splits the buffer into `count` rows of `row_len` bytes, which different threads can own and
     /// write.
     pub(crate) fn into_rows(mut self, count: usize, row_len: usize) -> RowBuffer {

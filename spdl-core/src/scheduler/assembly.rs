@@ -7,16 +7,16 @@
 
 use std::collections::VecDeque;
 
-use bytes::BytesMut;
-
+use super::collate::{FieldRows, collate};
 use crate::error::{Error, Result};
 use crate::item::ItemHeader;
 use crate::item::lineage::LineageNode;
-use crate::memory::array::Array;
 use crate::memory::budget::Reservation;
-use crate::memory::buffer::{BufferPool, RowBuffer, aligned};
+use crate::memory::buffer::{BufferPool, aligned};
 use crate::source::sample::SampleId;
-use crate::stage::batch::{Batch, BatchLayout};
+use crate::stage::batch::Batch;
+use crate::stage::layout::{BatchLayout, Collation, Field};
+use crate::stage::slot::Row;
 
 #[derive(Debug)]
 pub(crate) struct Assembly {
@@ -35,7 +35,7 @@ pub(crate) struct Assembly {
     /// Samples of `epoch` in `entries` that have not failed.
     pending: usize,
     /// Rows outside of batches, for reuse.
-    spare: Vec<Vec<BytesMut>>,
+    spare: Vec<Vec<Row>>,
     finished: Vec<Finished>,
     /// Whether a failure has halted the stage: later samples are not delivered.
     halted: bool,
@@ -61,7 +61,7 @@ enum Place {
 enum SampleState {
     Filling,
     /// Holds the rows of a sample in [`Place::Spare`]; other rows are back in their batch.
-    Filled(Vec<BytesMut>),
+    Filled(Vec<Row>),
     Failed(Failed),
     /// Failed; the failure policy is being applied.
     Resolving,
@@ -76,7 +76,7 @@ struct OpenBatch {
     number: u64,
     epoch: u64,
     reservation: Option<Reservation>,
-    fields: Vec<RowBuffer>,
+    fields: Vec<FieldRows>,
     /// Whether a slot belongs to a sample, written or not, final or not.
     taken: Vec<bool>,
     /// Samples with a final slot, from slot 0.
@@ -145,8 +145,14 @@ impl Assembly {
     /// Opens a batch for samples of `epoch`.
     pub(crate) fn open(&mut self, epoch: u64) -> Result<()> {
         let size = self.layout.batch_size();
-        let rows = |&row: &usize| Ok(self.pool.take(row * size)?.into_rows(size, row));
-        let fields = self.row_bytes.iter().map(rows).collect::<Result<_>>()?;
+        let rows = |(&row, field): (&usize, &Field)| match field.collation {
+            Collation::Stacked => {
+                Ok(FieldRows::Stacked(self.pool.take(row * size)?.into_rows(size, row)))
+            }
+            _ => Ok(FieldRows::Varying((0..size).map(|_| Some(Row::default())).collect())),
+        };
+        let fields = self.row_bytes.iter().zip(self.layout.fields());
+        let fields = fields.map(rows).collect::<Result<_>>()?;
         self.batches.push_back(OpenBatch {
             number: self.batches_opened,
             epoch,
@@ -167,7 +173,7 @@ impl Assembly {
     }
 
     /// Adds a sample. Returns its number and the rows to write it to, one per field.
-    pub(crate) fn add(&mut self, member: LineageNode) -> Result<(u64, Vec<BytesMut>)> {
+    pub(crate) fn add(&mut self, member: LineageNode) -> Result<(u64, Vec<Row>)> {
         let id = member.id;
         let (at, slot) = self.expected_place(id.epoch);
         if id.epoch != self.epoch {
@@ -181,18 +187,24 @@ impl Assembly {
             batch.taken[slot] = true;
             Some((Place::Slot { batch: batch.number, slot }, rows?))
         });
-        let (place, rows) = match lent {
+        let (place, mut rows) = match lent {
             Some(lent) => lent,
             None => (Place::Spare, self.spare_rows()?),
         };
+        for (field, row) in self.layout.fields().iter().zip(&mut rows) {
+            // A row may hold another sample, which failed or was moved.
+            if field.collation != Collation::Stacked {
+                row.clear();
+            }
+        }
         let number = self.first + self.entries.len() as u64;
         self.entries.push_back(SampleEntry { member, place, state: SampleState::Filling });
         self.advance();
         Ok((number, rows))
     }
 
-    fn spare_rows(&mut self) -> Result<Vec<BytesMut>> {
-        let new = || self.row_bytes.iter().map(|&row| aligned(row)).collect();
+    fn spare_rows(&mut self) -> Result<Vec<Row>> {
+        let new = || self.row_bytes.iter().map(|&row| aligned(row).map(Row::from)).collect();
         self.spare.pop().map_or_else(new, Ok)
     }
 
@@ -235,7 +247,7 @@ impl Assembly {
     }
 
     /// Returns the rows of sample `number`, written or not.
-    pub(crate) fn settle(&mut self, number: u64, failed: Option<Failed>, rows: Vec<BytesMut>) {
+    pub(crate) fn settle(&mut self, number: u64, failed: Option<Failed>, rows: Vec<Row>) {
         let written = failed.is_none();
         let entry = &mut self.entries[(number - self.first) as usize];
         entry.state = failed.map_or(SampleState::Filled(Vec::new()), SampleState::Failed);
@@ -314,11 +326,11 @@ impl Assembly {
         }
     }
 
-    fn assign_slot(&mut self, member: LineageNode, place: Place, spare: Vec<BytesMut>) {
+    fn assign_slot(&mut self, member: LineageNode, place: Place, spare: Vec<Row>) {
         let Some(front) = self.batches.front() else { return };
         let slot = front.members.len();
         if place != (Place::Slot { batch: front.number, slot }) {
-            let rows = match place {
+            let mut rows = match place {
                 Place::Spare => Some(spare),
                 Place::Slot { batch, slot } => {
                     find_batch(&mut self.batches, batch).and_then(|batch| {
@@ -327,8 +339,8 @@ impl Assembly {
                     })
                 }
             };
-            if let (Some(rows), Some(front)) = (&rows, self.batches.front_mut()) {
-                front.copy_in(slot, rows);
+            if let (Some(rows), Some(front)) = (&mut rows, self.batches.front_mut()) {
+                front.move_in(slot, rows);
             }
             match (place, rows) {
                 (Place::Spare, Some(rows)) => self.spare.push(rows),
@@ -385,41 +397,28 @@ fn find_batch(batches: &mut VecDeque<OpenBatch>, number: u64) -> Option<&mut Ope
 }
 
 impl OpenBatch {
-    fn return_rows(&mut self, slot: usize, rows: Vec<BytesMut>) {
+    fn return_rows(&mut self, slot: usize, rows: Vec<Row>) {
         for (field, row) in self.fields.iter_mut().zip(rows) {
             field.return_row(slot, row);
         }
     }
 
-    fn copy_in(&mut self, slot: usize, rows: &[BytesMut]) {
+    /// Moves a sample to another slot.
+    fn move_in(&mut self, slot: usize, rows: &mut [Row]) {
         self.taken[slot] = true;
         for (field, row) in self.fields.iter_mut().zip(rows) {
-            if let Some(own) = field.row_mut(slot) {
-                own.copy_from_slice(row);
-            }
+            field.move_in(slot, row);
         }
     }
 
     /// Returns the buffers to the pool.
     fn discard(self) {
-        // A buffer with a missing row is not reused.
-        self.fields.into_iter().for_each(|rows| drop(rows.into_buffer(0)));
+        self.fields.into_iter().for_each(FieldRows::discard);
     }
 
     fn into_batch(self, layout: &BatchLayout, members: &[LineageNode]) -> Result<Batch> {
-        let len = members.len();
-        let mut arrays = Vec::with_capacity(self.fields.len());
-        for (field, rows) in layout.fields().iter().zip(self.fields) {
-            // After a failure that halts the stage, a row may be missing.
-            let Some(buffer) = rows.into_buffer(len) else {
-                let message = "internal error: a row of a finished batch is missing";
-                return Err(crate::error::Error::new(crate::error::ErrorKind::Io, message));
-            };
-            let shape = std::iter::once(len).chain(field.shape.iter().copied()).collect();
-            arrays.push(Array::new(field.dtype, shape, buffer)?);
-        }
         let ids = members.iter().map(|member| member.id).collect();
-        Ok(Batch { fields: layout.fields().to_vec(), arrays, ids })
+        collate(layout.fields(), self.fields, ids)
     }
 }
 
@@ -428,8 +427,55 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::memory::array::DType;
-    use crate::stage::batch::Field;
+    use crate::stage::slot::SlotMut;
     use proptest::prelude::*;
+
+    /// Whether the stage sets no shapes for the sample.
+    fn is_left_empty(id: SampleId) -> bool {
+        id.index % 5 == 4
+    }
+
+    /// The shapes of a sample in the fields `ragged`, `padded` and `list`.
+    fn shapes_of(id: SampleId) -> [Vec<usize>; 3] {
+        if is_left_empty(id) {
+            return [vec![0, 2], vec![0, 0, 2], vec![0, 0]];
+        }
+        let [short, long] = [id.index % 3, id.index % 4].map(|side| side as usize);
+        [vec![short, 2], vec![long, short, 2], vec![long, 1]]
+    }
+
+    /// Compares the fields whose samples differ in size with their definition.
+    fn check_varying(batch: &Batch) {
+        let numbers = |name: &str| batch.array(name).unwrap().as_slice::<i64>().unwrap();
+        let (ragged, list) = (batch.array("ragged").unwrap(), batch.list("list").unwrap());
+        let (padded, offsets) = (batch.array("padded").unwrap(), numbers("ragged.offsets"));
+        let &[_, height, width, _] = padded.shape() else { panic!("{:?}", padded.shape()) };
+        assert_eq!(offsets.len(), batch.len() + 1);
+        assert_eq!(ragged.shape(), [*offsets.last().unwrap() as usize, 2]);
+        let sizes: Vec<_> = numbers("padded.sizes").chunks(2).collect();
+        assert_eq!((height, width), {
+            let most = |axis: usize| sizes.iter().map(|size| size[axis]).max().unwrap() as usize;
+            (most(0), most(1))
+        });
+        for (at, &id) in batch.ids.iter().enumerate() {
+            let [in_ragged, in_padded, in_list] = shapes_of(id);
+            let value = id.index as u8 + 1;
+            let [start, end] = [offsets[at], offsets[at + 1]].map(|row| row as usize);
+            assert_eq!(end - start, in_ragged[0]);
+            assert!(ragged.as_bytes()[2 * start..2 * end].iter().all(|&byte| byte == value));
+            assert_eq!(sizes[at], [in_padded[0] as i64, in_padded[1] as i64]);
+            for (place, &byte) in padded.as_bytes()[at * height * width * 2..][..height * width * 2]
+                .iter()
+                .enumerate()
+            {
+                let (y, x) = (place / 2 / width, place / 2 % width);
+                let inside = y < in_padded[0] && x < in_padded[1];
+                assert_eq!(byte, if inside { value } else { 0 }, "{id:?} at ({y}, {x})");
+            }
+            assert_eq!(list[at].shape(), in_list);
+            assert_eq!(list[at].as_bytes(), vec![value; in_list[0]]);
+        }
+    }
 
     type Delivered = Vec<(Vec<SampleId>, Vec<i64>)>;
 
@@ -444,11 +490,17 @@ mod tests {
         raises: bool,
         mut choices: impl FnMut(usize) -> usize,
     ) -> (Delivered, u64) {
-        let layout = BatchLayout::new(
-            batch_size,
-            [Field::new("value", DType::I64, &[]), Field::new("pad", DType::U8, &[3])],
-        )
-        .drop_last(drop_last);
+        let varying = |name, shape: &[usize], collation| {
+            Field::new(name, DType::U8, shape).collation(collation)
+        };
+        let fields = [
+            Field::new("value", DType::I64, &[]),
+            Field::new("pad", DType::U8, &[3]),
+            varying("ragged", &[0, 2], Collation::Ragged),
+            varying("padded", &[0, 0, 2], Collation::Padded),
+            varying("list", &[0, 1], Collation::List),
+        ];
+        let layout = BatchLayout::new(batch_size, fields.clone()).drop_last(drop_last);
         let mut assembly = Assembly::new(layout, BufferPool::new());
         let mut samples = Vec::new();
         for (epoch, outcomes) in epochs.iter().enumerate() {
@@ -482,8 +534,12 @@ mod tests {
             }
             let (number, id, fails, mut rows) = in_flight.swap_remove(choices(in_flight.len()));
             let value = (id.epoch * 1000 + id.index) as i64;
-            rows[0].copy_from_slice(&value.to_ne_bytes());
-            rows[1].fill(id.index as u8);
+            rows[0].bytes.copy_from_slice(&value.to_ne_bytes());
+            rows[1].bytes.fill(id.index as u8);
+            for (field, shape) in (2..).zip(shapes_of(id)).filter(|_| !is_left_empty(id)) {
+                let mut slot = SlotMut::new(&fields, &mut rows);
+                slot.resize::<u8>(field, &shape).unwrap().fill(id.index as u8 + 1);
+            }
             let failed =
                 || Box::new((ItemHeader::new(id, None), Error::new(ErrorKind::Corrupt, "bad")));
             assembly.settle(number, fails.then(failed), rows);
@@ -502,6 +558,7 @@ mod tests {
                             .zip(pad.chunks(3))
                             .all(|(id, pad)| { pad.iter().all(|&byte| byte == id.index as u8) })
                     );
+                    check_varying(&batch);
                     let values = batch.array("value").unwrap().as_slice::<i64>().unwrap().to_vec();
                     batches.push((batch.ids.clone(), values));
                 }
@@ -575,7 +632,7 @@ mod tests {
         let mut rows = Vec::new();
         for index in 0..4 {
             let (number, row) = assembly.add(SampleId { epoch: 0, index }.into()).unwrap();
-            rows.push((number, row[0].as_ptr(), row));
+            rows.push((number, row[0].bytes.as_ptr(), row));
         }
         let places: Vec<_> = rows.iter().map(|(_, place, _)| *place).collect();
         for (number, _, row) in rows.into_iter().rev() {

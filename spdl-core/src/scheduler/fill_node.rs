@@ -3,21 +3,22 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::BytesMut;
-
 use super::assembly::{Assembly, Finished};
 use super::cpu_node::Factory;
 use super::queue::{Queue, Wakes};
 use super::worker_pool::WorkerPool;
-use super::{Node, StageCore};
+use super::{Node, OutputEstimate, StageCore};
 use crate::error::guarded;
 use crate::item::lineage::{AggregateLineage, Outcome};
 use crate::item::{Item, ItemHeader, ItemTag};
-use crate::memory::budget::Reservation;
+use crate::memory::budget::{Budget, Reservation};
+use crate::memory::footprint::Footprint;
 use crate::observe::hooks::Hooks;
 use crate::observe::stalls::Activity;
 use crate::scheduler::failure::FailureAction;
-use crate::stage::batch::{Batch, Field, Fill, FillContext, SlotMut};
+use crate::stage::batch::Batch;
+use crate::stage::layout::Field;
+use crate::stage::slot::{Fill, FillContext, Row, SlotMut};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -30,7 +31,10 @@ pub(crate) struct FillNode<In, F> {
     pub(crate) factory: Factory<F>,
     pub(crate) hooks: Hooks,
     pub(crate) fields: Vec<Field>,
+    /// Size in bytes of the stacked fields of a batch.
     pub(crate) batch_bytes: usize,
+    /// Whether samples of other fields differ in size.
+    pub(crate) varies: bool,
     /// Whether batches carry the identities of their samples, to record the order.
     pub(crate) keeps_members: bool,
     pub(crate) assembly: Mutex<Assembly>,
@@ -68,7 +72,7 @@ enum Taken<In> {
     Sample {
         number: u64,
         item: Item<In>,
-        rows: Vec<BytesMut>,
+        rows: Vec<Row>,
     },
     EpochEnd,
     /// A sample that an earlier run delivered.
@@ -128,10 +132,29 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         let Some(next) = self.input.front_id() else { return false };
         let has_memory = || {
             let measured = self.core.measured();
-            measured
-                .is_none_or(|(measure, budget)| budget.would_grant(measure.level, self.batch_bytes))
+            measured.is_none_or(|(measure, budget)| {
+                budget.would_grant(measure.level, self.expected_bytes(measure, budget))
+            })
         };
         !assembly.needs_batch(next.epoch) || (self.output.has_room() && has_memory())
+    }
+
+    /// The bytes to reserve for a batch. The size of a batch whose samples differ in size is
+    /// estimated from earlier batches.
+    fn expected_bytes(&self, measure: &OutputEstimate, budget: &Budget) -> usize {
+        let declared = (!self.varies).then_some(self.batch_bytes);
+        measure.need(declared, budget).max(self.batch_bytes)
+    }
+
+    /// The reservation of a complete batch.
+    fn measured(&self, batch: &Batch, reservation: Option<Reservation>) -> Option<Reservation> {
+        let mut reservation = reservation?;
+        match self.core.measured() {
+            Some((measure, _)) if self.varies => {
+                Some(measure.reservation(&mut reservation, batch.footprint()))
+            }
+            _ => Some(reservation),
+        }
     }
 
     fn fill_one(&self) -> bool {
@@ -202,7 +225,8 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             let reservation = match self.core.measured() {
                 None => None,
                 Some((measure, budget)) => {
-                    match budget.try_reserve(measure.level, self.batch_bytes) {
+                    let bytes = self.expected_bytes(measure, budget);
+                    match budget.try_reserve(measure.level, bytes) {
                         Ok(Some(reservation)) => Some(reservation),
                         Ok(None) => {
                             drop(assembly);
@@ -283,6 +307,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                         header.tag = Some(Arc::new(ItemTag { members, ..ItemTag::default() }));
                     }
                     self.core.meter.emitted(1);
+                    let reservation = self.measured(&batch, reservation);
                     let batch = Item { header, value: batch, reservation };
                     self.output.push(1, std::iter::once(batch))
                 }

@@ -8,7 +8,8 @@ use crate::memory::array::DType;
 use crate::memory::device::{Device, DeviceMemory, Fence, Upload};
 use crate::memory::footprint::Footprint;
 use crate::source::sample::SampleId;
-use crate::stage::batch::{Batch, Field};
+use crate::stage::batch::Batch;
+use crate::stage::layout::Field;
 
 /// A dense array in device memory, in C order (row-major).
 #[derive(Debug)]
@@ -133,9 +134,17 @@ impl DeviceBatch {
     /// ```
     ///
     /// # Errors
-    /// Any error of [`Device::upload`].
+    /// Any error of [`Device::upload`]; `Unsupported` if the batch has a [list](Batch::list).
     pub fn upload(batch: Batch, device: &dyn Device) -> Result<Self> {
-        let Batch { fields, arrays, ids } = batch;
+        let Batch { fields, arrays, lists, ids } = batch;
+        if let Some((field, _)) = lists.first() {
+            let message = format!(
+                "cannot upload field {:?}, which has one array per sample; choose the collation \
+                 `Ragged` or `Padded`",
+                field.name
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let arrays = arrays.into_iter().map(|array| {
             let (dtype, shape, buffer) = array.into_parts();
             Ok(DeviceArray { dtype, shape, upload: device.upload(buffer)? })
@@ -226,7 +235,8 @@ mod tests {
     use crate::memory::device::{HostDevice, Space};
     use crate::pipeline::builder::PipelineBuilder;
     use crate::source::dataset::DatasetSource;
-    use crate::stage::batch::{BatchLayout, Fill, FillContext, SlotMut};
+    use crate::stage::layout::BatchLayout;
+    use crate::stage::slot::{Fill, FillContext, SlotMut};
 
     struct UploadedNumber;
     impl Fill<i64> for UploadedNumber {

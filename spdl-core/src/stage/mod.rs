@@ -5,7 +5,9 @@
 //! | this file | [`Stage`], [`AsyncStage`] and their contexts |
 //! | `aggregate` | [`Aggregator`]: several items into one |
 //! | `adapters` | stages that call a function: map, filter, flat map; unbatch |
-//! | `batch` | [`Fill`], [`Batch`], [`BatchLayout`]: samples written into slots of a batch |
+//! | `layout` | [`BatchLayout`], [`Field`], [`Collation`]: the arrays of a batch |
+//! | `slot` | [`Fill`], [`SlotMut`]: writes one sample into its place in a batch |
+//! | `batch` | [`Batch`]: arrays of samples |
 //! | `device_batch` | [`DeviceBatch`]: a batch in device memory |
 //! | `grouping/` | buckets, packed sequences, fixed-length sequences |
 //! | `merge` | [`MergePolicy`]: which of several inputs provides the next item |
@@ -18,17 +20,21 @@ pub(crate) mod aggregate;
 pub(crate) mod batch;
 pub(crate) mod device_batch;
 pub(crate) mod grouping;
+pub(crate) mod layout;
 pub(crate) mod merge;
 pub(crate) mod retry;
+pub(crate) mod slot;
 
 pub use aggregate::{Aggregator, Batcher, ExactResume, FillRate};
-pub use batch::{Batch, BatchLayout, Field, Fill, FillContext, SlotMut};
+pub use batch::Batch;
 pub use device_batch::{DeviceArray, DeviceBatch};
 pub use grouping::{
     Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, Sequence, pieces,
 };
+pub use layout::{BatchLayout, Collation, Field};
 pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
 pub use retry::{Retried, Retry};
+pub use slot::{Fill, FillContext, SlotMut};
 
 use std::fmt;
 use std::future::{Future, poll_fn};

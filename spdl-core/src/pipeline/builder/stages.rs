@@ -23,11 +23,13 @@ use crate::scheduler::cpu_node::{CpuNode, CpuNodeState, Sizer};
 use crate::scheduler::fill_node::FillNode;
 use crate::stage::adapters::{Filter, FlatMap, Map, Unbatch};
 use crate::stage::aggregate::{Aggregation, Aggregator, Batcher};
-use crate::stage::batch::{Batch, BatchLayout, Fill, PREFETCH};
+use crate::stage::batch::{Batch, PREFETCH};
 use crate::stage::device_batch::DeviceBatch;
 use crate::stage::grouping::{
     Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, Sequence,
 };
+use crate::stage::layout::{BatchLayout, Field};
+use crate::stage::slot::Fill;
 use crate::stage::{AsyncStage, Stage};
 use crate::sync::Mutex;
 
@@ -436,11 +438,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         factory: impl Fn() -> Result<F> + Send + Sync + 'static,
     ) -> PipelineBuilder<Batch> {
         let options = options.into();
-        let fields: Vec<_> = layout
-            .fields()
-            .iter()
-            .map(|field| format!("{} {} {:?}", field.name, field.dtype, field.shape))
-            .collect();
+        let fields: Vec<_> = layout.fields().iter().map(Field::to_string).collect();
         let mut definition = StageDefinition::new::<T, Batch>(&options.name, Construct::Fill)
             .at(Location::caller())
             .with_options(&options)
@@ -490,7 +488,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let capacity = ready.or(options.queue).unwrap_or(PREFETCH).saturating_add(open);
             let queue = plan.queue(&core, false, capacity, Some(&pool));
             made.queue.set_takers(&pool.signal);
-            let fields = layout.fields().to_vec();
+            let (fields, varies) = (layout.fields().to_vec(), layout.varies());
             let assembly = Assembly::new(layout, plan.shared.buffers.clone());
             let batch_bytes = assembly.batch_bytes();
             plan.largest_batch = plan.largest_batch.max(batch_bytes);
@@ -503,6 +501,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 hooks,
                 fields,
                 batch_bytes,
+                varies,
                 keeps_members: plan.settings.record,
                 assembly: Mutex::new(assembly),
                 state: Default::default(),

@@ -1,0 +1,174 @@
+//! Joins the rows of a complete batch to arrays.
+
+use bytes::BytesMut;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::array::{Array, DType};
+use crate::memory::buffer::{HostBuffer, RowBuffer, aligned};
+use crate::source::sample::SampleId;
+use crate::stage::batch::Batch;
+use crate::stage::layout::{Collation, Field};
+use crate::stage::slot::Row;
+
+/// The rows of one field in an open batch. A row is absent while a worker writes it.
+#[derive(Debug)]
+pub(super) enum FieldRows {
+    /// Rows of one buffer.
+    Stacked(RowBuffer),
+    /// Rows with a buffer each.
+    Varying(Vec<Option<Row>>),
+}
+
+impl FieldRows {
+    pub(super) fn lend(&mut self, slot: usize) -> Option<Row> {
+        match self {
+            FieldRows::Stacked(rows) => rows.lend(slot).map(Row::from),
+            FieldRows::Varying(rows) => rows[slot].take(),
+        }
+    }
+
+    pub(super) fn return_row(&mut self, slot: usize, row: Row) {
+        match self {
+            FieldRows::Stacked(rows) => rows.return_row(slot, row.bytes),
+            FieldRows::Varying(rows) => rows[slot] = Some(row),
+        }
+    }
+
+    /// Copies the sample in `row` to a slot, or exchanges the rows.
+    pub(super) fn move_in(&mut self, slot: usize, row: &mut Row) {
+        match self {
+            FieldRows::Stacked(rows) => {
+                if let Some(own) = rows.row_mut(slot) {
+                    own.copy_from_slice(&row.bytes);
+                }
+            }
+            FieldRows::Varying(rows) => {
+                if let Some(own) = &mut rows[slot] {
+                    std::mem::swap(own, row);
+                }
+            }
+        }
+    }
+
+    /// Returns the buffer to its pool.
+    pub(super) fn discard(self) {
+        if let FieldRows::Stacked(rows) = self {
+            // A buffer with a missing row is not reused.
+            drop(rows.into_buffer(0));
+        }
+    }
+}
+
+/// Joins the first `ids.len()` rows of each field.
+///
+/// # Errors
+/// `Io` if a row is missing; `LimitExceeded` if memory cannot be allocated.
+pub(super) fn collate(fields: &[Field], rows: Vec<FieldRows>, ids: Vec<SampleId>) -> Result<Batch> {
+    let len = ids.len();
+    // After a failure that halts the stage, a row may be missing.
+    let missing =
+        || Error::new(ErrorKind::Io, "internal error: a row of a finished batch is missing");
+    let mut batch = Batch { fields: Vec::new(), arrays: Vec::new(), lists: Vec::new(), ids };
+    let mut add = |field: Field, array: Array| {
+        batch.fields.push(field);
+        batch.arrays.push(array);
+    };
+    for (field, rows) in fields.iter().zip(rows) {
+        let rows = match rows {
+            FieldRows::Stacked(rows) => {
+                let buffer = rows.into_buffer(len).ok_or_else(missing)?;
+                let shape = std::iter::once(len).chain(field.shape.iter().copied()).collect();
+                add(field.clone(), Array::new(field.dtype, shape, buffer)?);
+                continue;
+            }
+            FieldRows::Varying(rows) => rows.into_iter().take(len).collect::<Option<Vec<_>>>(),
+        };
+        let rows = rows.ok_or_else(missing)?;
+        if field.collation == Collation::List {
+            let list = rows.into_iter().map(|Row { bytes, mut shape }| {
+                // A sample that the stage has not resized is empty.
+                shape.resize(field.shape.len(), 0);
+                array(field.dtype, shape, bytes)
+            });
+            batch.lists.push((field.clone(), list.collect::<Result<_>>()?));
+            continue;
+        }
+        let (values, (suffix, integers)) = match field.collation {
+            Collation::Padded => padded(field, &rows)?,
+            _ => ragged(field, &rows)?,
+        };
+        add(field.clone(), values);
+        let name = format!("{}.{suffix}", field.name);
+        add(Field::new(&name, DType::I64, &integers.shape()[1..]), integers);
+    }
+    Ok(batch)
+}
+
+/// The values of a field, and the name and values of its second array.
+type Collated = (Array, (&'static str, Array));
+
+/// The concatenated rows, and their offsets.
+fn ragged(field: &Field, rows: &[Row]) -> Result<Collated> {
+    let mut values = aligned(rows.iter().map(|row| row.bytes.len()).sum())?;
+    let (mut offsets, mut at, mut end) = (vec![0], 0, 0);
+    for Row { bytes, shape } in rows {
+        values[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+        // A sample that the stage has not resized is empty.
+        end += shape.first().copied().unwrap_or(0);
+        offsets.push(end as i64);
+    }
+    let shape = std::iter::once(end).chain(field.shape[1..].iter().copied()).collect();
+    let offsets = integers(vec![rows.len() + 1], &offsets)?;
+    Ok((array(field.dtype, shape, values)?, ("offsets", offsets)))
+}
+
+/// The rows, each at the start of an area of the largest size, and their sizes.
+fn padded(field: &Field, rows: &[Row]) -> Result<Collated> {
+    // A sample that the stage has not resized is empty.
+    let side = |row: &Row, axis: usize| row.shape.get(axis).copied().unwrap_or(0);
+    let axes = 0..field.shape.len();
+    let largest: Vec<usize> = axes
+        .clone()
+        .map(|axis| rows.iter().map(|row| side(row, axis)).max().unwrap_or(0))
+        .collect();
+    let varying: Vec<usize> = axes.filter(|&axis| field.shape[axis] == 0).collect();
+    let area = field.bytes_of(&largest).unwrap_or(usize::MAX);
+    let mut values = aligned(area.saturating_mul(rows.len()))?;
+    let mut sizes = Vec::with_capacity(rows.len() * varying.len());
+    for (at, row) in rows.iter().enumerate() {
+        sizes.extend(varying.iter().map(|&axis| side(row, axis) as i64));
+        if !row.bytes.is_empty() {
+            let area = &mut values[at * area..][..area];
+            copy_to_corner(&row.bytes, &row.shape, area, &largest, field.dtype.size());
+        }
+    }
+    let shape = std::iter::once(rows.len()).chain(largest).collect();
+    let sizes = integers(vec![rows.len(), varying.len()], &sizes)?;
+    Ok((array(field.dtype, shape, values)?, ("sizes", sizes)))
+}
+
+/// Copies an array of a shape to the start of each dimension of a larger one.
+fn copy_to_corner(from: &[u8], shape: &[usize], to: &mut [u8], larger: &[usize], element: usize) {
+    match (shape, larger) {
+        ([side, shape @ ..], [_, larger @ ..]) if shape != larger => {
+            let bytes = |shape: &[usize]| shape.iter().product::<usize>() * element;
+            let (step, larger_step) = (bytes(shape), bytes(larger));
+            for at in 0..*side {
+                let to = &mut to[at * larger_step..][..larger_step];
+                copy_to_corner(&from[at * step..][..step], shape, to, larger, element);
+            }
+        }
+        _ => to[..from.len()].copy_from_slice(from),
+    }
+}
+
+fn integers(shape: Vec<usize>, values: &[i64]) -> Result<Array> {
+    let mut bytes = aligned(size_of_val(values))?;
+    bytes.copy_from_slice(bytemuck::cast_slice(values));
+    array(DType::I64, shape, bytes)
+}
+
+fn array(dtype: DType, shape: Vec<usize>, bytes: BytesMut) -> Result<Array> {
+    Array::new(dtype, shape, HostBuffer::unpooled(bytes))
+}

@@ -1,0 +1,266 @@
+//! Writing a sample into its place in a batch: [`Fill`], [`SlotMut`], [`FillContext`].
+
+use std::fmt;
+
+use bytes::BytesMut;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::array::{Element, expect_dtype};
+use crate::memory::buffer::aligned;
+use crate::source::random::{SampleRng, stage_number};
+use crate::source::sample::SampleId;
+use crate::stage::layout::{AnyShape, Collation, Field};
+
+/// A stage that writes its result directly into a slot of a batch.
+///
+/// Only one worker at a time uses an instance, so `&mut self` needs no lock, and an instance may
+/// own scratch memory. The workers call [`fill`](Fill::fill) on different instances concurrently.
+/// If `fill` fails and the failure policy drops the sample, the next sample overwrites the slot.
+pub trait Fill<In>: Send + 'static {
+    /// Writes every field of `slot` from `item`.
+    ///
+    /// # Errors
+    /// Any error fails the sample. The stage's failure policy decides whether the pipeline
+    /// continues.
+    fn fill(&mut self, item: In, slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()>;
+
+    /// Checks that the instance can write these fields. The default accepts all.
+    ///
+    /// The engine calls `check_fields` on each new instance.
+    /// [`PipelineBuilder::fill`](crate::PipelineBuilder::fill) documents when instances are
+    /// created.
+    ///
+    /// # Errors
+    /// If the pipeline is being built, any error fails the build. Later, any error ends the
+    /// pipeline.
+    fn check_fields(&self, fields: &[Field]) -> Result<()> {
+        let _ = fields;
+        Ok(())
+    }
+}
+
+/// The memory of one sample in one field.
+#[derive(Debug, Default)]
+pub(crate) struct Row {
+    pub(crate) bytes: BytesMut,
+    /// The shape of the sample; unused in stacked fields.
+    pub(crate) shape: Vec<usize>,
+}
+
+impl From<BytesMut> for Row {
+    fn from(bytes: BytesMut) -> Self {
+        Row { bytes, shape: Vec::new() }
+    }
+}
+
+impl Row {
+    /// Makes the row empty. The memory is kept.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.shape.clear();
+    }
+
+    /// Makes the row `len` zeros.
+    fn clear_to(&mut self, len: usize) -> Result<()> {
+        self.bytes.clear();
+        if self.bytes.capacity() < len {
+            self.bytes = aligned(len)?;
+        }
+        self.bytes.resize(len, 0);
+        Ok(())
+    }
+}
+
+/// The slot of one sample in a batch: one memory range per field.
+///
+/// The memory of a [stacked](Collation::Stacked) field contains arbitrary bytes until it is
+/// written. In other fields, a sample is empty until [`resize`](Self::resize) sets its shape.
+pub struct SlotMut<'a> {
+    fields: &'a [Field],
+    rows: &'a mut [Row],
+}
+
+impl<'a> SlotMut<'a> {
+    pub(crate) fn new(fields: &'a [Field], rows: &'a mut [Row]) -> Self {
+        SlotMut { fields, rows }
+    }
+
+    /// Sets the shape of the sample in field number `field`. Returns its elements, which are 0, in
+    /// C order.
+    ///
+    /// ```
+    /// use spdl_core::stage::Collation;
+    /// use spdl_core::{BatchLayout, DType, Field, Fill, FillContext, PipelineBuilder, Result, SlotMut};
+    ///
+    /// struct Bytes;
+    /// impl Fill<&'static str> for Bytes {
+    ///     fn fill(&mut self, text: &str, mut slot: SlotMut<'_>, _: &mut FillContext<'_>) -> Result<()> {
+    ///         slot.resize(0, &[text.len()])?.copy_from_slice(text.as_bytes());
+    ///         Ok(())
+    ///     }
+    /// }
+    /// let text = Field::new("text", DType::U8, &[0]).collation(Collation::Ragged);
+    /// let mut pipeline = PipelineBuilder::from_iter(["ab", "", "cde"])
+    ///     .fill("bytes", BatchLayout::new(3, [text]), || Ok(Bytes))
+    ///     .build()?;
+    /// let batch = pipeline.next().expect("one batch")?;
+    /// assert_eq!(batch.array("text").map(|values| values.as_bytes()), Some(&b"abcde"[..]));
+    /// let offsets = batch.array("text.offsets").expect("offsets").as_slice::<i64>()?;
+    /// assert_eq!(offsets, [0, 2, 2, 5]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the field is stacked and has another shape, if the field does not
+    /// [accept](Field::accepts) the shape, or if `T` is not the field's element type;
+    /// `LimitExceeded` if the memory cannot be allocated.
+    ///
+    /// # Panics
+    /// If the layout has no field of this number.
+    pub fn resize<T: Element>(&mut self, field: usize, shape: &[usize]) -> Result<&mut [T]> {
+        let Field { name, dtype, shape: expected, collation } = &self.fields[field];
+        expect_dtype::<T>(*dtype)?;
+        if !self.fields[field].accepts(shape) {
+            let expected = AnyShape(expected);
+            let message = format!("field {name:?} expects the shape {expected}, found {shape:?}");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let row = &mut self.rows[field];
+        if *collation == Collation::Stacked {
+            row.bytes.fill(0);
+        } else {
+            let bytes = self.fields[field].bytes_of(shape).unwrap_or(usize::MAX);
+            row.clear_to(bytes)?;
+            row.shape.clear();
+            row.shape.extend_from_slice(shape);
+        }
+        Ok(bytemuck::cast_slice_mut(&mut row.bytes))
+    }
+
+    /// The fields, in the layout's order.
+    pub fn fields(&self) -> &'a [Field] {
+        self.fields
+    }
+
+    /// The bytes of field number `field`, in native byte order.
+    ///
+    /// # Panics
+    /// If the layout has no field of this number.
+    pub fn bytes_mut(&mut self, field: usize) -> &mut [u8] {
+        &mut self.rows[field].bytes
+    }
+
+    /// The elements of field number `field`, in C order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `T` is not the field's element type.
+    ///
+    /// # Panics
+    /// If the layout has no field of this number.
+    pub fn typed_mut<T: Element>(&mut self, field: usize) -> Result<&mut [T]> {
+        expect_dtype::<T>(self.fields[field].dtype)?;
+        // Aligned: a row starts at a multiple of its length, which is a multiple of the element
+        // size.
+        Ok(bytemuck::cast_slice_mut(&mut self.rows[field].bytes))
+    }
+
+    /// Sets each element of field number `field` to `value`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `T` is not the field's element type.
+    ///
+    /// # Panics
+    /// If the layout has no field of this number.
+    pub fn set<T: Element>(&mut self, field: usize, value: T) -> Result<()> {
+        self.typed_mut(field)?.fill(value);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SlotMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotMut").field("fields", &self.fields).finish_non_exhaustive()
+    }
+}
+
+/// The current sample of a [`Fill`], and its random numbers.
+#[derive(Debug)]
+pub struct FillContext<'a> {
+    pub(crate) id: SampleId,
+    pub(crate) lineage: u64,
+    pub(crate) key: Option<&'a str>,
+    pub(crate) seed: u64,
+    pub(crate) stage: u64,
+}
+
+impl<'a> FillContext<'a> {
+    /// Creates a context outside a pipeline, for tests and direct calls of a `Fill`.
+    pub fn new(seed: u64, id: SampleId, stage: &str, key: Option<&'a str>) -> Self {
+        FillContext { id, lineage: 0, key, seed, stage: stage_number(stage) }
+    }
+
+    /// Epoch and position of the sample.
+    pub fn id(&self) -> SampleId {
+        self.id
+    }
+
+    /// The sample's key, such as a path or an object key, if the source provides one.
+    pub fn key(&self) -> Option<&'a str> {
+        self.key
+    }
+
+    /// A random number generator that depends only on the seed, the sample, the epoch and the stage's
+    /// name. Every call returns a new generator with the same sequence.
+    pub fn rng(&self) -> SampleRng {
+        SampleRng::for_stage(self.seed, self.id, self.lineage, self.stage)
+    }
+
+    /// The generator that [`rng`](Self::rng) returns for this sample in the stage `stage` of a
+    /// pipeline with seed `seed`.
+    ///
+    /// A stage can use `rng_of` to draw the same random numbers as a stage of another pipeline.
+    ///
+    /// ```
+    /// use spdl_core::{FillContext, SampleId, SampleRng};
+    /// let id = SampleId { epoch: 1, index: 42 };
+    /// let cx = FillContext::new(0, id, "decode again", None);
+    /// let mut expected = SampleRng::new(7, id, "decode");
+    /// assert_eq!(cx.rng_of(7, "decode").next_u64(), expected.next_u64());
+    /// ```
+    pub fn rng_of(&self, seed: u64, stage: &str) -> SampleRng {
+        SampleRng::for_stage(seed, self.id, self.lineage, stage_number(stage))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::memory::array::DType;
+
+    #[test]
+    fn a_sample_has_a_shape_that_its_field_accepts() {
+        let fields = [
+            Field::new("boxes", DType::F32, &[0, 4]).collation(Collation::Ragged),
+            Field::new("label", DType::I64, &[2]),
+        ];
+        let mut rows = [Row::default(), Row::from(aligned(16).unwrap())];
+        let mut slot = SlotMut::new(&fields, &mut rows);
+        slot.resize::<f32>(0, &[3, 4]).unwrap().fill(1.0);
+        assert_eq!(slot.resize::<f32>(0, &[2, 4]).unwrap(), [0.0; 8]);
+        assert_eq!(slot.typed_mut::<f32>(0).unwrap().len(), 8);
+        slot.typed_mut::<i64>(1).unwrap().fill(9);
+        assert_eq!(slot.resize::<i64>(1, &[2]).unwrap(), [0, 0]);
+        let mut fault = |field, shape: &[usize]| match field {
+            0 => slot.resize::<f32>(field, shape).unwrap_err(),
+            _ => slot.resize::<i64>(field, shape).unwrap_err(),
+        };
+        let error = fault(0, &[2, 5]);
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(error.message(), "field \"boxes\" expects the shape [*, 4], found [2, 5]");
+        assert!(fault(0, &[4]).message().ends_with("found [4]"));
+        assert!(fault(1, &[3]).message().contains("expects the shape [2]"));
+        assert_eq!(fault(0, &[usize::MAX, 4]).kind(), ErrorKind::LimitExceeded);
+        assert!(slot.resize::<u8>(0, &[1, 4]).is_err());
+    }
+}
