@@ -324,7 +324,7 @@ def test_each_call_for_an_item_draws_other_random_numbers(many):
     assert_same([view for pair in views for view in pair], twice)
     # Operators with different names do not disturb each other.
     both = run(source(paths).pipe(lambda path: AUGMENT(decoded(path)), output_order="input"), epoch=0)
-    builder = native(paths, DECODE).pipe(AUGMENT)
+    builder = native(paths, DECODE).pipe(AUGMENT, output_order="input")
     assert_same(both, run(builder, epoch=0))
 
 
