@@ -7,6 +7,7 @@
 //! | `stored` | [`StoredRecord`]: a sample before it is read; [`Extent`], [`PackedRows`] |
 //! | `record` | [`Record`]: a sample after it is read; [`FieldRequest`] |
 //! | `fetch_record` | [`FetchRecord`]: the stage that reads all or some fields |
+//! | `fetch_fields` | [`FetchFields`]: the stage that reads chosen fields under new names |
 //! | `fetch_labeled` | [`FetchLabeled`]: the stage that reads one field and a class label |
 //! | `read_fields` | range requests for the fields of one sample |
 //! | `classes`, `label_text` | labels as text or numbers, and the classes that they name |
@@ -18,6 +19,7 @@
 
 mod classes;
 mod extensions;
+mod fetch_fields;
 mod fetch_labeled;
 mod fetch_record;
 mod footprint;
@@ -29,6 +31,7 @@ mod stored;
 mod value;
 
 pub use self::extensions::{AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS};
+pub use self::fetch_fields::{FetchFields, FieldChoice};
 pub use self::fetch_labeled::FetchLabeled;
 pub(crate) use self::fetch_labeled::LABEL_FIELDS;
 pub use self::fetch_record::FetchRecord;

@@ -1,0 +1,358 @@
+//! [`FetchFields`]: the stage that reads chosen fields of each sample, each under its own name.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Result};
+
+use super::read_fields::{field_key, known_bytes, read_record};
+use crate::fetch::{Fetch, Fetcher, Key};
+use crate::records::{FieldRequest, FieldValue, Record, StoredRecord, no_such_field};
+
+/// Which stored field supplies a value.
+///
+/// ```
+/// use spdl_io::records::FieldChoice;
+/// // The first of these fields that a sample has.
+/// let image = FieldChoice::of(["jpg", "png", "webp"]);
+/// // A value inside a JSON document; `None` if the sample has no such value.
+/// let width = FieldChoice::of(["json"]).at("size.0").optional();
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldChoice {
+    names: Vec<Arc<str>>,
+    /// Names of members and indices of elements, outermost first.
+    path: Vec<Arc<str>>,
+    is_optional: bool,
+}
+
+impl FieldChoice {
+    /// The first of these fields that a sample has.
+    pub fn of<N: Into<Arc<str>>>(names: impl IntoIterator<Item = N>) -> Self {
+        let names = names.into_iter().map(Into::into).collect();
+        FieldChoice { names, path: Vec::new(), is_optional: false }
+    }
+
+    /// A value inside the field, which holds JSON: names of members and indices of elements,
+    /// separated by dots, such as `"captions.0.text"`. Numbers, strings and lists of numbers become
+    /// the [`FieldValue`] of that type; other values stay JSON.
+    #[must_use]
+    pub fn at(mut self, path: &str) -> Self {
+        self.path = path.split('.').filter(|step| !step.is_empty()).map(Into::into).collect();
+        self
+    }
+
+    /// Sets that a sample may lack the value, which is then [`FieldValue::Null`]. By default, a
+    /// missing value and a JSON `null` are errors.
+    #[must_use]
+    pub fn optional(mut self) -> Self {
+        self.is_optional = true;
+        self
+    }
+
+    /// The stored fields, the first existing one of which is read.
+    pub fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// The stored field of a sample that supplies the value.
+    fn find(&self, item: &StoredRecord) -> Result<Option<Arc<str>>> {
+        let exists = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
+        match self.names.iter().find(exists) {
+            None if !self.is_optional => {
+                Err(no_such_field(&item.key, &self.names.join(" or "), item.names()))
+            }
+            found => Ok(found.cloned()),
+        }
+    }
+
+    /// The value at the path.
+    fn select(&self, sample: &Key, field: &str, value: FieldValue) -> Result<FieldValue> {
+        let fault = |error: Error| error.with_key(field_key(sample, field).display_name());
+        let value = match self.path.is_empty() {
+            true => value,
+            false => value_at(value, &self.path).map_err(fault)?,
+        };
+        match value {
+            FieldValue::Null if !self.is_optional => {
+                let message = match self.path.is_empty() {
+                    true => "the value is null".to_owned(),
+                    false => format!("no value at {:?}", self.path.join(".")),
+                };
+                Err(fault(Error::new(ErrorKind::NotFound, message)))
+            }
+            value => Ok(value),
+        }
+    }
+}
+
+/// The value at `path` of a JSON document; `Null` if there is none.
+fn value_at(value: FieldValue, path: &[Arc<str>]) -> Result<FieldValue> {
+    let document = match value {
+        FieldValue::Json(document) => document,
+        FieldValue::Text(text) => parse(text.as_bytes())?,
+        FieldValue::Bytes(bytes) => parse(&bytes)?,
+        FieldValue::Null => return Ok(FieldValue::Null),
+        other => {
+            let message = format!(
+                "expected JSON, because the value at {:?} was requested; found {}",
+                path.join("."),
+                other.kind()
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+    };
+    let mut found = document;
+    for step in path {
+        found = match found {
+            serde_json::Value::Object(mut members) => members.remove(&**step).unwrap_or_default(),
+            serde_json::Value::Array(mut elements) => match step.parse::<usize>() {
+                Ok(at) if at < elements.len() => elements.swap_remove(at),
+                _ => serde_json::Value::Null,
+            },
+            _ => serde_json::Value::Null,
+        };
+    }
+    Ok(plain(found))
+}
+
+fn parse(text: &[u8]) -> Result<serde_json::Value> {
+    serde_json::from_slice(text)
+        .map_err(|error| Error::new(ErrorKind::Corrupt, "invalid JSON").with_source(error))
+}
+
+/// A JSON value as the field value of the same type.
+fn plain(value: serde_json::Value) -> FieldValue {
+    use serde_json::Value;
+    let integers = |elements: &[Value]| elements.iter().map(Value::as_i64).collect();
+    let floats = |elements: &[Value]| elements.iter().map(Value::as_f64).collect();
+    match value {
+        Value::Null => FieldValue::Null,
+        Value::Bool(value) => FieldValue::Bool(value),
+        Value::String(text) => FieldValue::Text(text.into()),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(integer), _) => FieldValue::Integer(integer),
+            (None, Some(float)) => FieldValue::Float(float),
+            (None, None) => FieldValue::Json(Value::Number(number)),
+        },
+        Value::Array(elements) => match (integers(&elements), floats(&elements)) {
+            (Some(integers), _) => FieldValue::Integers(integers),
+            (None, Some(floats)) => FieldValue::Floats(floats),
+            (None, None) => FieldValue::Json(Value::Array(elements)),
+        },
+        value => FieldValue::Json(value),
+    }
+}
+
+/// The pipeline stage that reads chosen fields of stored samples.
+///
+/// Each record holds the chosen fields in the order of [`with`](FetchFields::with), under the names
+/// that were given there. The fields of a sample are read together, as by
+/// [`FetchRecord`](crate::FetchRecord).
+///
+/// ```
+/// use std::sync::Arc;
+/// use spdl_core::PipelineBuilder;
+/// use spdl_io::{MemoryFetcher, StoredRecord};
+/// use spdl_io::records::{Encoding, Extent, FetchFields, FieldChoice, FieldValue};
+///
+/// let store = MemoryFetcher::from_iter([("1.png", "pixels"), ("1.json", r#"{"text": "a dog"}"#)]);
+/// let samples = vec![
+///     StoredRecord::new("1")
+///         .with_stored("png", Extent::whole("1.png"), Encoding::Bytes)
+///         .with_stored("json", Extent::whole("1.json"), Encoding::Json),
+/// ];
+/// let fetch = FetchFields::new(Arc::new(store))
+///     .with("image", FieldChoice::of(["jpg", "png"]))
+///     .with("caption", FieldChoice::of(["json"]).at("text"));
+/// let mut pipeline = PipelineBuilder::from_iter(samples).async_stage("fetch", fetch).build()?;
+/// let record = pipeline.next().expect("one sample")?;
+/// assert_eq!(record.get("image")?.as_bytes().map(|it| &it[..]), Some(&b"pixels"[..]));
+/// assert_eq!(record.get("caption")?, &FieldValue::Text("a dog".into()));
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+///
+/// # Errors
+/// - The errors of [`FetchRecord`](crate::FetchRecord).
+/// - `NotFound` if a sample lacks a field, or the value at a path; `Corrupt` if the field with a path
+///   is not valid JSON; `InvalidArgument` if its type cannot hold JSON. The key is `SAMPLE.FIELD`.
+#[derive(Clone, Debug)]
+pub struct FetchFields {
+    fetcher: Arc<dyn Fetcher>,
+    choices: Vec<(Arc<str>, FieldChoice)>,
+    max_bytes: u64,
+}
+
+impl FetchFields {
+    /// Reads no fields yet, and at most [`Fetch::DEFAULT_MAX_BYTES`] per sample.
+    pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
+        FetchFields { fetcher, choices: Vec::new(), max_bytes: Fetch::DEFAULT_MAX_BYTES }
+    }
+
+    /// Adds a field of the records. A field of the same name is replaced.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<Arc<str>>, choice: FieldChoice) -> Self {
+        let name = name.into();
+        self.choices.retain(|(other, _)| *other != name);
+        self.choices.push((name, choice));
+        self
+    }
+
+    /// Sets the maximum total size of the fields of a sample, in bytes. If the sizes are known, a
+    /// larger sample fails before it is read.
+    #[must_use]
+    pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
+        self.max_bytes = max_bytes;
+        self
+    }
+
+    /// The stored field of each choice, and the request that reads them.
+    fn request(&self, item: &StoredRecord) -> Result<(Vec<Option<Arc<str>>>, FieldRequest)> {
+        let found = self.choices.iter().map(|(_, choice)| choice.find(item));
+        let found = found.collect::<Result<Vec<_>>>()?;
+        let request = FieldRequest::all(self.max_bytes).only(found.iter().flatten().cloned());
+        Ok((found, request))
+    }
+}
+
+#[async_trait]
+impl AsyncStage<StoredRecord> for FetchFields {
+    type Out = Record;
+
+    async fn process(&self, item: StoredRecord, cx: &AsyncContext) -> Result<Record> {
+        let (found, request) = self.request(&item)?;
+        let mut read = read_record(&self.fetcher, item, &request, cx).await?;
+        let mut fields = Vec::with_capacity(found.len());
+        for (at, ((name, choice), stored)) in self.choices.iter().zip(&found).enumerate() {
+            let value = match stored {
+                None => FieldValue::Null,
+                // Other choices may select other parts of the field.
+                Some(stored) if found[at + 1..].contains(&Some(Arc::clone(stored))) => {
+                    choice.select(&read.key, stored, read.get(stored)?.clone())?
+                }
+                Some(stored) => {
+                    let value = read.take(stored)?;
+                    choice.select(&read.key, stored, value)?
+                }
+            };
+            fields.push((Arc::clone(name), value));
+        }
+        read.fields = fields;
+        Ok(read)
+    }
+
+    fn output_bytes(&self, item: &StoredRecord) -> Option<usize> {
+        // The size of a value inside JSON is unknown before the read.
+        if self.choices.iter().any(|(_, choice)| !choice.path.is_empty()) {
+            return None;
+        }
+        let (_, request) = self.request(item).ok()?;
+        known_bytes(item, &request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spdl_core::{OnError, PipelineBuilder};
+
+    use super::*;
+    use crate::MemoryFetcher;
+    use crate::records::{Encoding, Extent};
+
+    fn sample(key: &str, json: &str) -> StoredRecord {
+        StoredRecord::new(key)
+            .with_label(7)
+            .with_known("json", Encoding::Text.decode(json.as_bytes().to_vec().into()).unwrap())
+            .with_known("jpg", FieldValue::Bytes("pixels".into()))
+            .with_stored("png", Extent::whole("1.png"), Encoding::Bytes)
+    }
+
+    fn fetch() -> FetchFields {
+        FetchFields::new(Arc::new(MemoryFetcher::from_iter([("1.png", "png")])))
+    }
+
+    /// The only record, or the error of the only sample.
+    fn run(item: StoredRecord, fetch: FetchFields) -> Result<Record> {
+        let mut pipeline =
+            PipelineBuilder::from_iter([item]).async_stage("fetch", fetch).build().unwrap();
+        pipeline.next().expect("one sample")
+    }
+
+    /// The value at a path of a document.
+    fn at(json: &str, path: &str) -> Result<FieldValue> {
+        let fetch = fetch().with("value", FieldChoice::of(["json"]).at(path));
+        run(sample("a", json), fetch).map(|mut record| record.fields.remove(0).1)
+    }
+
+    #[test]
+    fn fields_have_the_requested_names_and_order() {
+        let fetch = fetch()
+            .with("image", FieldChoice::of(["webp", "png", "jpg"]))
+            .with("size", FieldChoice::of(["json"]).at("size"))
+            .with("absent", FieldChoice::of(["txt"]).optional())
+            .with("text", FieldChoice::of(["json"]).at("text"))
+            .with("whole", FieldChoice::of(["json"]));
+        let document = r#"{"size": [3, 4], "text": "a dog"}"#;
+        let record = run(sample("a", document), fetch).unwrap();
+        let expected = [
+            ("image", FieldValue::Bytes("png".into())),
+            ("size", FieldValue::Integers(vec![3, 4])),
+            ("absent", FieldValue::Null),
+            ("text", FieldValue::Text("a dog".into())),
+            ("whole", FieldValue::Text(document.into())),
+        ];
+        assert_eq!(record.label, 7);
+        assert_eq!(record.fields, expected.map(|(name, value)| (name.into(), value)));
+    }
+
+    #[test]
+    fn values_inside_json_have_their_type() {
+        let json =
+            r#"{"a": [{"b": 1.5}, true, "x", [1, 2.5], [1, "x"], {"c": 3}, 18446744073709551615]}"#;
+        assert_eq!(at(json, "a.0.b").unwrap(), FieldValue::Float(1.5));
+        assert_eq!(at(json, "a.1").unwrap(), FieldValue::Bool(true));
+        assert_eq!(at(json, "a.2").unwrap(), FieldValue::Text("x".into()));
+        assert_eq!(at(json, "a.3").unwrap(), FieldValue::Floats(vec![1.0, 2.5]));
+        assert_eq!(at(json, "a.4").unwrap().kind(), "JSON");
+        assert_eq!(at(json, "a.5.c").unwrap(), FieldValue::Integer(3));
+        assert_eq!(at(json, "a.6").unwrap(), FieldValue::Float(18_446_744_073_709_551_615.0));
+    }
+
+    #[test]
+    fn a_missing_value_is_an_error_unless_it_is_optional() {
+        for path in ["b", "a.2", "a.x", "a.0.b", "n"] {
+            let json = r#"{"a": [1, 2], "n": null}"#;
+            let error = at(json, path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{path}");
+            assert_eq!(error.key(), Some("a.json"));
+            assert_eq!(error.message(), format!("no value at {path:?}"));
+            let choice = FieldChoice::of(["json"]).at(path).optional();
+            let record = run(sample("a", json), fetch().with("value", choice)).unwrap();
+            assert_eq!(record.fields[0].1, FieldValue::Null);
+        }
+        let absent = fetch().with("text", FieldChoice::of(["txt", "text"]));
+        let error = run(sample("a", "{}"), absent).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.message().starts_with("no field \"txt or text\""), "{error}");
+        assert_eq!(at("{", "a").unwrap_err().kind(), ErrorKind::Corrupt);
+        let number = StoredRecord::new("a").with_known("json", FieldValue::Integer(3));
+        let fetch = fetch().with("value", FieldChoice::of(["json"]).at("a"));
+        assert_eq!(run(number, fetch).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn a_sample_without_the_value_is_dropped_and_listed() {
+        let items = [r#"{"t": "a"}"#, r#"{"u": "b"}"#, r#"{"t": "c"}"#];
+        let items = ["1", "2", "3"].into_iter().zip(items).map(|(key, json)| sample(key, json));
+        let fetch = fetch().with("text", FieldChoice::of(["json"]).at("t"));
+        let mut pipeline = PipelineBuilder::from_iter(items.collect::<Vec<_>>())
+            .async_stage("fetch", fetch)
+            .on_error(OnError::SKIP)
+            .build()
+            .unwrap();
+        assert_eq!(pipeline.by_ref().filter_map(Result::ok).count(), 2);
+        let dropped = pipeline.statistics().dropped;
+        assert_eq!(dropped.len(), 1);
+        assert_eq!(dropped[0].key.as_deref(), Some("2.json"));
+    }
+}
