@@ -132,6 +132,7 @@
 //! | `zune-jpeg` | `ZuneJpegCodec`: JPEG by the crate `zune-jpeg` |
 //! | `encode` | `encode`: JPEG, PNG, BMP and lossless WebP encoders |
 //! | `webp-lossy` | `encode::LossyWebpEncoder`: lossy WebP by libwebp, which is built with gcc |
+//! | `records` | `fill::SampleSpec`: samples of several fields, read by the crate `spdl-io` |
 //! | `testing` | `testing`: contract tests for third-party codecs |
 //!
 //! [glossary]: https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md

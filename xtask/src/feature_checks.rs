@@ -20,8 +20,8 @@ pub(crate) enum Selection {
     AllButOne,
 }
 
-/// These crates do not depend on each other, so one call of cargo can check a set of features of
-/// each crate.
+/// None of these crates enables features of another one, so one call of cargo can check a set of
+/// features of each crate.
 const INDEPENDENT: [&str; 2] = ["spdl-io", "spdl-media"];
 
 /// Compiles each crate with each set of features; warnings are errors.

@@ -88,6 +88,7 @@ pub(super) fn collate(fields: &[Field], rows: Vec<FieldRows>, ids: Vec<SampleId>
             let list = rows.into_iter().map(|Row { bytes, mut shape }| {
                 // A sample that the stage has not resized is empty.
                 shape.resize(field.shape.len(), 0);
+                let bytes = if bytes.is_empty() { aligned(0)? } else { bytes };
                 array(field.dtype, shape, bytes)
             });
             batch.lists.push((field.clone(), list.collect::<Result<_>>()?));
@@ -171,4 +172,24 @@ fn integers(shape: Vec<usize>, values: &[i64]) -> Result<Array> {
 
 fn array(dtype: DType, shape: Vec<usize>, bytes: BytesMut) -> Result<Array> {
     Array::new(dtype, shape, HostBuffer::unpooled(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_without_a_shape_is_empty() {
+        let field = |collation| Field::new("a", DType::I64, &[0, 2]).collation(collation);
+        for collation in [Collation::Ragged, Collation::Padded, Collation::List] {
+            let rows = FieldRows::Varying(vec![Some(Row::default())]);
+            let ids = vec![SampleId::default()];
+            let batch = collate(&[field(collation)], vec![rows], ids).unwrap();
+            let array = match collation {
+                Collation::List => &batch.list("a").unwrap()[0],
+                _ => batch.array("a").unwrap(),
+            };
+            assert!(array.as_slice::<i64>().unwrap().is_empty(), "{collation:?}");
+        }
+    }
 }

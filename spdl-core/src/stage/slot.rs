@@ -80,6 +80,11 @@ pub struct SlotMut<'a> {
     rows: &'a mut [Row],
 }
 
+/// The elements of a row. The pointer of an empty row may be unaligned.
+fn elements<T: Element>(bytes: &mut [u8]) -> &mut [T] {
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
+}
+
 impl<'a> SlotMut<'a> {
     pub(crate) fn new(fields: &'a [Field], rows: &'a mut [Row]) -> Self {
         SlotMut { fields, rows }
@@ -134,7 +139,7 @@ impl<'a> SlotMut<'a> {
             row.shape.clear();
             row.shape.extend_from_slice(shape);
         }
-        Ok(bytemuck::cast_slice_mut(&mut row.bytes))
+        Ok(elements(&mut row.bytes))
     }
 
     /// The fields, in the layout's order.
@@ -161,7 +166,7 @@ impl<'a> SlotMut<'a> {
         expect_dtype::<T>(self.fields[field].dtype)?;
         // Aligned: a row starts at a multiple of its length, which is a multiple of the element
         // size.
-        Ok(bytemuck::cast_slice_mut(&mut self.rows[field].bytes))
+        Ok(elements(&mut self.rows[field].bytes))
     }
 
     /// Sets each element of field number `field` to `value`.
@@ -249,6 +254,11 @@ mod tests {
         slot.resize::<f32>(0, &[3, 4]).unwrap().fill(1.0);
         assert_eq!(slot.resize::<f32>(0, &[2, 4]).unwrap(), [0.0; 8]);
         assert_eq!(slot.typed_mut::<f32>(0).unwrap().len(), 8);
+        let mut empty = [Row::default(), Row::default()];
+        let mut slot = SlotMut::new(&fields, &mut empty);
+        assert!(slot.typed_mut::<f32>(0).unwrap().is_empty());
+        assert!(slot.resize::<f32>(0, &[0, 4]).unwrap().is_empty());
+        let mut slot = SlotMut::new(&fields, &mut rows);
         slot.typed_mut::<i64>(1).unwrap().fill(9);
         assert_eq!(slot.resize::<i64>(1, &[2]).unwrap(), [0, 0]);
         let mut fault = |field, shape: &[usize]| match field {

@@ -1,5 +1,6 @@
 //! [`FetchFields`]: the stage that reads chosen fields of each sample, each under its own name.
 
+use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -83,6 +84,17 @@ impl FieldChoice {
             }
             value => Ok(value),
         }
+    }
+}
+
+/// The names of the fields, and the path.
+impl fmt::Display for FieldChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names.join(" or "))?;
+        if !self.path.is_empty() {
+            write!(f, " at {:?}", self.path.join("."))?;
+        }
+        Ok(())
     }
 }
 

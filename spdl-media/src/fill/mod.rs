@@ -3,12 +3,24 @@
 //! | file | content |
 //! |---|---|
 //! | `image` | [`FillImage`]: writes one image into its batch slot |
+//! | `spec` | `SampleSpec`: the fields of a batch (feature `records`) |
+//! | `record`, `numbers` | `FillRecord`: writes the fields of a sample (feature `records`) |
 //! | `shrink` | [`Shrink`]: makes smaller copies of large images |
 //!
 //! Imports: [`image`](crate::image), [`transform`](crate::transform), [`augment`](crate::augment).
 
 mod image;
+#[cfg(feature = "records")]
+mod numbers;
+#[cfg(feature = "records")]
+mod record;
 mod shrink;
+#[cfg(feature = "records")]
+mod spec;
 
 pub use image::{FillImage, Written};
+#[cfg(feature = "records")]
+pub use record::FillRecord;
 pub use shrink::Shrink;
+#[cfg(feature = "records")]
+pub use spec::{SampleField, SampleSpec};

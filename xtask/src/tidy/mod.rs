@@ -33,7 +33,7 @@ pub(crate) struct TidyArguments {
 const LAYERS: [(&str, &[&str]); 7] = [
     ("spdl-core", &[]),
     ("spdl-io", &["spdl-core"]),
-    ("spdl-media", &["spdl-core"]),
+    ("spdl-media", &["spdl-core", "spdl-io"]),
     ("spdl-cuda", &["spdl-core", "spdl-media"]),
     ("spdl-cli", &["spdl-core", "spdl-io", "spdl-media", "spdl-cuda"]),
     ("spdl-python", &["spdl-core", "spdl-io", "spdl-media", "spdl-cuda"]),

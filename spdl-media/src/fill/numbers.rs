@@ -1,0 +1,261 @@
+//! Numbers of any stored type as elements of a batch.
+
+use spdl_core::memory::Element;
+use spdl_core::{DType, Error, ErrorKind, Result, SlotMut};
+use spdl_io::FieldValue;
+use spdl_io::archive::{NpyArray, NpyType};
+
+/// Numbers with a shape, in C order. Keeps its memory.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    values: Vec<Number>,
+    shape: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Number {
+    Integer(i64),
+    Float(f64),
+}
+
+/// An element type, and the conversion of numbers to it.
+trait FromNumber: Element {
+    /// Returns `None` if the type cannot hold the number.
+    fn from_number(number: Number) -> Option<Self>
+    where
+        Self: Sized;
+}
+
+fn whole(number: Number) -> Option<i64> {
+    // 2^63 is the first value that `i64` cannot hold.
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    match number {
+        Number::Integer(value) => Some(value),
+        Number::Float(value) if value.fract() == 0.0 && (-LIMIT..LIMIT).contains(&value) => {
+            Some(value as i64)
+        }
+        Number::Float(_) => None,
+    }
+}
+
+fn real(number: Number) -> f64 {
+    match number {
+        Number::Integer(value) => value as f64,
+        Number::Float(value) => value,
+    }
+}
+
+impl FromNumber for i64 {
+    fn from_number(number: Number) -> Option<i64> {
+        whole(number)
+    }
+}
+
+impl FromNumber for u8 {
+    fn from_number(number: Number) -> Option<u8> {
+        whole(number).and_then(|value| value.try_into().ok())
+    }
+}
+
+impl FromNumber for f32 {
+    fn from_number(number: Number) -> Option<f32> {
+        Some(real(number) as f32)
+    }
+}
+
+impl FromNumber for half::f16 {
+    fn from_number(number: Number) -> Option<half::f16> {
+        Some(half::f16::from_f64(real(number)))
+    }
+}
+
+impl FromNumber for half::bf16 {
+    fn from_number(number: Number) -> Option<half::bf16> {
+        Some(half::bf16::from_f64(real(number)))
+    }
+}
+
+impl Numbers {
+    /// Writes the numbers of a value into a field.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the value holds no numbers, if the field's type cannot hold one of
+    /// them, or if their shape does not fit.
+    pub(super) fn write(
+        &mut self,
+        value: &FieldValue,
+        slot: &mut SlotMut<'_>,
+        field: usize,
+    ) -> Result<()> {
+        self.read(value)?;
+        if self.values.is_empty() {
+            // An empty JSON list has one dimension, whatever the field.
+            self.shape = slot.fields()[field].shape.clone();
+        }
+        match slot.fields()[field].dtype {
+            DType::U8 => self.convert::<u8>(slot, field),
+            DType::I64 => self.convert::<i64>(slot, field),
+            DType::F32 => self.convert::<f32>(slot, field),
+            DType::F16 => self.convert::<half::f16>(slot, field),
+            DType::BF16 => self.convert::<half::bf16>(slot, field),
+            other => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("numbers of type {other} are not supported"),
+            )),
+        }
+    }
+
+    fn convert<T: FromNumber>(&self, slot: &mut SlotMut<'_>, field: usize) -> Result<()> {
+        let elements = slot.resize::<T>(field, &self.shape)?;
+        for (element, &number) in elements.iter_mut().zip(&self.values) {
+            *element = T::from_number(number).ok_or_else(|| {
+                let number = match number {
+                    Number::Integer(value) => value.to_string(),
+                    Number::Float(value) => value.to_string(),
+                };
+                invalid(format!("cannot store {number} as {}", T::DTYPE))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, value: &FieldValue) -> Result<()> {
+        self.values.clear();
+        self.shape.clear();
+        match value {
+            FieldValue::Text(text) => self.values.push(parse(text)?),
+            FieldValue::Bytes(bytes) => {
+                let text = std::str::from_utf8(bytes);
+                self.values.push(parse(text.map_err(|_| not_numbers("bytes"))?)?);
+            }
+            FieldValue::Array(array) => self.read_array(array)?,
+            value => self.read_nested(value, 0)?,
+        }
+        Ok(())
+    }
+
+    /// Reads a number, or a list of numbers or lists. `depth` is the number of enclosing lists.
+    fn read_nested(&mut self, value: &FieldValue, depth: usize) -> Result<()> {
+        match value {
+            FieldValue::Json(json) => return self.read_json(json, depth),
+            FieldValue::Bool(value) => self.leaf(Number::Integer((*value).into()), depth)?,
+            FieldValue::Integer(value) => self.leaf(Number::Integer(*value), depth)?,
+            FieldValue::Float(value) => self.leaf(Number::Float(*value), depth)?,
+            FieldValue::Integers(values) => {
+                self.enter(depth, values.len())?;
+                for value in values {
+                    self.leaf(Number::Integer(*value), depth + 1)?;
+                }
+            }
+            FieldValue::Floats(values) => {
+                self.enter(depth, values.len())?;
+                for value in values {
+                    self.leaf(Number::Float(*value), depth + 1)?;
+                }
+            }
+            FieldValue::List(values) => {
+                self.enter(depth, values.len())?;
+                for value in values {
+                    self.read_nested(value, depth + 1)?;
+                }
+            }
+            other => return Err(not_numbers(other.kind())),
+        }
+        Ok(())
+    }
+
+    fn read_json(&mut self, json: &serde_json::Value, depth: usize) -> Result<()> {
+        use serde_json::Value;
+        match json {
+            Value::Bool(value) => self.leaf(Number::Integer((*value).into()), depth),
+            Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+                (Some(integer), _) => self.leaf(Number::Integer(integer), depth),
+                (None, Some(float)) => self.leaf(Number::Float(float), depth),
+                (None, None) => Err(not_numbers("a JSON number out of range")),
+            },
+            Value::Array(values) => {
+                self.enter(depth, values.len())?;
+                values.iter().try_for_each(|value| self.read_json(value, depth + 1))
+            }
+            Value::Null => Err(not_numbers("null")),
+            Value::String(_) => Err(not_numbers("text")),
+            Value::Object(_) => Err(not_numbers("a JSON object")),
+        }
+    }
+
+    /// Begins a list of `len` elements.
+    fn enter(&mut self, depth: usize, len: usize) -> Result<()> {
+        if self.shape.len() == depth && self.values.is_empty() {
+            self.shape.push(len);
+            return Ok(());
+        }
+        match self.shape.get(depth) {
+            Some(&expected) if expected == len => Ok(()),
+            Some(expected) => Err(invalid(format!(
+                "nested lists differ in length: {expected} and {len} elements; expected equal lengths"
+            ))),
+            None => Err(invalid("nested lists differ in depth".to_owned())),
+        }
+    }
+
+    fn leaf(&mut self, number: Number, depth: usize) -> Result<()> {
+        if self.shape.len() != depth {
+            return Err(invalid("nested lists differ in depth".to_owned()));
+        }
+        self.values.push(number);
+        Ok(())
+    }
+
+    fn read_array(&mut self, array: &NpyArray) -> Result<()> {
+        if array.is_fortran_order() && array.shape().len() > 1 {
+            let message = "arrays in Fortran order are not supported; save them with \
+                           `numpy.ascontiguousarray`";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let data = array.data();
+        macro_rules! elements {
+            ($type:ty, $number:expr) => {{
+                let (chunks, _) = data.as_chunks::<{ size_of::<$type>() }>();
+                self.values
+                    .extend(chunks.iter().map(|bytes| $number(<$type>::from_ne_bytes(*bytes))))
+            }};
+        }
+        let integer = Number::Integer;
+        let float = Number::Float;
+        match array.element() {
+            NpyType::Bool | NpyType::UInt(1) => elements!(u8, |it: u8| integer(it.into())),
+            NpyType::Int(1) => elements!(i8, |it: i8| integer(it.into())),
+            NpyType::Int(2) => elements!(i16, |it: i16| integer(it.into())),
+            NpyType::Int(4) => elements!(i32, |it: i32| integer(it.into())),
+            NpyType::Int(8) => elements!(i64, integer),
+            NpyType::UInt(2) => elements!(u16, |it: u16| integer(it.into())),
+            NpyType::UInt(4) => elements!(u32, |it: u32| integer(it.into())),
+            // Values above the range of `i64` fit only floating-point types.
+            NpyType::UInt(8) => elements!(u64, |it: u64| match i64::try_from(it) {
+                Ok(value) => integer(value),
+                Err(_) => float(it as f64),
+            }),
+            NpyType::Float(2) => elements!(u16, |it: u16| float(half::f16::from_bits(it).into())),
+            NpyType::Float(4) => elements!(f32, |it: f32| float(it.into())),
+            NpyType::Float(8) => elements!(f64, float),
+            other => return Err(not_numbers(&format!("an array of {other}"))),
+        }
+        self.shape.extend_from_slice(array.shape());
+        Ok(())
+    }
+}
+
+fn parse(text: &str) -> Result<Number> {
+    let text = text.trim();
+    let integer = || text.parse().ok().map(Number::Integer);
+    let float = || text.parse().ok().map(Number::Float);
+    integer().or_else(float).ok_or_else(|| not_numbers("text"))
+}
+
+fn not_numbers(found: &str) -> Error {
+    invalid(format!("expected numbers, found {found}"))
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
+}

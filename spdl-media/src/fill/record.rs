@@ -1,0 +1,162 @@
+//! Writes the fields of a record into its place in a batch.
+
+use spdl_core::{Error, ErrorKind, Field, Fill, FillContext, Result, SlotMut};
+use spdl_io::{FieldValue, Record};
+
+use super::image::FillImage;
+use super::numbers::Numbers;
+use super::spec::{FieldKind, SampleField, SampleSpec};
+use crate::image::{CodecRegistry, Limits};
+
+/// Decodes the fields of a record into its place in a batch. Made by
+/// [`SampleSpec::filler`], which has an example.
+#[derive(Debug)]
+pub struct FillRecord {
+    fields: Vec<FieldWriter>,
+    numbers: Numbers,
+}
+
+#[derive(Debug)]
+struct FieldWriter {
+    name: std::sync::Arc<str>,
+    field: SampleField,
+    /// Present for images.
+    image: Option<FillImage>,
+}
+
+impl FillRecord {
+    /// Creates the decoders of one worker.
+    ///
+    /// # Errors
+    /// The errors of [`SampleSpec::validate`].
+    pub fn new(spec: &SampleSpec, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
+        spec.validate()?;
+        let fields = spec.fields().map(|(name, field)| {
+            let image = match &field.kind {
+                FieldKind::Image(transform) => Some(FillImage::new(registry, transform, limits)?),
+                _ => None,
+            };
+            Ok(FieldWriter { name: name.into(), field: field.clone(), image })
+        });
+        Ok(FillRecord { fields: fields.collect::<Result<_>>()?, numbers: Numbers::default() })
+    }
+}
+
+impl Fill<Record> for FillRecord {
+    /// # Errors
+    /// The errors of [`FillImage::write`]; `InvalidArgument` if a value has another type than its
+    /// field, or numbers of another shape; `NotFound` if the record has no such field. The key is
+    /// `SAMPLE.FIELD`.
+    fn fill(
+        &mut self,
+        record: Record,
+        mut slot: SlotMut<'_>,
+        cx: &mut FillContext<'_>,
+    ) -> Result<()> {
+        for (at, writer) in self.fields.iter_mut().enumerate() {
+            writer.write(&record, &mut self.numbers, &mut slot, at, cx).map_err(|error| {
+                let key = format!("{}.{}", record.key.display_name(), writer.name);
+                error.with_key(key)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_fields(&self, fields: &[Field]) -> Result<()> {
+        let names = self.fields.iter().map(|writer| &writer.name);
+        if !fields.iter().map(|field| &field.name).eq(names) {
+            let message = "the layout is of another specification; use `SampleSpec::layout`";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        self.fields.iter().zip(fields).try_for_each(|(writer, field)| match &writer.image {
+            Some(image) => image.check_field(field),
+            None => Ok(()),
+        })
+    }
+}
+
+impl FieldWriter {
+    fn write(
+        &mut self,
+        record: &Record,
+        numbers: &mut Numbers,
+        slot: &mut SlotMut<'_>,
+        at: usize,
+        cx: &FillContext<'_>,
+    ) -> Result<()> {
+        let bytes = |slot: &mut SlotMut<'_>, bytes: &[u8]| {
+            slot.resize::<u8>(at, &[bytes.len()])?.copy_from_slice(bytes);
+            Ok(())
+        };
+        match &self.field.kind {
+            FieldKind::Label => return slot.set(at, record.label),
+            FieldKind::Index => return slot.set(at, cx.id().index as i64),
+            FieldKind::Key => return bytes(slot, record.key.as_bytes()),
+            _ => {}
+        }
+        let value = match (record.get(&self.name)?, &self.field.default) {
+            (FieldValue::Null, Some(default)) => default,
+            (FieldValue::Null, None) => {
+                slot.bytes_mut(at).fill(0);
+                return Ok(());
+            }
+            (value, _) => value,
+        };
+        match (&self.field.kind, value) {
+            (FieldKind::Image(_), FieldValue::Bytes(encoded)) => {
+                if let Some(image) = &mut self.image {
+                    image.write_field(encoded, slot, at, cx)?;
+                }
+                Ok(())
+            }
+            (FieldKind::Numbers, value) => numbers.write(value, slot, at),
+            (FieldKind::Text, FieldValue::Text(text)) => bytes(slot, text.as_bytes()),
+            (FieldKind::Text, FieldValue::Bytes(text)) => match std::str::from_utf8(text) {
+                Ok(text) => bytes(slot, text.as_bytes()),
+                Err(error) => {
+                    let error = Error::new(ErrorKind::Corrupt, "invalid UTF-8").with_source(error);
+                    Err(error)
+                }
+            },
+            (FieldKind::Bytes, FieldValue::Bytes(value)) => bytes(slot, value),
+            (FieldKind::Bytes, FieldValue::Text(value)) => bytes(slot, value.as_bytes()),
+            (FieldKind::Json, value) => match json(value) {
+                Some(text) => bytes(slot, text.as_bytes()),
+                None => Err(self.wrong_type(value)),
+            },
+            (_, value) => Err(self.wrong_type(value)),
+        }
+    }
+
+    fn wrong_type(&self, value: &FieldValue) -> Error {
+        let expected = match self.field.kind {
+            FieldKind::Image(_) => "an encoded image",
+            FieldKind::Text => "text",
+            FieldKind::Bytes => "bytes",
+            _ => "a value that JSON can hold",
+        };
+        let message = format!("expected {expected}, found {}", value.kind());
+        Error::new(ErrorKind::InvalidArgument, message)
+    }
+}
+
+/// A value as JSON text; `None` if JSON cannot hold it.
+fn json(value: &FieldValue) -> Option<String> {
+    fn document(value: &FieldValue) -> Option<serde_json::Value> {
+        Some(match value {
+            FieldValue::Json(value) => value.clone(),
+            FieldValue::Text(text) => (&**text).into(),
+            FieldValue::Bool(value) => (*value).into(),
+            FieldValue::Integer(value) => (*value).into(),
+            FieldValue::Float(value) => (*value).into(),
+            FieldValue::Integers(values) => values.clone().into(),
+            FieldValue::Floats(values) => values.clone().into(),
+            FieldValue::List(values) => {
+                values.iter().map(document).collect::<Option<Vec<_>>>()?.into()
+            }
+            FieldValue::Null => serde_json::Value::Null,
+            _ => return None,
+        })
+    }
+    document(value).map(|document| document.to_string())
+}

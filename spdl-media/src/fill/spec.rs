@@ -1,0 +1,292 @@
+//! The fields of a batch, and how each is made from the fields of a sample.
+
+use std::sync::Arc;
+
+use spdl_core::stage::Collation;
+use spdl_core::{BatchLayout, DType, Error, ErrorKind, Field, Result};
+use spdl_io::FieldValue;
+use spdl_io::fetch::Fetcher;
+use spdl_io::records::{FetchFields, FieldChoice, IMAGE_EXTENSIONS};
+
+use super::record::FillRecord;
+use crate::image::{CodecRegistry, Limits};
+use crate::transform::ImageTransform;
+
+/// The fields of a batch.
+///
+/// The specification makes the three parts of a pipeline that must agree: the stage that reads the
+/// stored fields, the layout of the batches, and the stage that decodes each field into its place
+/// in a batch.
+///
+/// ```
+/// use std::sync::Arc;
+/// use spdl_core::{DType, PipelineBuilder, StageOptions};
+/// use spdl_core::stage::Collation;
+/// use spdl_io::{FieldValue, MemoryFetcher, StoredRecord};
+/// use spdl_media::{CodecRegistry, ImageTransform, Limits, Mode};
+/// use spdl_media::fill::{SampleField, SampleSpec};
+///
+/// let spec = SampleSpec::new()
+///     .with("caption", SampleField::text().from(["txt"]))
+///     .with("boxes", SampleField::numbers(DType::F32, &[0, 4]).from(["boxes"]));
+/// # let mut samples = Vec::new();
+/// # for number in 0..2 {
+/// #     samples.push(StoredRecord::new(format!("{number}"))
+/// #         .with_known("txt", FieldValue::Text("a dog".into()))
+/// #         .with_known("boxes", FieldValue::Json("[[0, 0, 1, 1]]".parse()?)));
+/// # }
+/// // `samples` are those of any data set that `spdl_io` opens.
+/// let mut pipeline = PipelineBuilder::from_iter(samples)
+///     .async_stage("fetch", spec.fetch(Arc::new(MemoryFetcher::new())))
+///     .fill(
+///         StageOptions::new("decode").parameters(spec.parameters()),
+///         spec.layout(2),
+///         spec.filler(&CodecRegistry::with_defaults(), &Limits::default()),
+///     )
+///     .build()?;
+/// let batch = pipeline.next().expect("one batch")?;
+/// assert_eq!(batch.array("boxes").map(|boxes| boxes.shape()), Some(&[2, 4][..]));
+/// assert_eq!(batch.array("caption").map(|text| text.as_bytes()), Some(&b"a doga dog"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct SampleSpec {
+    fields: Vec<(Arc<str>, SampleField)>,
+}
+
+/// One field of a batch: where its bytes are stored, and how they are decoded.
+#[derive(Clone, Debug)]
+pub struct SampleField {
+    pub(super) kind: FieldKind,
+    choice: Option<FieldChoice>,
+    path: Option<String>,
+    is_optional: bool,
+    pub(super) default: Option<FieldValue>,
+    dtype: DType,
+    shape: Vec<usize>,
+    collation: Collation,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum FieldKind {
+    Image(Box<ImageTransform>),
+    Numbers,
+    Text,
+    Bytes,
+    Json,
+    Label,
+    Key,
+    Index,
+}
+
+impl SampleField {
+    fn new(kind: FieldKind, dtype: DType, shape: &[usize]) -> Self {
+        let collation = if shape.contains(&0) { Collation::Ragged } else { Collation::Stacked };
+        SampleField {
+            kind,
+            choice: None,
+            path: None,
+            is_optional: false,
+            default: None,
+            dtype,
+            shape: shape.to_vec(),
+            collation,
+        }
+    }
+
+    /// An encoded image, which `transform` crops, resizes, flips and normalises.
+    ///
+    /// Stored fields by default: `jpg`, `png` and other [`IMAGE_EXTENSIONS`], `image`, `img`, `file`,
+    /// `image/encoded`.
+    pub fn image(transform: ImageTransform) -> Self {
+        let (dtype, shape) = (transform.sample_format().dtype, transform.tensor().shape());
+        SampleField::new(FieldKind::Image(Box::new(transform)), dtype, &shape)
+    }
+
+    /// Numbers: a number, text with a number, nested lists in JSON, or an array in `.npy` format.
+    ///
+    /// `shape` is the shape of a sample, in which 0 stands for any length; the collation is then
+    /// [`Ragged`](Collation::Ragged). Integer types accept whole numbers in their range only.
+    pub fn numbers(dtype: DType, shape: &[usize]) -> Self {
+        SampleField::new(FieldKind::Numbers, dtype, shape)
+    }
+
+    /// Text as its UTF-8 bytes, ragged.
+    pub fn text() -> Self {
+        SampleField::new(FieldKind::Text, DType::U8, &[0])
+    }
+
+    /// The stored bytes, ragged.
+    pub fn bytes() -> Self {
+        SampleField::new(FieldKind::Bytes, DType::U8, &[0])
+    }
+
+    /// Any value as JSON text, ragged. Raw bytes and arrays are not supported.
+    pub fn json() -> Self {
+        SampleField::new(FieldKind::Json, DType::U8, &[0])
+    }
+
+    /// The class number that the data set assigned to the sample, `int64`; -1 if it has none.
+    pub fn label() -> Self {
+        SampleField::new(FieldKind::Label, DType::I64, &[])
+    }
+
+    /// The name of the sample as bytes, ragged.
+    pub fn key() -> Self {
+        SampleField::new(FieldKind::Key, DType::U8, &[0])
+    }
+
+    /// The position of the sample in its epoch, `int64`.
+    pub fn index() -> Self {
+        SampleField::new(FieldKind::Index, DType::I64, &[])
+    }
+
+    /// Sets the stored field: the first of these names that a sample has. By default, the name of
+    /// the field in the batch.
+    #[must_use]
+    pub fn from<N: Into<Arc<str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.choice = Some(FieldChoice::of(names));
+        self
+    }
+
+    /// Selects a value inside the stored field, which holds JSON: see [`FieldChoice::at`].
+    #[must_use]
+    pub fn at(mut self, path: impl Into<String>) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// Sets that a sample may lack the value. The field of such a sample is empty, or 0 if it is
+    /// stacked. By default, a missing value is an error.
+    #[must_use]
+    pub fn optional(mut self) -> Self {
+        self.is_optional = true;
+        self
+    }
+
+    /// Sets the value of samples that lack it.
+    #[must_use]
+    pub fn or(mut self, default: FieldValue) -> Self {
+        self.default = Some(default);
+        self.optional()
+    }
+
+    /// Sets the collation. Default: stacked if all samples have one shape, otherwise ragged.
+    #[must_use]
+    pub fn collation(mut self, collation: Collation) -> Self {
+        self.collation = collation;
+        self
+    }
+
+    /// The stored field that supplies the value; `None` if no stored field is read.
+    fn choice(&self, name: &Arc<str>) -> Option<FieldChoice> {
+        let choice = match (&self.choice, &self.kind) {
+            (_, FieldKind::Label | FieldKind::Key | FieldKind::Index) => return None,
+            (Some(choice), _) => choice.clone(),
+            (None, FieldKind::Image(_)) => {
+                let others = ["image", "img", "file", "image/encoded"];
+                FieldChoice::of(IMAGE_EXTENSIONS.iter().copied().chain(others))
+            }
+            (None, _) => FieldChoice::of([Arc::clone(name)]),
+        };
+        let choice = match &self.path {
+            Some(path) => choice.at(path),
+            None => choice,
+        };
+        Some(if self.is_optional { choice.optional() } else { choice })
+    }
+
+    /// What the field contains, for [`SampleSpec::parameters`].
+    fn description(&self, name: &Arc<str>) -> String {
+        let choice = self.choice(name);
+        let kind = match &self.kind {
+            FieldKind::Image(transform) => {
+                let of_image =
+                    transform.parameters().map(|(name, value)| format!("{name} {value}"));
+                format!("image ({})", of_image.collect::<Vec<_>>().join(", "))
+            }
+            other => format!("{other:?}").to_lowercase(),
+        };
+        match (choice, &self.default) {
+            (None, _) => kind,
+            (Some(choice), None) => format!("{kind} from {choice}"),
+            (Some(choice), Some(default)) => format!("{kind} from {choice}, or {default:?}"),
+        }
+    }
+}
+
+impl SampleSpec {
+    /// A specification without fields.
+    pub fn new() -> Self {
+        SampleSpec::default()
+    }
+
+    /// Adds a field. A field of the same name is replaced.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<Arc<str>>, field: SampleField) -> Self {
+        let name = name.into();
+        self.fields.retain(|(other, _)| *other != name);
+        self.fields.push((name, field));
+        self
+    }
+
+    /// The fields with their names, in the order of [`with`](Self::with).
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &SampleField)> {
+        self.fields.iter().map(|(name, field)| (&**name, field))
+    }
+
+    /// The stage that reads the stored fields.
+    pub fn fetch(&self, fetcher: Arc<dyn Fetcher>) -> FetchFields {
+        let choices = self.fields.iter().map(|(name, field)| (name, field.choice(name)));
+        choices.fold(FetchFields::new(fetcher), |fetch, (name, choice)| match choice {
+            Some(choice) => fetch.with(Arc::clone(name), choice),
+            None => fetch,
+        })
+    }
+
+    /// The layout of batches of `batch_size` samples.
+    pub fn layout(&self, batch_size: usize) -> BatchLayout {
+        let fields = self.fields.iter().map(|(name, field)| {
+            Field::new(name, field.dtype, &field.shape).collation(field.collation)
+        });
+        BatchLayout::new(batch_size, fields)
+    }
+
+    /// The function that creates the stage of one worker, for
+    /// [`PipelineBuilder::fill`](spdl_core::PipelineBuilder::fill).
+    ///
+    /// Each call fails with the errors of [`FillRecord::new`].
+    pub fn filler(
+        &self,
+        registry: &CodecRegistry,
+        limits: &Limits,
+    ) -> impl Fn() -> Result<FillRecord> + Send + Sync + 'static {
+        let (spec, registry, limits) = (self.clone(), registry.clone(), limits.clone());
+        move || FillRecord::new(&spec, &registry, &limits)
+    }
+
+    /// What determines the batches, for
+    /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters): a run that resumes with
+    /// other fields reports the difference.
+    pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
+        self.fields.iter().map(|(name, field)| (format!("field {name}"), field.description(name)))
+    }
+
+    /// Checks all fields.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no field, or a transform is invalid.
+    pub fn validate(&self) -> Result<()> {
+        if self.fields.is_empty() {
+            let message = "the sample has no fields; add at least one";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        self.fields.iter().try_for_each(|(name, field)| match &field.kind {
+            FieldKind::Image(transform) => transform.validate().map_err(|error| {
+                let message = format!("field {name:?}: {}", error.message());
+                Error::new(error.kind(), message)
+            }),
+            _ => Ok(()),
+        })
+    }
+}

@@ -1,0 +1,201 @@
+//! Samples of several fields: from stored records to batches.
+#![cfg(feature = "records")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use spdl_core::stage::Collation;
+use spdl_core::{Batch, DType, ErrorKind, OnError, PipelineBuilder, Result, StageOptions};
+use spdl_io::records::{Encoding, Extent};
+use spdl_io::{FieldValue, MemoryFetcher, StoredRecord};
+use spdl_media::fill::{SampleField, SampleSpec};
+use spdl_media::{CodecRegistry, Crop, FillImage, ImageTransform, Limits, Mode, Sample, Size};
+
+const IMAGE: &[u8] = include_bytes!("data/444.jpg");
+
+/// Three samples in the layout of WebDataset, with captions of different lengths.
+fn samples() -> (MemoryFetcher, Vec<StoredRecord>) {
+    let store = MemoryFetcher::from_iter([("image", IMAGE)]);
+    let documents = [
+        r#"{"caption": "a dog", "boxes": [[1, 2, 3, 4]], "score": 0.5}"#,
+        r#"{"caption": "", "boxes": [], "score": 2}"#,
+        r#"{"caption": "zwei Hünde", "boxes": [[1, 2, 3, 4], [5, 6, 7, 8.5]], "score": -1}"#,
+    ];
+    let records = documents.iter().enumerate().map(|(number, document)| {
+        StoredRecord::new(format!("train/{number}"))
+            .with_label(number as i64 + 10)
+            .with_stored("jpg", Extent::whole("image"), Encoding::Bytes)
+            .with_known("json", Encoding::Json.decode((*document).into()).unwrap())
+            .with_known("tokens", FieldValue::Integers((0..number as i64).collect()))
+    });
+    (store, records.collect())
+}
+
+fn spec() -> SampleSpec {
+    let json = |field: SampleField, path: &str| field.from(["json"]).at(path);
+    SampleSpec::new()
+        .with("image", SampleField::image(ImageTransform::new(16)))
+        .with("caption", json(SampleField::text(), "caption"))
+        .with("boxes", json(SampleField::numbers(DType::F32, &[0, 4]), "boxes"))
+        .with("score", json(SampleField::numbers(DType::F32, &[]), "score"))
+        .with("tokens", SampleField::numbers(DType::I64, &[0]).collation(Collation::Padded))
+        .with("label", SampleField::label())
+        .with("key", SampleField::key())
+        .with("index", SampleField::index())
+        .with("meta", SampleField::json().from(["json"]))
+}
+
+fn pipeline(
+    spec: &SampleSpec,
+    store: MemoryFetcher,
+    samples: Vec<StoredRecord>,
+) -> PipelineBuilder<Batch> {
+    PipelineBuilder::from_iter(samples)
+        .async_stage("fetch", spec.fetch(Arc::new(store)))
+        .fill(
+            StageOptions::new("decode").parameters(spec.parameters()),
+            spec.layout(3),
+            spec.filler(&CodecRegistry::with_defaults(), &Limits::default()),
+        )
+        .deterministic()
+}
+
+fn run(spec: &SampleSpec) -> Result<Batch> {
+    let (store, samples) = samples();
+    pipeline(spec, store, samples).build()?.next().unwrap()
+}
+
+fn integers<'a>(batch: &'a Batch, name: &str) -> &'a [i64] {
+    batch.array(name).unwrap().as_slice().unwrap()
+}
+
+fn floats<'a>(batch: &'a Batch, name: &str) -> &'a [f32] {
+    batch.array(name).unwrap().as_slice().unwrap()
+}
+
+/// The samples of a ragged field of bytes.
+fn texts(batch: &Batch, name: &str) -> Vec<String> {
+    let bytes = batch.array(name).unwrap().as_bytes();
+    let offsets = integers(batch, &format!("{name}.offsets"));
+    let range = |pair: &[i64]| pair[0] as usize..pair[1] as usize;
+    offsets.windows(2).map(|it| String::from_utf8(bytes[range(it)].to_vec()).unwrap()).collect()
+}
+
+#[test]
+fn each_field_has_the_values_of_its_samples() {
+    let batch = run(&spec()).unwrap();
+    assert_eq!(texts(&batch, "caption"), ["a dog", "", "zwei Hünde"]);
+    assert_eq!(batch.array("boxes").unwrap().shape(), [3, 4]);
+    let boxes = [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.5];
+    assert_eq!(floats(&batch, "boxes"), boxes);
+    assert_eq!(integers(&batch, "boxes.offsets"), [0, 1, 1, 3]);
+    assert_eq!(floats(&batch, "score"), [0.5, 2.0, -1.0]);
+    assert_eq!(batch.array("tokens").unwrap().shape(), [3, 2]);
+    assert_eq!(integers(&batch, "tokens"), [0, 0, 0, 0, 0, 1]);
+    assert_eq!(integers(&batch, "tokens.sizes"), [0, 1, 2]);
+    assert_eq!(integers(&batch, "label"), [10, 11, 12]);
+    assert_eq!(integers(&batch, "index"), [0, 1, 2]);
+    assert_eq!(texts(&batch, "key"), ["train/0", "train/1", "train/2"]);
+    assert!(texts(&batch, "meta")[2].contains("zwei Hünde"));
+    // The image has the pixels of `FillImage`.
+    let transform = ImageTransform::new(16);
+    let mut fill =
+        FillImage::new(&CodecRegistry::with_defaults(), &transform, &Limits::default()).unwrap();
+    let mut expected = vec![0; 16 * 16 * 3];
+    fill.write(IMAGE, Sample::U8(&mut expected), || unreachable!()).unwrap();
+    assert_eq!(batch.array("image").unwrap().as_bytes(), expected.repeat(3));
+}
+
+#[test]
+fn images_of_one_sample_draw_the_same_crop() {
+    let train = || ImageTransform::with_size(Size::new(12, 8)).mode(Mode::Train);
+    let spec = SampleSpec::new()
+        .with("image", SampleField::image(train()))
+        .with("other", SampleField::image(train()).from(["jpg"]))
+        .with("whole", SampleField::image(train().crop(Crop::Stretch).horizontal_flip(0.0)));
+    let batch = run(&spec).unwrap();
+    let bytes = |name: &str| batch.array(name).unwrap().as_bytes();
+    assert_eq!(bytes("image"), bytes("other"));
+    assert_ne!(bytes("image"), bytes("whole"));
+}
+
+#[test]
+fn a_missing_value_is_an_error_or_the_default() {
+    let absent = |field: SampleField| SampleSpec::new().with("absent", field);
+    let error = run(&absent(SampleField::text())).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some("train/0")));
+    let batch = run(&absent(SampleField::text().optional())).unwrap();
+    assert_eq!(texts(&batch, "absent"), ["", "", ""]);
+    let batch = run(&absent(SampleField::numbers(DType::I64, &[2]).optional())).unwrap();
+    assert_eq!(integers(&batch, "absent"), [0; 6]);
+    let default = SampleField::numbers(DType::I64, &[]).or(FieldValue::Integer(-100));
+    assert_eq!(integers(&run(&absent(default)).unwrap(), "absent"), [-100; 3]);
+}
+
+#[test]
+fn values_of_another_type_or_shape_are_errors_that_name_the_field() {
+    let json =
+        |field: SampleField, path: &str| SampleSpec::new().with("x", field.from(["json"]).at(path));
+    let numbers = SampleField::numbers;
+    let cases = [
+        (json(numbers(DType::F32, &[0, 5]), "boxes"), "expects the shape [*, 5], found [1, 4]"),
+        (json(numbers(DType::I64, &[]), "score"), "cannot store 0.5 as int64"),
+        (json(numbers(DType::F32, &[]), "caption"), "expected numbers, found text"),
+        (json(numbers(DType::F32, &[]), "boxes"), "expects the shape [], found [1, 4]"),
+        (json(SampleField::text(), "score"), "expected text, found a float"),
+        (
+            SampleSpec::new().with("x", SampleField::numbers(DType::U8, &[0]).from(["jpg"])),
+            "expected numbers, found bytes",
+        ),
+        (SampleSpec::new().with("x", SampleField::text().from(["jpg"])), "invalid UTF-8"),
+        (
+            SampleSpec::new().with("x", SampleField::json().from(["jpg"])),
+            "expected a value that JSON can hold, found bytes",
+        ),
+        (
+            SampleSpec::new()
+                .with("x", SampleField::image(ImageTransform::new(8)).from(["tokens"])),
+            "expected an encoded image, found a list of integers",
+        ),
+    ];
+    for (spec, expected) in cases {
+        let error = run(&spec).unwrap_err();
+        assert!(error.message().contains(expected), "{expected}: {error}");
+        assert_eq!(error.key(), Some("train/0.x"), "{expected}");
+        // Under the policy `skip`, each such sample is listed.
+        let (store, samples) = samples();
+        let mut run = pipeline(&spec, store, samples).on_error(OnError::SKIP).build().unwrap();
+        run.by_ref().for_each(drop);
+        let dropped = run.statistics().dropped;
+        assert!(!dropped.is_empty() && dropped[0].reason.contains(expected), "{dropped:?}");
+    }
+}
+
+#[test]
+fn a_run_with_other_fields_does_not_resume() {
+    let state = {
+        let (store, samples) = samples();
+        let mut run = pipeline(&spec(), store, samples).build().unwrap();
+        run.next().unwrap().unwrap();
+        run.state().unwrap()
+    };
+    let other =
+        spec().with("score", SampleField::numbers(DType::F32, &[]).from(["json"]).at("other"));
+    let (store, samples) = samples();
+    let error = pipeline(&other, store, samples).resume(state).build().unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("score") && text.contains("other"), "{text}");
+}
+
+#[test]
+fn invalid_specifications_are_refused() {
+    let build = |spec: &SampleSpec| {
+        let (store, samples) = samples();
+        pipeline(spec, store, samples).build().map(drop).unwrap_err()
+    };
+    let error = build(&SampleSpec::new());
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    let error =
+        build(&SampleSpec::new().with("picture", SampleField::image(ImageTransform::new(0))));
+    assert!(error.to_string().contains("picture"), "{error}");
+}
