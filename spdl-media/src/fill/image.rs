@@ -71,10 +71,14 @@ struct Augmentation {
     writer: SampleWriter,
 }
 
-/// The valid part of a written sample.
+/// The origin and the valid part of a written sample.
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Written {
+    /// The size of the upright image.
+    pub image: Size,
+    /// Which part of the upright image became which part of the sample.
+    pub placement: Placement,
     /// The size of the sample.
     pub size: Size,
     /// The rectangle of the sample that shows decoded pixels: the whole sample, unless the file is
@@ -538,7 +542,8 @@ impl FillPlan {
     /// The valid part of the sample, given the decoded rows of `region`.
     fn written(&self, transform: &ImageTransform, region: Rect, decoded: Decoded) -> Written {
         let size = transform.size();
-        let whole = Written { size, valid: Rect::full(size) };
+        let (image, placement) = (self.orientation.apply(self.stored), self.placement);
+        let whole = Written { image, placement, size, valid: Rect::full(size) };
         if decoded.rows_valid >= decoded.size.height {
             return whole;
         }
@@ -568,7 +573,7 @@ impl FillPlan {
         if self.placement.upended {
             valid.top = size.height - valid.top - valid.height;
         }
-        Written { size, valid }
+        Written { valid, ..whole }
     }
 
     fn resize_request(&self, transform: &ImageTransform) -> ResizeRequest {

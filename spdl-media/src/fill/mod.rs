@@ -4,11 +4,14 @@
 //! |---|---|
 //! | `image` | [`FillImage`]: writes one image into its batch slot |
 //! | `spec` | `SampleSpec`: the fields of a batch (feature `records`) |
+//! | `geometry` | boxes and key points that follow an image (feature `records`) |
 //! | `record`, `numbers` | `FillRecord`: writes the fields of a sample (feature `records`) |
 //! | `shrink` | [`Shrink`]: makes smaller copies of large images |
 //!
 //! Imports: [`image`](crate::image), [`transform`](crate::transform), [`augment`](crate::augment).
 
+#[cfg(feature = "records")]
+mod geometry;
 mod image;
 #[cfg(feature = "records")]
 mod numbers;
@@ -18,6 +21,8 @@ mod shrink;
 #[cfg(feature = "records")]
 mod spec;
 
+#[cfg(feature = "records")]
+pub use geometry::{BoxFormat, Boxes, Points};
 pub use image::{FillImage, Written};
 #[cfg(feature = "records")]
 pub use record::FillRecord;

@@ -76,18 +76,12 @@ impl FromNumber for half::bf16 {
 }
 
 impl Numbers {
-    /// Writes the numbers of a value into a field.
+    /// Writes the current numbers into a field.
     ///
     /// # Errors
-    /// `InvalidArgument` if the value holds no numbers, if the field's type cannot hold one of
-    /// them, or if their shape does not fit.
-    pub(super) fn write(
-        &mut self,
-        value: &FieldValue,
-        slot: &mut SlotMut<'_>,
-        field: usize,
-    ) -> Result<()> {
-        self.read(value)?;
+    /// `InvalidArgument` if the field's type cannot hold one of them, or if their shape does not
+    /// fit.
+    pub(super) fn store(&mut self, slot: &mut SlotMut<'_>, field: usize) -> Result<()> {
         if self.values.is_empty() {
             // An empty JSON list has one dimension, whatever the field.
             self.shape = slot.fields()[field].shape.clone();
@@ -119,7 +113,50 @@ impl Numbers {
         Ok(())
     }
 
-    fn read(&mut self, value: &FieldValue) -> Result<()> {
+    /// The shape of the current numbers.
+    pub(super) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The extent of the first dimension; 0 for a single number.
+    pub(super) fn rows(&self) -> usize {
+        self.shape.first().copied().unwrap_or(0)
+    }
+
+    /// The number at a position in C order.
+    pub(super) fn get(&self, at: usize) -> f64 {
+        real(self.values[at])
+    }
+
+    /// Replaces the number at a position in C order.
+    pub(super) fn set(&mut self, at: usize, value: f64) {
+        self.values[at] = Number::Float(value);
+    }
+
+    /// Exchanges two numbers.
+    pub(super) fn swap(&mut self, a: usize, b: usize) {
+        self.values.swap(a, b);
+    }
+
+    /// Keeps the rows with these indices, which ascend.
+    pub(super) fn keep_rows(&mut self, rows: &[usize]) {
+        let Some((count, of_row)) = self.shape.split_first() else { return };
+        if rows.len() == *count {
+            return;
+        }
+        let width: usize = of_row.iter().product();
+        for (to, &from) in rows.iter().enumerate() {
+            self.values.copy_within(from * width..(from + 1) * width, to * width);
+        }
+        self.values.truncate(rows.len() * width);
+        self.shape[0] = rows.len();
+    }
+
+    /// Reads the numbers of a value.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the value holds no numbers.
+    pub(super) fn read(&mut self, value: &FieldValue) -> Result<()> {
         self.values.clear();
         self.shape.clear();
         match value {

@@ -1,9 +1,11 @@
 //! Writes the fields of a record into its place in a batch.
 
+use std::sync::Arc;
+
 use spdl_core::{Error, ErrorKind, Field, Fill, FillContext, Result, SlotMut};
 use spdl_io::{FieldValue, Record};
 
-use super::image::FillImage;
+use super::image::{FillImage, Written};
 use super::numbers::Numbers;
 use super::spec::{FieldKind, SampleField, SampleSpec};
 use crate::image::{CodecRegistry, Limits};
@@ -13,15 +15,24 @@ use crate::image::{CodecRegistry, Limits};
 #[derive(Debug)]
 pub struct FillRecord {
     fields: Vec<FieldWriter>,
+    /// Indices of `fields`: images first, then boxes, which depend on images, then the rest.
+    order: Vec<usize>,
     numbers: Numbers,
 }
 
 #[derive(Debug)]
 struct FieldWriter {
-    name: std::sync::Arc<str>,
+    name: Arc<str>,
     field: SampleField,
     /// Present for images.
     image: Option<FillImage>,
+    /// Indices of the fields to which this one refers.
+    like: Option<usize>,
+    rows_of: Option<usize>,
+    /// How the current sample was written, if this is an image.
+    written: Option<Written>,
+    /// The boxes of the current sample that remain, if these are boxes; `None` without a value.
+    kept: Option<KeptBoxes>,
 }
 
 impl FillRecord {
@@ -36,9 +47,31 @@ impl FillRecord {
                 FieldKind::Image(transform) => Some(FillImage::new(registry, transform, limits)?),
                 _ => None,
             };
-            Ok(FieldWriter { name: name.into(), field: field.clone(), image })
+            let like = match &field.kind {
+                FieldKind::Boxes(boxes) => Some(&boxes.like),
+                FieldKind::Points(points) => Some(&points.like),
+                _ => None,
+            };
+            let find = |other: &Arc<str>| spec.fields().position(|(name, _)| *name == **other);
+            Ok(FieldWriter {
+                name: name.into(),
+                image,
+                like: like.and_then(find),
+                rows_of: field.rows_of.as_ref().and_then(find),
+                field: field.clone(),
+                written: None,
+                kept: None,
+            })
         });
-        Ok(FillRecord { fields: fields.collect::<Result<_>>()?, numbers: Numbers::default() })
+        let fields = fields.collect::<Result<Vec<_>>>()?;
+        let rank = |at: &usize| match fields[*at].field.kind {
+            FieldKind::Image(_) => 0,
+            FieldKind::Boxes(_) => 1,
+            _ => 2,
+        };
+        let mut order: Vec<usize> = (0..fields.len()).collect();
+        order.sort_by_key(rank);
+        Ok(FillRecord { fields, order, numbers: Numbers::default() })
     }
 }
 
@@ -53,11 +86,21 @@ impl Fill<Record> for FillRecord {
         mut slot: SlotMut<'_>,
         cx: &mut FillContext<'_>,
     ) -> Result<()> {
-        for (at, writer) in self.fields.iter_mut().enumerate() {
-            writer.write(&record, &mut self.numbers, &mut slot, at, cx).map_err(|error| {
+        for &at in &self.order {
+            let (like, boxes) = (self.fields[at].like, self.fields[at].rows_of);
+            let related = Related {
+                written: like.and_then(|like| self.fields[like].written),
+                kept: boxes.and_then(|boxes| self.fields[boxes].kept.take()),
+            };
+            let writer = &mut self.fields[at];
+            let written = writer.write(&record, &mut self.numbers, &mut slot, at, cx, &related);
+            written.map_err(|error| {
                 let key = format!("{}.{}", record.key.display_name(), writer.name);
                 error.with_key(key)
             })?;
+            if let Some(boxes) = boxes {
+                self.fields[boxes].kept = related.kept;
+            }
         }
         Ok(())
     }
@@ -75,6 +118,21 @@ impl Fill<Record> for FillRecord {
     }
 }
 
+/// What a field needs from the fields to which it refers.
+struct Related {
+    written: Option<Written>,
+    kept: Option<KeptBoxes>,
+}
+
+/// The boxes of a sample that remain.
+#[derive(Debug)]
+struct KeptBoxes {
+    /// The number of stored boxes.
+    count: usize,
+    /// The indices of the remaining ones.
+    rows: Vec<usize>,
+}
+
 impl FieldWriter {
     fn write(
         &mut self,
@@ -83,6 +141,7 @@ impl FieldWriter {
         slot: &mut SlotMut<'_>,
         at: usize,
         cx: &FillContext<'_>,
+        related: &Related,
     ) -> Result<()> {
         let bytes = |slot: &mut SlotMut<'_>, bytes: &[u8]| {
             slot.resize::<u8>(at, &[bytes.len()])?.copy_from_slice(bytes);
@@ -94,6 +153,8 @@ impl FieldWriter {
             FieldKind::Key => return bytes(slot, record.key.as_bytes()),
             _ => {}
         }
+        self.written = None;
+        self.kept = None;
         let value = match (record.get(&self.name)?, &self.field.default) {
             (FieldValue::Null, Some(default)) => default,
             (FieldValue::Null, None) => {
@@ -105,11 +166,32 @@ impl FieldWriter {
         match (&self.field.kind, value) {
             (FieldKind::Image(_), FieldValue::Bytes(encoded)) => {
                 if let Some(image) = &mut self.image {
-                    image.write_field(encoded, slot, at, cx)?;
+                    self.written = Some(image.write_field(encoded, slot, at, cx)?);
                 }
                 Ok(())
             }
-            (FieldKind::Numbers, value) => numbers.write(value, slot, at),
+            (FieldKind::Boxes(boxes), value) => {
+                numbers.read(value)?;
+                if let Some(written) = &related.written {
+                    let (count, mut rows) = (numbers.rows(), Vec::new());
+                    boxes.apply(numbers, written, &mut rows)?;
+                    self.kept = Some(KeptBoxes { count, rows });
+                }
+                numbers.store(slot, at)
+            }
+            (FieldKind::Points(points), value) => {
+                numbers.read(value)?;
+                related.keep_rows(numbers)?;
+                if let Some(written) = &related.written {
+                    points.apply(numbers, written)?;
+                }
+                numbers.store(slot, at)
+            }
+            (FieldKind::Numbers, value) => {
+                numbers.read(value)?;
+                related.keep_rows(numbers)?;
+                numbers.store(slot, at)
+            }
             (FieldKind::Text, FieldValue::Text(text)) => bytes(slot, text.as_bytes()),
             (FieldKind::Text, FieldValue::Bytes(text)) => match std::str::from_utf8(text) {
                 Ok(text) => bytes(slot, text.as_bytes()),
@@ -137,6 +219,20 @@ impl FieldWriter {
         };
         let message = format!("expected {expected}, found {}", value.kind());
         Error::new(ErrorKind::InvalidArgument, message)
+    }
+}
+
+impl Related {
+    /// Drops the rows of dropped boxes.
+    fn keep_rows(&self, numbers: &mut Numbers) -> Result<()> {
+        let Some(KeptBoxes { count, rows }) = &self.kept else { return Ok(()) };
+        if numbers.rows() != *count {
+            let found = numbers.rows();
+            let message = format!("expected one row for each of the {count} boxes, found {found}");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        numbers.keep_rows(rows);
+        Ok(())
     }
 }
 

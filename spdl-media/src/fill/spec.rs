@@ -8,6 +8,7 @@ use spdl_io::FieldValue;
 use spdl_io::fetch::Fetcher;
 use spdl_io::records::{FetchFields, FieldChoice, IMAGE_EXTENSIONS};
 
+use super::geometry::{Boxes, Points};
 use super::record::FillRecord;
 use crate::image::{CodecRegistry, Limits};
 use crate::transform::ImageTransform;
@@ -62,6 +63,8 @@ pub struct SampleField {
     path: Option<String>,
     is_optional: bool,
     pub(super) default: Option<FieldValue>,
+    /// The field of boxes, one of which belongs to each row.
+    pub(super) rows_of: Option<Arc<str>>,
     dtype: DType,
     shape: Vec<usize>,
     collation: Collation,
@@ -71,6 +74,8 @@ pub struct SampleField {
 pub(super) enum FieldKind {
     Image(Box<ImageTransform>),
     Numbers,
+    Boxes(Boxes),
+    Points(Points),
     Text,
     Bytes,
     Json,
@@ -88,6 +93,7 @@ impl SampleField {
             path: None,
             is_optional: false,
             default: None,
+            rows_of: None,
             dtype,
             shape: shape.to_vec(),
             collation,
@@ -109,6 +115,36 @@ impl SampleField {
     /// [`Ragged`](Collation::Ragged). Integer types accept whole numbers in their range only.
     pub fn numbers(dtype: DType, shape: &[usize]) -> Self {
         SampleField::new(FieldKind::Numbers, dtype, shape)
+    }
+
+    /// Boxes that follow the crop, resize and flips of an image, `float32 [boxes, 4]`, ragged.
+    ///
+    /// Boxes are clipped to the sample. Boxes outside it, and those below the limits, are dropped;
+    /// [`rows_of`](Self::rows_of) drops the rows of other fields with them. A box outside the image
+    /// is an error.
+    ///
+    /// ```
+    /// use spdl_media::ImageTransform;
+    /// use spdl_media::fill::{BoxFormat, Boxes, SampleField, SampleSpec};
+    /// # use spdl_core::DType;
+    /// let boxes = Boxes::like("image").format(BoxFormat::Xywh).min_visibility(0.2);
+    /// let spec = SampleSpec::new()
+    ///     .with("image", SampleField::image(ImageTransform::new(640)))
+    ///     .with("boxes", SampleField::boxes(boxes).from(["json"]).at("bbox"))
+    ///     .with("classes", SampleField::numbers(DType::I64, &[0]).rows_of("boxes"));
+    /// spec.validate()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn boxes(boxes: Boxes) -> Self {
+        SampleField::new(FieldKind::Boxes(boxes), DType::F32, &[0, 4])
+    }
+
+    /// Key points that follow the crop, resize and flips of an image, `float32`.
+    ///
+    /// `shape` is the shape of a sample, such as `[17, 3]`, or `[0, 17, 3]` for any number of
+    /// persons.
+    pub fn points(points: Points, shape: &[usize]) -> Self {
+        SampleField::new(FieldKind::Points(points), DType::F32, shape)
     }
 
     /// Text as its UTF-8 bytes, ragged.
@@ -171,6 +207,14 @@ impl SampleField {
         self.optional()
     }
 
+    /// Sets that each row (of the first dimension) of numbers or points belongs to a box of the
+    /// field `boxes`. The rows of dropped boxes are dropped too.
+    #[must_use]
+    pub fn rows_of(mut self, boxes: impl Into<Arc<str>>) -> Self {
+        self.rows_of = Some(boxes.into());
+        self
+    }
+
     /// Sets the collation. Default: stacked if all samples have one shape, otherwise ragged.
     #[must_use]
     pub fn collation(mut self, collation: Collation) -> Self {
@@ -205,7 +249,11 @@ impl SampleField {
                     transform.parameters().map(|(name, value)| format!("{name} {value}"));
                 format!("image ({})", of_image.collect::<Vec<_>>().join(", "))
             }
-            other => format!("{other:?}").to_lowercase(),
+            other => format!("{other:?}"),
+        };
+        let kind = match &self.rows_of {
+            Some(boxes) => format!("{kind} of {boxes}"),
+            None => kind,
         };
         match (choice, &self.default) {
             (None, _) => kind,
@@ -275,18 +323,47 @@ impl SampleSpec {
     /// Checks all fields.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no field, or a transform is invalid.
+    /// `InvalidArgument` if there is no field, a transform is invalid, or a field refers to another
+    /// field that does not exist or has another type.
     pub fn validate(&self) -> Result<()> {
         if self.fields.is_empty() {
             let message = "the sample has no fields; add at least one";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        self.fields.iter().try_for_each(|(name, field)| match &field.kind {
-            FieldKind::Image(transform) => transform.validate().map_err(|error| {
-                let message = format!("field {name:?}: {}", error.message());
-                Error::new(error.kind(), message)
-            }),
-            _ => Ok(()),
+        self.fields.iter().try_for_each(|(name, field)| {
+            let checked = match &field.kind {
+                FieldKind::Image(transform) => transform.validate(),
+                FieldKind::Boxes(boxes) => boxes.validate().and_then(|()| self.image(&boxes.like)),
+                FieldKind::Points(points) => self.image(&points.like),
+                _ => Ok(()),
+            };
+            let checked = checked.and_then(|()| match (&field.rows_of, &field.kind) {
+                (None, _) => Ok(()),
+                (Some(boxes), FieldKind::Numbers | FieldKind::Points(_)) => {
+                    self.refers(boxes, "boxes", |kind| matches!(kind, FieldKind::Boxes(_)))
+                }
+                (Some(_), _) => {
+                    let message = "only numbers and points have rows that belong to boxes";
+                    Err(Error::new(ErrorKind::InvalidArgument, message))
+                }
+            });
+            checked.map_err(|error| {
+                Error::new(error.kind(), format!("field {name:?}: {}", error.message()))
+            })
         })
+    }
+
+    fn image(&self, name: &str) -> Result<()> {
+        self.refers(name, "an image", |kind| matches!(kind, FieldKind::Image(_)))
+    }
+
+    fn refers(&self, name: &str, what: &str, is: impl Fn(&FieldKind) -> bool) -> Result<()> {
+        let found = self.fields.iter().find(|(other, _)| **other == *name);
+        let message = match found {
+            Some((_, field)) if is(&field.kind) => return Ok(()),
+            Some(_) => format!("field {name:?} is not {what}"),
+            None => format!("there is no field {name:?}"),
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 }

@@ -1,0 +1,319 @@
+//! Boxes and key points that follow the crop, resize and flips of an image.
+
+use std::sync::Arc;
+
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::image::Written;
+use super::numbers::Numbers;
+
+/// What the four numbers of a box mean.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BoxFormat {
+    /// Left, top, right, bottom.
+    #[default]
+    Xyxy,
+    /// Left, top, width, height, as in COCO.
+    Xywh,
+    /// Centre, width, height.
+    Cxcywh,
+}
+
+/// Boxes that follow an image: see [`SampleField::boxes`](super::SampleField::boxes).
+///
+/// Coordinates are in pixels of the upright image, counted from its upper left corner, or fractions
+/// of its sides. The boxes of the batch have the same format and unit, in the sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Boxes {
+    pub(super) like: Arc<str>,
+    format: BoxFormat,
+    is_normalized: bool,
+    min_area: f64,
+    min_visibility: f64,
+}
+
+impl Boxes {
+    /// Boxes in the image of the field `like`.
+    pub fn like(like: impl Into<Arc<str>>) -> Self {
+        Boxes {
+            like: like.into(),
+            format: BoxFormat::default(),
+            is_normalized: false,
+            min_area: 0.0,
+            min_visibility: 0.0,
+        }
+    }
+
+    /// Sets the format. Default: [`BoxFormat::Xyxy`].
+    #[must_use]
+    pub fn format(mut self, format: BoxFormat) -> Self {
+        self.format = format;
+        self
+    }
+
+    /// Sets whether coordinates are fractions of the sides of the image. Default: pixels.
+    #[must_use]
+    pub fn normalized(mut self, is_normalized: bool) -> Self {
+        self.is_normalized = is_normalized;
+        self
+    }
+
+    /// Drops boxes of which a smaller area is in the sample, in square pixels of the sample. Default:
+    /// 0; boxes without any area in the sample are always dropped.
+    #[must_use]
+    pub fn min_area(mut self, area: f64) -> Self {
+        self.min_area = area;
+        self
+    }
+
+    /// Drops boxes of which a smaller share of the area is in the sample, 0 to 1. Default: 0.
+    #[must_use]
+    pub fn min_visibility(mut self, share: f64) -> Self {
+        self.min_visibility = share;
+        self
+    }
+
+    /// Checks the limits.
+    pub(super) fn validate(&self) -> Result<()> {
+        let Boxes { min_area, min_visibility, .. } = *self;
+        if min_area >= 0.0 && min_area.is_finite() && (0.0..=1.0).contains(&min_visibility) {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "invalid limits of boxes: minimum area {min_area}, expected 0 or more; minimum \
+             visibility {min_visibility}, expected 0 to 1"
+        )))
+    }
+
+    /// Moves boxes into the sample, clips them, and drops those that are too small. Writes the
+    /// indices of the remaining ones to `kept`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the numbers are not boxes, or a box is outside the image.
+    pub(super) fn apply(
+        &self,
+        boxes: &mut Numbers,
+        written: &Written,
+        kept: &mut Vec<usize>,
+    ) -> Result<()> {
+        kept.clear();
+        let count = match *boxes.shape() {
+            [count, 4] => count,
+            // An empty list.
+            [0] => 0,
+            ref shape => {
+                return Err(invalid(format!(
+                    "expected boxes of the shape [*, 4], found {shape:?}"
+                )));
+            }
+        };
+        let mapping = Mapping::new(written);
+        let image = [f64::from(written.image.width), f64::from(written.image.height)];
+        let sample = [f64::from(written.size.width), f64::from(written.size.height)];
+        for at in 0..count {
+            let values: [f64; 4] = std::array::from_fn(|number| boxes.get(4 * at + number));
+            let unit = if self.is_normalized { image } else { [1.0; 2] };
+            let [left, top, right, bottom] = self.to_corners(values, unit);
+            if ![left, top, right, bottom].iter().all(|side| side.is_finite())
+                || left > right
+                || top > bottom
+            {
+                return Err(invalid(format!("box {at} is not valid: {values:?}")));
+            }
+            if left >= image[0] || top >= image[1] || right < 0.0 || bottom < 0.0 {
+                return Err(invalid(format!(
+                    "box {at} is outside the image of {} pixels: {values:?}",
+                    written.image
+                )));
+            }
+            let x = mapping.x.interval(left, right);
+            let y = mapping.y.interval(top, bottom);
+            let area = (x.1 - x.0) * (y.1 - y.0);
+            let (x, y) = (mapping.x.clip(x), mapping.y.clip(y));
+            let visible = (x.1 - x.0).max(0.0) * (y.1 - y.0).max(0.0);
+            if visible <= 0.0 || visible < self.min_area || visible < self.min_visibility * area {
+                continue;
+            }
+            let unit = if self.is_normalized { sample } else { [1.0; 2] };
+            for (number, value) in
+                self.of_corners([x.0, y.0, x.1, y.1], unit).into_iter().enumerate()
+            {
+                boxes.set(4 * at + number, value);
+            }
+            kept.push(at);
+        }
+        boxes.keep_rows(kept);
+        Ok(())
+    }
+
+    fn to_corners(&self, [a, b, c, d]: [f64; 4], [width, height]: [f64; 2]) -> [f64; 4] {
+        let [a, b, c, d] = [a * width, b * height, c * width, d * height];
+        match self.format {
+            BoxFormat::Xyxy => [a, b, c, d],
+            BoxFormat::Xywh => [a, b, a + c, b + d],
+            BoxFormat::Cxcywh => [a - c / 2.0, b - d / 2.0, a + c / 2.0, b + d / 2.0],
+        }
+    }
+
+    fn of_corners(&self, [a, b, c, d]: [f64; 4], [width, height]: [f64; 2]) -> [f64; 4] {
+        let [a, b, c, d] = [a / width, b / height, c / width, d / height];
+        match self.format {
+            BoxFormat::Xyxy => [a, b, c, d],
+            BoxFormat::Xywh => [a, b, c - a, d - b],
+            BoxFormat::Cxcywh => [(a + c) / 2.0, (b + d) / 2.0, c - a, d - b],
+        }
+    }
+}
+
+/// Key points that follow an image: see [`SampleField::points`](super::SampleField::points).
+///
+/// The last dimension of their numbers holds x and y in pixels of the upright image, and optionally
+/// a visibility, as in COCO.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Points {
+    pub(super) like: Arc<str>,
+    mirrored_pairs: Vec<(usize, usize)>,
+}
+
+impl Points {
+    /// Points in the image of the field `like`.
+    pub fn like(like: impl Into<Arc<str>>) -> Self {
+        Points { like: like.into(), mirrored_pairs: Vec::new() }
+    }
+
+    /// Sets pairs of points that change places if the image is mirrored horizontally, such as the
+    /// left and the right eye: indices along the second last dimension. Default: none.
+    #[must_use]
+    pub fn mirrored_pairs(mut self, pairs: impl IntoIterator<Item = (usize, usize)>) -> Self {
+        self.mirrored_pairs = pairs.into_iter().collect();
+        self
+    }
+
+    /// Moves points into the sample. The visibility of points outside the sample becomes 0.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the numbers are not points.
+    pub(super) fn apply(&self, points: &mut Numbers, written: &Written) -> Result<()> {
+        let (width, per_group) = match *points.shape() {
+            [.., per_group, width] if width == 2 || width == 3 => (width, per_group),
+            [0] => return Ok(()),
+            ref shape => {
+                return Err(invalid(format!(
+                    "expected points of the shape [..., 2] or [..., 3], found {shape:?}"
+                )));
+            }
+        };
+        let count = points.shape().iter().product::<usize>() / width;
+        let mapping = Mapping::new(written);
+        for at in 0..count {
+            let [x, y] = [0, 1].map(|number| points.get(width * at + number));
+            if !x.is_finite() || !y.is_finite() {
+                return Err(invalid(format!("point {at} is not valid: [{x}, {y}]")));
+            }
+            let (x, y) = (mapping.x.position(x), mapping.y.position(y));
+            points.set(width * at, x);
+            points.set(width * at + 1, y);
+            if width == 3 && !(mapping.x.contains(x) && mapping.y.contains(y)) {
+                points.set(width * at + 2, 0.0);
+            }
+        }
+        if !written.placement.mirrored || per_group == 0 {
+            return Ok(());
+        }
+        for group in 0..count / per_group {
+            for &(a, b) in &self.mirrored_pairs {
+                if a.max(b) >= per_group {
+                    return Err(invalid(format!(
+                        "points {a} and {b} change places, but there are only {per_group}"
+                    )));
+                }
+                for number in 0..width {
+                    let [a, b] = [a, b].map(|at| (group * per_group + at) * width + number);
+                    points.swap(a, b);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Positions in the sample of positions in the image.
+struct Mapping {
+    x: AxisMapping,
+    y: AxisMapping,
+}
+
+struct AxisMapping {
+    /// The start of the resized part of the image.
+    source: f64,
+    scale: f64,
+    /// The part of the sample that shows the image, before a flip.
+    target: (f64, f64),
+    /// The side of the sample, if the axis is flipped.
+    flipped: Option<f64>,
+}
+
+impl Mapping {
+    fn new(written: &Written) -> Self {
+        let placement = written.placement;
+        let (source, target) = (placement.source, placement.target);
+        let axis = |start: f64, length: f64, (first, side): (u32, u32), flipped: Option<u32>| {
+            let first = f64::from(first);
+            AxisMapping {
+                source: start,
+                scale: f64::from(side) / length,
+                target: (first, first + f64::from(side)),
+                flipped: flipped.map(f64::from),
+            }
+        };
+        let size = written.size;
+        let flipped = |is_flipped: bool, side: u32| is_flipped.then_some(side);
+        Mapping {
+            x: axis(
+                source.left,
+                source.width,
+                (target.left, target.width),
+                flipped(placement.mirrored, size.width),
+            ),
+            y: axis(
+                source.top,
+                source.height,
+                (target.top, target.height),
+                flipped(placement.upended, size.height),
+            ),
+        }
+    }
+}
+
+impl AxisMapping {
+    fn position(&self, at: f64) -> f64 {
+        let at = (at - self.source) * self.scale + self.target.0;
+        self.flipped.map_or(at, |side| side - at)
+    }
+
+    fn interval(&self, start: f64, end: f64) -> (f64, f64) {
+        let (start, end) = (self.position(start), self.position(end));
+        (start.min(end), start.max(end))
+    }
+
+    /// The part of the sample that shows the image.
+    fn shown(&self) -> (f64, f64) {
+        let (start, end) = self.target;
+        self.flipped.map_or((start, end), |side| (side - end, side - start))
+    }
+
+    fn clip(&self, (start, end): (f64, f64)) -> (f64, f64) {
+        let (first, last) = self.shown();
+        (start.max(first), end.min(last))
+    }
+
+    fn contains(&self, at: f64) -> bool {
+        let (first, last) = self.shown();
+        (first..=last).contains(&at)
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
+}

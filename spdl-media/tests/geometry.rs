@@ -1,0 +1,268 @@
+//! Boxes and key points follow the crop, resize and flips of their image.
+#![cfg(all(feature = "records", feature = "bmp"))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use spdl_core::{Batch, DType, ErrorKind, PipelineBuilder, Result};
+use spdl_io::{FieldValue, MemoryFetcher, StoredRecord};
+use spdl_media::fill::{BoxFormat, Boxes, Points, SampleField, SampleSpec};
+use spdl_media::{CodecRegistry, Crop, ImageTransform, Limits, Mode, ResizeFilter, Size};
+
+/// A black image of 24 bits with a white rectangle: left, top, right, bottom.
+fn bmp(width: u32, height: u32, [left, top, right, bottom]: [u32; 4]) -> Vec<u8> {
+    let stride = (width * 3).div_ceil(4) * 4;
+    let mut file = b"BM".to_vec();
+    for value in [54 + stride * height, 0, 54, 40, width, height, 1 | 24 << 16, 0, 0, 0, 0, 0, 0] {
+        file.extend_from_slice(&value.to_le_bytes());
+    }
+    for y in (0..height).rev() {
+        let inside = |x: u32| (left..right).contains(&x) && (top..bottom).contains(&y);
+        file.extend((0..width).flat_map(|x| [if inside(x) { 255 } else { 0 }; 3]));
+        file.resize(file.len() + (stride - width * 3) as usize, 0);
+    }
+    file
+}
+
+fn run(spec: &SampleSpec, seed: u64, fields: &[(&str, FieldValue)]) -> Result<Batch> {
+    let sample = fields.iter().fold(StoredRecord::new("a"), |sample, (name, value)| {
+        sample.with_known(*name, value.clone())
+    });
+    let (registry, limits) = (CodecRegistry::with_defaults(), Limits::default());
+    PipelineBuilder::from_iter([sample])
+        .async_stage("fetch", spec.fetch(Arc::new(MemoryFetcher::new())))
+        .fill("decode", spec.layout(1), spec.filler(&registry, &limits))
+        .seed(seed)
+        .build()?
+        .next()
+        .unwrap()
+}
+
+fn json(text: &str) -> FieldValue {
+    FieldValue::Json(text.parse().unwrap())
+}
+
+fn image(bytes: Vec<u8>) -> (&'static str, FieldValue) {
+    ("image", FieldValue::Bytes(bytes.into()))
+}
+
+fn floats(batch: &Batch, name: &str) -> Vec<f32> {
+    batch.array(name).unwrap().as_slice().unwrap().to_vec()
+}
+
+/// The bounding box of the white pixels of a sample of `width` pixels per row.
+fn white(pixels: &[u8], width: usize) -> Option<[f32; 4]> {
+    let white = pixels.chunks(3).enumerate().filter(|(_, pixel)| pixel[0] > 127);
+    white.map(|(at, _)| (at % width, at / width)).fold(None, |found, (x, y)| {
+        let (x, y) = (x as f32, y as f32);
+        let [left, top, right, bottom] = found.unwrap_or([x, y, x, y]);
+        Some([left.min(x), top.min(y), right.max(x + 1.0), bottom.max(y + 1.0)])
+    })
+}
+
+fn crops() -> impl Strategy<Value = Crop> {
+    prop_oneof![
+        Just(Crop::Stretch),
+        Just(Crop::Letterbox { fill: [0; 3] }),
+        Just(Crop::Center { fill: [0; 3] }),
+        Just(Crop::Random { padding: 4, fill: [0; 3] }),
+        Just(Crop::RandomResized { area: (0.2, 1.0), aspect: (0.5, 2.0) }),
+        (20u32..60).prop_map(|side| Crop::ResizedCenter { covering: Size::new(side, side) }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn a_box_surrounds_the_same_pixels_as_before(
+        size in (20u32..90, 20u32..90), sample in (24u32..70, 24u32..70), crop in crops(),
+        sides in prop::array::uniform4(0.0..1.0f64), flips in (0u8..2, 0u8..2), seed: u64,
+    ) {
+        let span = |a: f64, b: f64, side: u32| {
+            let at = |share: f64| (share * f64::from(side)) as u32;
+            (at(a.min(b)), at(a.max(b)).max(at(a.min(b)) + 1))
+        };
+        let (left, right) = span(sides[0], sides[1], size.0);
+        let (top, bottom) = span(sides[2], sides[3], size.1);
+        let transform = ImageTransform::with_size(Size::new(sample.0, sample.1))
+            .crop(crop)
+            .exact(true)
+            .filter(ResizeFilter::Nearest)
+            .horizontal_flip(flips.0.into())
+            .vertical_flip(flips.1.into());
+        let spec = SampleSpec::new()
+            .with("boxes", SampleField::boxes(Boxes::like("image")))
+            .with("image", SampleField::image(transform));
+        let fields = [
+            image(bmp(size.0, size.1, [left, top, right, bottom])),
+            ("boxes", json(&format!("[[{left}, {top}, {right}, {bottom}]]"))),
+        ];
+        let batch = run(&spec, seed, &fields).unwrap();
+        let found = floats(&batch, "boxes");
+        let expected = white(batch.array("image").unwrap().as_bytes(), sample.0 as usize);
+        match (&found[..], expected) {
+            ([], expected) => prop_assert!(expected.is_none(), "{expected:?}"),
+            // A thin box may cover the centre of no pixel.
+            (&[left, top, right, bottom], None) => {
+                prop_assert!(right - left < 2.0 || bottom - top < 2.0, "{found:?}");
+            }
+            (found, Some(expected)) => {
+                let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1.01;
+                prop_assert!(found.iter().zip(&expected).all(near), "{found:?} {expected:?}");
+            }
+            _ => prop_assert!(false, "{found:?}"),
+        }
+    }
+}
+
+/// A sample of 40 x 20 pixels, which shows columns 20 to 60 and rows 10 to 30 of the image.
+fn centre() -> ImageTransform {
+    ImageTransform::with_size(Size::new(40, 20)).crop(Crop::Center { fill: [0; 3] })
+}
+
+/// The boxes of an image of 80 x 40 pixels in the sample `centre`.
+fn boxes(boxes: Boxes, stored: &str) -> Result<Vec<f32>> {
+    let spec = SampleSpec::new()
+        .with("image", SampleField::image(centre()))
+        .with("boxes", SampleField::boxes(boxes));
+    let fields = [image(bmp(80, 40, [0; 4])), ("boxes", json(stored))];
+    Ok(floats(&run(&spec, 0, &fields)?, "boxes"))
+}
+
+#[test]
+fn boxes_keep_their_format_and_unit() {
+    let like = || Boxes::like("image");
+    // Clipped at the left and at the top.
+    assert_eq!(boxes(like(), "[[10, 4, 30, 20]]").unwrap(), [0.0, 0.0, 10.0, 10.0]);
+    let xywh = like().format(BoxFormat::Xywh);
+    assert_eq!(boxes(xywh, "[[10, 4, 20, 16]]").unwrap(), [0.0, 0.0, 10.0, 10.0]);
+    let centre = like().format(BoxFormat::Cxcywh);
+    assert_eq!(boxes(centre.clone(), "[[20, 12, 20, 16]]").unwrap(), [5.0, 5.0, 10.0, 10.0]);
+    let shares = "[[0.25, 0.3, 0.25, 0.4]]";
+    assert_eq!(boxes(centre.normalized(true), shares).unwrap(), [0.125, 0.25, 0.25, 0.5]);
+    assert_eq!(boxes(like(), "[]").unwrap(), [0.0; 0]);
+    // A box beyond a mirrored image of 39 x 20 pixels, which columns 11 to 50 of the sample show.
+    let transform = ImageTransform::with_size(Size::new(60, 20))
+        .crop(Crop::Center { fill: [0; 3] })
+        .horizontal_flip(1.0);
+    let spec = SampleSpec::new()
+        .with("image", SampleField::image(transform))
+        .with("boxes", SampleField::boxes(like()));
+    let fields = [image(bmp(39, 20, [0; 4])), ("boxes", json("[[-5, 0, 50, 10]]"))];
+    assert_eq!(floats(&run(&spec, 0, &fields).unwrap(), "boxes"), [11.0, 0.0, 50.0, 10.0]);
+}
+
+#[test]
+fn rows_of_dropped_boxes_are_dropped() {
+    let kept = |limits: Boxes| {
+        let spec = SampleSpec::new()
+            .with("classes", SampleField::numbers(DType::I64, &[0]).rows_of("boxes"))
+            .with("boxes", SampleField::boxes(limits))
+            .with("image", SampleField::image(centre()));
+        let fields = [
+            image(bmp(80, 40, [0; 4])),
+            // Inside; half visible; a tenth visible; invisible.
+            ("boxes", json("[[30, 12, 40, 22], [10, 12, 30, 22], [2, 12, 22, 22], [0, 0, 9, 9]]")),
+            ("classes", json("[1, 2, 3, 4]")),
+        ];
+        let batch = run(&spec, 0, &fields).unwrap();
+        batch.array("classes").unwrap().as_slice::<i64>().unwrap().to_vec()
+    };
+    assert_eq!(kept(Boxes::like("image")), [1, 2, 3]);
+    assert_eq!(kept(Boxes::like("image").min_visibility(0.3)), [1, 2]);
+    assert_eq!(kept(Boxes::like("image").min_area(21.0)), [1, 2]);
+    assert_eq!(kept(Boxes::like("image").min_visibility(0.6)), [1]);
+}
+
+#[test]
+fn invalid_boxes_are_errors_that_name_them() {
+    let cases = [
+        ("[[1, 2, 3]]", "expected boxes of the shape [*, 4], found [1, 3]"),
+        ("[[5, 0, 4, 1]]", "box 0 is not valid"),
+        ("[[0, 0, 1, 1], [81, 0, 90, 1]]", "box 1 is outside the image of 80x40 pixels"),
+        ("[[-9, -9, -1, -1]]", "outside the image"),
+        ("[[0, 0, 1, null]]", "expected numbers, found null"),
+        ("[[0, 0, 1, 1], [0, 0]]", "nested lists differ in length"),
+    ];
+    for (stored, expected) in cases {
+        let error = boxes(Boxes::like("image"), stored).unwrap_err();
+        assert_eq!((error.kind(), error.key()), (ErrorKind::InvalidArgument, Some("a.boxes")));
+        assert!(error.message().contains(expected), "{stored}: {error}");
+    }
+    let nan = FieldValue::List(vec![FieldValue::Floats(vec![0.0, 0.0, f64::NAN, 1.0])]);
+    let spec = SampleSpec::new()
+        .with("image", SampleField::image(centre()))
+        .with("boxes", SampleField::boxes(Boxes::like("image")));
+    let error = run(&spec, 0, &[image(bmp(80, 40, [0; 4])), ("boxes", nan)]).unwrap_err();
+    assert!(error.message().contains("box 0 is not valid"), "{error}");
+    let spec = spec.with("classes", SampleField::numbers(DType::I64, &[0]).rows_of("boxes"));
+    let fields = [
+        image(bmp(80, 40, [0; 4])),
+        ("boxes", json("[[1, 1, 2, 2]]")),
+        ("classes", json("[1, 2]")),
+    ];
+    let error = run(&spec, 0, &fields).unwrap_err();
+    assert!(error.message().contains("each of the 1 boxes, found 2"), "{error}");
+}
+
+#[test]
+fn points_follow_the_image_and_lose_their_visibility_outside() {
+    let points = |transform: ImageTransform, points: Points, shape: &[usize], stored: &str| {
+        let spec = SampleSpec::new()
+            .with("image", SampleField::image(transform))
+            .with("points", SampleField::points(points, shape));
+        let fields = [image(bmp(80, 40, [0; 4])), ("points", json(stored))];
+        run(&spec, 0, &fields).map(|batch| floats(&batch, "points"))
+    };
+    let like = || Points::like("image");
+    let eyes = "[[30, 15, 2], [5, 15, 2]]";
+    let found = points(centre(), like(), &[2, 3], eyes).unwrap();
+    assert_eq!(found, [10.0, 5.0, 2.0, -15.0, 5.0, 0.0]);
+    // Mirrored: x becomes 40 - x, and the eyes change places.
+    let mirrored = || centre().horizontal_flip(1.0);
+    let found = points(mirrored(), like().mirrored_pairs([(0, 1)]), &[2, 3], eyes).unwrap();
+    assert_eq!(found, [55.0, 5.0, 0.0, 30.0, 5.0, 2.0]);
+    // Two persons with one point each.
+    let found = points(mirrored(), like(), &[0, 1, 2], "[[[30, 15]], [[40, 25]]]").unwrap();
+    assert_eq!(found, [30.0, 5.0, 20.0, 15.0]);
+    let error = points(mirrored(), like().mirrored_pairs([(0, 2)]), &[2, 3], eyes).unwrap_err();
+    assert!(error.message().contains("there are only 2"), "{error}");
+    let error = points(centre(), like(), &[0], "[1, 2, 3, 4]").unwrap_err();
+    assert!(error.message().contains("expected points of the shape"), "{error}");
+}
+
+#[test]
+fn references_to_other_fields_are_checked() {
+    let image = || SampleField::image(ImageTransform::new(8).mode(Mode::Train));
+    let boxes = |like: &str| SampleField::boxes(Boxes::like(like));
+    let number = || SampleField::numbers(DType::I64, &[0]);
+    let cases = [
+        (SampleSpec::new().with("boxes", boxes("image")), "there is no field \"image\""),
+        (
+            SampleSpec::new().with("image", number()).with("boxes", boxes("image")),
+            "field \"image\" is not an image",
+        ),
+        (
+            SampleSpec::new().with("image", image()).with("x", number().rows_of("image")),
+            "field \"image\" is not boxes",
+        ),
+        (
+            SampleSpec::new()
+                .with("image", image())
+                .with("boxes", SampleField::boxes(Boxes::like("image").min_visibility(1.5))),
+            "invalid limits of boxes",
+        ),
+        (
+            SampleSpec::new()
+                .with("image", image())
+                .with("boxes", boxes("image"))
+                .with("text", SampleField::text().rows_of("boxes")),
+            "only numbers and points have rows",
+        ),
+    ];
+    for (spec, expected) in cases {
+        let error = spec.validate().unwrap_err();
+        assert!(error.message().contains(expected), "{error}");
+    }
+}
