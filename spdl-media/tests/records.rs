@@ -7,7 +7,7 @@ use std::sync::Arc;
 use spdl_core::stage::Collation;
 use spdl_core::{Batch, DType, ErrorKind, OnError, PipelineBuilder, Result, StageOptions};
 use spdl_io::records::{Encoding, Extent};
-use spdl_io::{FieldValue, MemoryFetcher, StoredRecord};
+use spdl_io::{FetchLabeled, FieldValue, MemoryFetcher, StoredRecord};
 use spdl_media::fill::{SampleField, SampleSpec};
 use spdl_media::{CodecRegistry, Crop, FillImage, ImageTransform, Limits, Mode, Sample, Size};
 
@@ -117,6 +117,41 @@ fn images_of_one_sample_draw_the_same_crop() {
     let bytes = |name: &str| batch.array(name).unwrap().as_bytes();
     assert_eq!(bytes("image"), bytes("other"));
     assert_ne!(bytes("image"), bytes("whole"));
+}
+
+#[test]
+fn labels_are_read_by_the_rules_of_the_data_set() {
+    let sample = |key: &str, class: &str| {
+        StoredRecord::new(key)
+            .with_label(7)
+            .with_stored("cls", Extent::whole(class), Encoding::Integer)
+            .with_known("score", FieldValue::Float(0.5))
+    };
+    let run = |spec: SampleSpec, class: &str| {
+        let store = MemoryFetcher::from_iter([("dog", "dog"), ("1", "1"), ("cow", "cow")]);
+        let labeled = FetchLabeled::new(Arc::new(store)).with_classes(["cat", "bird", "dog"]);
+        PipelineBuilder::from_iter([sample("a", class)])
+            .async_stage("fetch", spec.fetch_like(&labeled))
+            .fill(
+                "decode",
+                spec.layout(1),
+                spec.filler(&CodecRegistry::with_defaults(), &Limits::default()),
+            )
+            .build()?
+            .next()
+            .unwrap()
+    };
+    let label = || SampleSpec::new().with("y", SampleField::label());
+    assert_eq!(integers(&run(label(), "dog").unwrap(), "y"), [2]);
+    assert_eq!(integers(&run(label(), "1").unwrap(), "y"), [1]);
+    // The same field as text.
+    let both = label().with("class", SampleField::text().from(["cls"]));
+    assert_eq!(texts(&run(both, "dog").unwrap(), "class"), ["dog"]);
+    let error = run(label(), "cow").unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::InvalidArgument, Some("a.cls")));
+    // Without a label field, the label is not read.
+    let score = SampleSpec::new().with("score", SampleField::numbers(DType::F32, &[]));
+    assert_eq!(floats(&run(score, "cow").unwrap(), "score"), [0.5]);
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Result};
 
+use super::label_rule::LabelRule;
 use super::read_fields::{field_key, known_bytes, read_record};
 use crate::fetch::{Fetch, Fetcher, Key};
-use crate::records::{FieldRequest, FieldValue, Record, StoredRecord, no_such_field};
+use crate::records::{FetchLabeled, FieldRequest, FieldValue, Record, StoredRecord, no_such_field};
 
 /// Which stored field supplies a value.
 ///
@@ -192,13 +193,45 @@ fn plain(value: serde_json::Value) -> FieldValue {
 pub struct FetchFields {
     fetcher: Arc<dyn Fetcher>,
     choices: Vec<(Arc<str>, FieldChoice)>,
+    /// Present if the label of each sample is read.
+    labels: Option<LabelRule>,
     max_bytes: u64,
 }
 
 impl FetchFields {
     /// Reads no fields yet, and at most [`Fetch::DEFAULT_MAX_BYTES`] per sample.
     pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
-        FetchFields { fetcher, choices: Vec::new(), max_bytes: Fetch::DEFAULT_MAX_BYTES }
+        let max_bytes = Fetch::DEFAULT_MAX_BYTES;
+        FetchFields { fetcher, choices: Vec::new(), labels: None, max_bytes }
+    }
+
+    /// Reads no fields yet, with the fetcher and the maximum size of `labeled`, which for example
+    /// [`OpenedDataset::fetch_labeled`](crate::datasets::OpenedDataset::fetch_labeled) returns.
+    pub fn like(labeled: &FetchLabeled) -> Self {
+        let fetch = FetchFields::new(Arc::clone(&labeled.fetcher));
+        fetch.with_max_bytes(labeled.max_bytes)
+    }
+
+    /// Reads [`Record::label`] from the field from which `labeled` reads it, with the same class
+    /// names. Without this call, the label is the one that the data set assigned.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_io::{FetchLabeled, FieldValue, MemoryFetcher, StoredRecord};
+    /// use spdl_io::records::FetchFields;
+    /// let labeled = FetchLabeled::new(Arc::new(MemoryFetcher::new())).with_classes(["cat", "dog"]);
+    /// let sample = StoredRecord::new("1").with_known("cls", FieldValue::Text("dog".into()));
+    /// let mut pipeline = PipelineBuilder::from_iter([sample])
+    ///     .async_stage("fetch", FetchFields::like(&labeled).with_labels_of(&labeled))
+    ///     .build()?;
+    /// assert_eq!(pipeline.next().expect("one sample")?.label, 1);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_labels_of(mut self, labeled: &FetchLabeled) -> Self {
+        self.labels = Some(labeled.labels.clone());
+        self
     }
 
     /// Adds a field of the records. A field of the same name is replaced.
@@ -218,22 +251,40 @@ impl FetchFields {
         self
     }
 
-    /// The stored field of each choice, and the request that reads them.
-    fn request(&self, item: &StoredRecord) -> Result<(Vec<Option<Arc<str>>>, FieldRequest)> {
+    /// The stored fields of a sample that are read.
+    fn request(&self, item: &StoredRecord) -> Result<ChosenFields> {
         let found = self.choices.iter().map(|(_, choice)| choice.find(item));
         let found = found.collect::<Result<Vec<_>>>()?;
-        let request = FieldRequest::all(self.max_bytes).only(found.iter().flatten().cloned());
-        Ok((found, request))
+        let label = self.labels.as_ref().and_then(|labels| labels.field_of(item));
+        if let Some(labels) = &self.labels {
+            labels.check(item, label.as_ref())?;
+        }
+        let names = found.iter().chain([&label]).flatten().cloned();
+        let request = FieldRequest::all(self.max_bytes).only(names);
+        Ok(ChosenFields { fields: found, label, request })
     }
+}
+
+/// The stored fields of a sample that are read.
+struct ChosenFields {
+    /// The field of each choice.
+    fields: Vec<Option<Arc<str>>>,
+    label: Option<Arc<str>>,
+    request: FieldRequest,
 }
 
 #[async_trait]
 impl AsyncStage<StoredRecord> for FetchFields {
     type Out = Record;
 
-    async fn process(&self, item: StoredRecord, cx: &AsyncContext) -> Result<Record> {
-        let (found, request) = self.request(&item)?;
+    async fn process(&self, mut item: StoredRecord, cx: &AsyncContext) -> Result<Record> {
+        let ChosenFields { fields: found, label, request } = self.request(&item)?;
+        // A choice may select the label field as well, whose value then stays text.
+        let label = label.map(|name| LabelRule::prepare(&mut item, name));
         let mut read = read_record(&self.fetcher, item, &request, cx).await?;
+        if let (Some(labels), Some(field)) = (&self.labels, label) {
+            read.label = labels.label(&read, &field, read.get(&field.name)?)?;
+        }
         let mut fields = Vec::with_capacity(found.len());
         for (at, ((name, choice), stored)) in self.choices.iter().zip(&found).enumerate() {
             let value = match stored {
@@ -258,8 +309,7 @@ impl AsyncStage<StoredRecord> for FetchFields {
         if self.choices.iter().any(|(_, choice)| !choice.path.is_empty()) {
             return None;
         }
-        let (_, request) = self.request(item).ok()?;
-        known_bytes(item, &request)
+        known_bytes(item, &self.request(item).ok()?.request)
     }
 }
 

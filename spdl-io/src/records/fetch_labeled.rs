@@ -8,6 +8,7 @@ use bytes::Bytes;
 use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Labeled, Result};
 
 use super::classes::Classes;
+use super::label_rule::LabelRule;
 use super::read_fields::{field_key, known_bytes, read_record};
 #[cfg(feature = "cache")]
 use crate::fetch::ItemMemory;
@@ -20,13 +21,9 @@ use crate::files::IoThreads;
 use crate::layers::local_version;
 #[cfg(feature = "cache")]
 use crate::layers::{Cache, Pinned, PinnedVersions};
-use crate::records::label_text::is_empty_text;
-use crate::records::{
-    Encoding, FieldRequest, FieldValue, IMAGE_EXTENSIONS, StoredField, StoredRecord, no_such_field,
-};
-
-/// The default label fields. The first one that a sample has is used.
-pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/class/label"];
+#[cfg(feature = "cache")]
+use crate::records::StoredField;
+use crate::records::{FieldRequest, FieldValue, IMAGE_EXTENSIONS, StoredRecord, no_such_field};
 
 /// The pipeline stage that reads one field and the label of each stored sample.
 ///
@@ -65,16 +62,10 @@ pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/clas
 /// - The errors of the [preparation](FetchLabeled::with_preparation).
 #[derive(Clone)]
 pub struct FetchLabeled {
-    fetcher: Arc<dyn Fetcher>,
+    pub(super) fetcher: Arc<dyn Fetcher>,
     values: Vec<Arc<str>>,
-    labels: Vec<Arc<str>>,
-    /// Whether each sample must have a label field.
-    requires_label: bool,
-    /// Whether empty text means that the sample has no label. Otherwise, and if a label is required, empty text
-    /// is an error.
-    allows_empty: bool,
-    classes: Classes,
-    max_bytes: u64,
+    pub(super) labels: LabelRule,
+    pub(super) max_bytes: u64,
     #[cfg(feature = "local")]
     preparation: Option<Preparation>,
     #[cfg(feature = "cache")]
@@ -102,10 +93,7 @@ impl FetchLabeled {
         FetchLabeled {
             fetcher,
             values: values.map(|&name| name.into()).collect(),
-            labels: LABEL_FIELDS.map(Into::into).into(),
-            requires_label: false,
-            allows_empty: false,
-            classes: Classes::default(),
+            labels: LabelRule::default(),
             max_bytes: Fetch::DEFAULT_MAX_BYTES,
             #[cfg(feature = "local")]
             preparation: None,
@@ -194,8 +182,8 @@ impl FetchLabeled {
         mut self,
         names: impl IntoIterator<Item = N>,
     ) -> Self {
-        self.labels = names.into_iter().map(Into::into).collect();
-        self.requires_label = !self.labels.is_empty();
+        self.labels.fields = names.into_iter().map(Into::into).collect();
+        self.labels.is_required = !self.labels.fields.is_empty();
         self
     }
 
@@ -213,13 +201,14 @@ impl FetchLabeled {
     /// ```
     #[must_use]
     pub fn with_classes(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        self.classes = Classes::new(names);
+        self.labels.classes = Classes::new(names);
         self
     }
 
     /// Sets whether empty text means that the sample has no label. Ignored if a label is required.
-    pub(crate) fn with_empty_labels(self, allows_empty: bool) -> Self {
-        FetchLabeled { allows_empty, ..self }
+    pub(crate) fn with_empty_labels(mut self, allows_empty: bool) -> Self {
+        self.labels.allows_empty = allows_empty;
+        self
     }
 
     /// The class number of a label field; `None` if it is neither an integer nor a class name.
@@ -227,7 +216,7 @@ impl FetchLabeled {
     /// Text is looked up as a class name first, and otherwise parsed as an integer. Bytes, such as the content
     /// of a file `1.cls`, are parsed first.
     pub fn label_of(&self, value: &FieldValue) -> Option<i64> {
-        self.classes.number(value)
+        self.labels.classes.number(value)
     }
 
     /// Sets the maximum total size of the value and label of a sample, in bytes. If the sizes are
@@ -249,7 +238,7 @@ impl FetchLabeled {
     /// ```
     pub fn fields_of(&self, item: &StoredRecord) -> (Option<Arc<str>>, Option<Arc<str>>) {
         let exists = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
-        (self.values.iter().find(exists).cloned(), self.labels.iter().find(exists).cloned())
+        (self.values.iter().find(exists).cloned(), self.labels.field_of(item))
     }
 
     /// Whether `name` is a value field.
@@ -259,11 +248,7 @@ impl FetchLabeled {
 
     /// Whether `name` is a label field.
     pub(crate) fn is_label(&self, name: &str) -> bool {
-        self.labels.iter().any(|label| **label == *name)
-    }
-
-    fn empty_is_unlabeled(&self) -> bool {
-        self.allows_empty && !self.requires_label
+        self.labels.fields.iter().any(|label| **label == *name)
     }
 
     fn request(&self, value: Arc<str>, label: Option<Arc<str>>) -> FieldRequest {
@@ -281,18 +266,15 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
             let wanted = self.values.join(" or ");
             return Err(no_such_field(&item.key, &wanted, item.names()));
         };
-        if self.requires_label && label.is_none() {
-            let wanted = self.labels.join(" or ");
-            return Err(no_such_field(&item.key, &wanted, item.names()));
-        }
+        self.labels.check(&item, label.as_ref())?;
         #[cfg(feature = "cache")]
         if let Some(cache) = &self.cache {
             let mut name = cache_key(&item, &value, label.as_deref());
             if label.is_some() {
-                name.extend(self.classes.cache_suffix());
+                name.extend(self.labels.classes.cache_suffix());
                 // A stage that treats an empty label as an error must not use an entry that was cached with the
                 // label -1.
-                name.extend(self.empty_is_unlabeled().then_some(0));
+                name.extend(self.labels.empty_is_unlabeled().then_some(0));
             }
             let version = cache_version(&*self.fetcher, &item, &value, label.as_deref()).await?;
             let memory = ItemMemory::new(cx, u64::MAX);
@@ -331,29 +313,15 @@ impl FetchLabeled {
         label: Option<Arc<str>>,
         cx: &AsyncContext,
     ) -> Result<Labeled<Bytes>> {
-        let mut offset = None;
-        for (name, field) in &mut item.fields {
-            // The text may also be a class name, so it is not parsed yet.
-            if let (true, StoredField::At(extent, encoding @ Encoding::Integer)) =
-                (Some(&*name) == label.as_ref(), field)
-            {
-                *encoding = Encoding::Bytes;
-                offset = extent.range.as_ref().map(|range| range.start);
-            }
-        }
-        let request = self.request(Arc::clone(&value), label.clone());
+        let label = label.map(|name| LabelRule::prepare(&mut item, name));
+        let request =
+            self.request(Arc::clone(&value), label.as_ref().map(|it| Arc::clone(&it.name)));
         let mut record = read_record(&self.fetcher, item, &request, cx).await?;
         let label = match label {
             None => record.label,
-            Some(name) => {
-                let field = record.take(&name)?;
-                let empty =
-                    (self.empty_is_unlabeled() && is_empty_text(&field)).then_some(record.label);
-                self.classes.number(&field).or(empty).ok_or_else(|| {
-                    let key = field_key(&record.key, &name).display_name();
-                    let error = self.classes.invalid_label(&field).with_key(key);
-                    offset.map_or(error.clone(), |offset| error.with_offset(offset))
-                })?
+            Some(field) => {
+                let text = record.take(&field.name)?;
+                self.labels.label(&record, &field, &text)?
             }
         };
         let bytes = match record.take(&value)? {
@@ -382,7 +350,7 @@ impl FetchLabeled {
     fn known_label(&self, item: &StoredRecord, name: Option<&str>) -> Option<i64> {
         let Some(name) = name else { return Some(item.label) };
         match item.fields.iter().find(|(own, _)| **own == *name) {
-            Some((_, StoredField::Known(value))) => self.classes.number(value),
+            Some((_, StoredField::Known(value))) => self.labels.classes.number(value),
             _ => None,
         }
     }
@@ -461,7 +429,7 @@ impl fmt::Debug for FetchLabeled {
         f.debug_struct("FetchLabeled")
             .field("fetcher", &self.fetcher)
             .field("values", &self.values)
-            .field("labels", &self.labels)
+            .field("labels", &self.labels.fields)
             .finish_non_exhaustive()
     }
 }

@@ -10,6 +10,7 @@
 //! | `fetch_fields` | [`FetchFields`]: the stage that reads chosen fields under new names |
 //! | `fetch_labeled` | [`FetchLabeled`]: the stage that reads one field and a class label |
 //! | `read_fields` | range requests for the fields of one sample |
+//! | `label_rule` | which field holds the label of a sample |
 //! | `classes`, `label_text` | labels as text or numbers, and the classes that they name |
 //! | `remedy` | [`Remedy`]: what a caller can specify to avoid an error |
 //! | `extensions` | file name extensions of images, audio and video |
@@ -23,6 +24,7 @@ mod fetch_fields;
 mod fetch_labeled;
 mod fetch_record;
 mod footprint;
+mod label_rule;
 pub(crate) mod label_text;
 mod read_fields;
 mod record;
@@ -33,8 +35,8 @@ mod value;
 pub use self::extensions::{AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS};
 pub use self::fetch_fields::{FetchFields, FieldChoice};
 pub use self::fetch_labeled::FetchLabeled;
-pub(crate) use self::fetch_labeled::LABEL_FIELDS;
 pub use self::fetch_record::FetchRecord;
+pub(crate) use self::label_rule::LABEL_FIELDS;
 pub(crate) use self::record::no_such_field;
 pub use self::record::{FieldRequest, Record};
 pub use self::remedy::Remedy;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use spdl_core::stage::Collation;
 use spdl_core::{BatchLayout, DType, Error, ErrorKind, Field, Result};
-use spdl_io::FieldValue;
 use spdl_io::fetch::Fetcher;
 use spdl_io::records::{FetchFields, FieldChoice, IMAGE_EXTENSIONS};
+use spdl_io::{FetchLabeled, FieldValue};
 
 use super::geometry::{Boxes, Points};
 use super::record::FillRecord;
@@ -283,10 +283,26 @@ impl SampleSpec {
         self.fields.iter().map(|(name, field)| (&**name, field))
     }
 
-    /// The stage that reads the stored fields.
+    /// The stage that reads the stored fields. Labels are those that the data set assigned, such as
+    /// the number of a folder.
     pub fn fetch(&self, fetcher: Arc<dyn Fetcher>) -> FetchFields {
+        self.chosen(FetchFields::new(fetcher))
+    }
+
+    /// Like [`fetch`](Self::fetch), with the fetcher, the limit and the rules for labels of
+    /// `labeled`, which `spdl_io::datasets::OpenedDataset::fetch_labeled` makes. The rules matter if
+    /// the specification has a [label](SampleField::label).
+    pub fn fetch_like(&self, labeled: &FetchLabeled) -> FetchFields {
+        let fetch = self.chosen(FetchFields::like(labeled));
+        match self.fields.iter().any(|(_, field)| matches!(field.kind, FieldKind::Label)) {
+            true => fetch.with_labels_of(labeled),
+            false => fetch,
+        }
+    }
+
+    fn chosen(&self, fetch: FetchFields) -> FetchFields {
         let choices = self.fields.iter().map(|(name, field)| (name, field.choice(name)));
-        choices.fold(FetchFields::new(fetcher), |fetch, (name, choice)| match choice {
+        choices.fold(fetch, |fetch, (name, choice)| match choice {
             Some(choice) => fetch.with(Arc::clone(name), choice),
             None => fetch,
         })
