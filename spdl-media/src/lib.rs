@@ -59,7 +59,8 @@
 //! | set layout, data type, channels and normalisation | [`layout`](ImageTransform::layout), [`dtype`](ImageTransform::dtype), [`color`](ImageTransform::color), [`normalization`](ImageTransform::normalization) |
 //! | augment samples | [`FillImage::augment`] with an [`Augmenter`](augment::Augmenter) (feature `augment`) |
 //! | mix the samples of a batch | [`Mixup`](augment::Mixup), [`CutMix`](augment::CutMix) (feature `augment`) |
-//! | write several fields per sample | [`FillImage::write_field`] in a custom `Fill` |
+//! | load images with boxes, key points, numbers, text or JSON | `fill::SampleSpec` (feature `records`) |
+//! | write other fields | [`FillImage::write_field`] in a custom `Fill` |
 //! | accept truncated images | [`ImageTransform::on_truncated`], [`FillImage::count_partial`] |
 //! | limit pixels, memory and compression ratio | [`Limits`] |
 //! | reduce large images | [`Shrink`] |

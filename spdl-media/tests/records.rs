@@ -32,7 +32,7 @@ fn samples() -> (MemoryFetcher, Vec<StoredRecord>) {
 }
 
 fn spec() -> SampleSpec {
-    let json = |field: SampleField, path: &str| field.from(["json"]).at(path);
+    let json = |field: SampleField, path: &str| field.stored_as(["json"]).at(path);
     SampleSpec::new()
         .with("image", SampleField::image(ImageTransform::new(16)))
         .with("caption", json(SampleField::text(), "caption"))
@@ -42,7 +42,7 @@ fn spec() -> SampleSpec {
         .with("label", SampleField::label())
         .with("key", SampleField::key())
         .with("index", SampleField::index())
-        .with("meta", SampleField::json().from(["json"]))
+        .with("meta", SampleField::json().stored_as(["json"]))
 }
 
 fn pipeline(
@@ -111,7 +111,7 @@ fn images_of_one_sample_draw_the_same_crop() {
     let train = || ImageTransform::with_size(Size::new(12, 8)).mode(Mode::Train);
     let spec = SampleSpec::new()
         .with("image", SampleField::image(train()))
-        .with("other", SampleField::image(train()).from(["jpg"]))
+        .with("other", SampleField::image(train()).stored_as(["webp", "jpg"]))
         .with("whole", SampleField::image(train().crop(Crop::Stretch).horizontal_flip(0.0)));
     let batch = run(&spec).unwrap();
     let bytes = |name: &str| batch.array(name).unwrap().as_bytes();
@@ -145,7 +145,7 @@ fn labels_are_read_by_the_rules_of_the_data_set() {
     assert_eq!(integers(&run(label(), "dog").unwrap(), "y"), [2]);
     assert_eq!(integers(&run(label(), "1").unwrap(), "y"), [1]);
     // The same field as text.
-    let both = label().with("class", SampleField::text().from(["cls"]));
+    let both = label().with("class", SampleField::text().stored_as(["cls"]));
     assert_eq!(texts(&run(both, "dog").unwrap(), "class"), ["dog"]);
     let error = run(label(), "cow").unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::InvalidArgument, Some("a.cls")));
@@ -169,8 +169,9 @@ fn a_missing_value_is_an_error_or_the_default() {
 
 #[test]
 fn values_of_another_type_or_shape_are_errors_that_name_the_field() {
-    let json =
-        |field: SampleField, path: &str| SampleSpec::new().with("x", field.from(["json"]).at(path));
+    let json = |field: SampleField, path: &str| {
+        SampleSpec::new().with("x", field.stored_as(["json"]).at(path))
+    };
     let numbers = SampleField::numbers;
     let cases = [
         (json(numbers(DType::F32, &[0, 5]), "boxes"), "expects the shape [*, 5], found [1, 4]"),
@@ -179,17 +180,17 @@ fn values_of_another_type_or_shape_are_errors_that_name_the_field() {
         (json(numbers(DType::F32, &[]), "boxes"), "expects the shape [], found [1, 4]"),
         (json(SampleField::text(), "score"), "expected text, found a float"),
         (
-            SampleSpec::new().with("x", SampleField::numbers(DType::U8, &[0]).from(["jpg"])),
+            SampleSpec::new().with("x", SampleField::numbers(DType::U8, &[0]).stored_as(["jpg"])),
             "expected numbers, found bytes",
         ),
-        (SampleSpec::new().with("x", SampleField::text().from(["jpg"])), "invalid UTF-8"),
+        (SampleSpec::new().with("x", SampleField::text().stored_as(["jpg"])), "invalid UTF-8"),
         (
-            SampleSpec::new().with("x", SampleField::json().from(["jpg"])),
+            SampleSpec::new().with("x", SampleField::json().stored_as(["jpg"])),
             "expected a value that JSON can hold, found bytes",
         ),
         (
             SampleSpec::new()
-                .with("x", SampleField::image(ImageTransform::new(8)).from(["tokens"])),
+                .with("x", SampleField::image(ImageTransform::new(8)).stored_as(["tokens"])),
             "expected an encoded image, found a list of integers",
         ),
     ];
@@ -215,7 +216,7 @@ fn a_run_with_other_fields_does_not_resume() {
         run.state().unwrap()
     };
     let other =
-        spec().with("score", SampleField::numbers(DType::F32, &[]).from(["json"]).at("other"));
+        spec().with("score", SampleField::numbers(DType::F32, &[]).stored_as(["json"]).at("other"));
     let (store, samples) = samples();
     let error = pipeline(&other, store, samples).resume(state).build().unwrap_err();
     let text = error.to_string();

@@ -28,8 +28,8 @@ use crate::transform::ImageTransform;
 /// use spdl_media::fill::{SampleField, SampleSpec};
 ///
 /// let spec = SampleSpec::new()
-///     .with("caption", SampleField::text().from(["txt"]))
-///     .with("boxes", SampleField::numbers(DType::F32, &[0, 4]).from(["boxes"]));
+///     .with("caption", SampleField::text().stored_as(["txt"]))
+///     .with("boxes", SampleField::numbers(DType::F32, &[0, 4]).stored_as(["boxes"]));
 /// # let mut samples = Vec::new();
 /// # for number in 0..2 {
 /// #     samples.push(StoredRecord::new(format!("{number}"))
@@ -102,8 +102,8 @@ impl SampleField {
 
     /// An encoded image, which `transform` crops, resizes, flips and normalises.
     ///
-    /// Stored fields by default: `jpg`, `png` and other [`IMAGE_EXTENSIONS`], `image`, `img`, `file`,
-    /// `image/encoded`.
+    /// Stored fields by default: the name of the field in the batch, `jpg`, `png` and other
+    /// [`IMAGE_EXTENSIONS`], `image`, `img`, `file`, `image/encoded`.
     pub fn image(transform: ImageTransform) -> Self {
         let (dtype, shape) = (transform.sample_format().dtype, transform.tensor().shape());
         SampleField::new(FieldKind::Image(Box::new(transform)), dtype, &shape)
@@ -130,7 +130,7 @@ impl SampleField {
     /// let boxes = Boxes::like("image").format(BoxFormat::Xywh).min_visibility(0.2);
     /// let spec = SampleSpec::new()
     ///     .with("image", SampleField::image(ImageTransform::new(640)))
-    ///     .with("boxes", SampleField::boxes(boxes).from(["json"]).at("bbox"))
+    ///     .with("boxes", SampleField::boxes(boxes).stored_as(["json"]).at("bbox"))
     ///     .with("classes", SampleField::numbers(DType::I64, &[0]).rows_of("boxes"));
     /// spec.validate()?;
     /// # Ok::<(), spdl_core::Error>(())
@@ -178,9 +178,9 @@ impl SampleField {
     }
 
     /// Sets the stored field: the first of these names that a sample has. By default, the name of
-    /// the field in the batch.
+    /// the field in the batch; for images, see [`image`](Self::image).
     #[must_use]
-    pub fn from<N: Into<Arc<str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+    pub fn stored_as<N: Into<Arc<str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.choice = Some(FieldChoice::of(names));
         self
     }
@@ -229,7 +229,8 @@ impl SampleField {
             (Some(choice), _) => choice.clone(),
             (None, FieldKind::Image(_)) => {
                 let others = ["image", "img", "file", "image/encoded"];
-                FieldChoice::of(IMAGE_EXTENSIONS.iter().copied().chain(others))
+                let common = IMAGE_EXTENSIONS.iter().copied().chain(others);
+                FieldChoice::of([&**name].into_iter().chain(common))
             }
             (None, _) => FieldChoice::of([Arc::clone(name)]),
         };
