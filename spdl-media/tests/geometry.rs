@@ -7,6 +7,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use spdl_core::{Batch, DType, ErrorKind, PipelineBuilder, Result};
 use spdl_io::{FieldValue, MemoryFetcher, StoredRecord};
+#[cfg(feature = "png")]
+use spdl_media::fill::Mask;
 use spdl_media::fill::{BoxFormat, Boxes, Points, SampleField, SampleSpec};
 use spdl_media::{CodecRegistry, Crop, ImageTransform, Limits, Mode, ResizeFilter, Size};
 
@@ -265,4 +267,91 @@ fn references_to_other_fields_are_checked() {
         let error = spec.validate().unwrap_err();
         assert!(error.message().contains(expected), "{error}");
     }
+}
+
+/// The bytes of a test file.
+fn file(name: &str) -> FieldValue {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    FieldValue::Bytes(std::fs::read(path).unwrap().into())
+}
+
+/// A mask beside its image, which is the same file, resized without interpolation.
+#[cfg(feature = "png")]
+fn masked(name: &str, crop: Crop, seed: u64, outside: u8) -> Result<Batch> {
+    let transform = ImageTransform::with_size(Size::new(30, 26))
+        .crop(crop)
+        .exact(true)
+        .filter(ResizeFilter::Nearest)
+        .horizontal_flip(0.5)
+        .vertical_flip(0.5);
+    let mask = |dtype| SampleField::mask(Mask::like("image").outside(outside), dtype);
+    let spec = SampleSpec::new()
+        .with("mask", mask(DType::U8))
+        .with("wide", mask(DType::I64).stored_as(["mask"]))
+        .with("image", SampleField::image(transform).stored_as(["image"]));
+    run(&spec, seed, &[("mask", file(name)), ("image", file(name))])
+}
+
+#[cfg(feature = "png")]
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn a_mask_has_the_numbers_of_the_pixels_of_its_image(crop in crops(), seed: u64) {
+        // For each file, the grey value of a stored number; `None` for palettes.
+        type Grey = Option<fn(u8) -> u8>;
+        let files: [(&str, Grey); 5] = [
+            ("grey.png", Some(|it| it)),
+            ("grey4.png", Some(|it| it * 17)),
+            ("grey2.png", Some(|it| it * 85)),
+            ("bit.png", Some(|it| it * 255)),
+            ("palette.png", None),
+        ];
+        for (name, grey) in files {
+            let batch = masked(name, crop, seed, 0).unwrap();
+            let mask = batch.array("mask").unwrap();
+            prop_assert_eq!(mask.shape(), [1, 26, 30]);
+            let wide = batch.array("wide").unwrap().as_slice::<i64>().unwrap();
+            prop_assert!(wide.iter().eq(mask.as_bytes().iter().map(|&it| it as i64).collect::<Vec<_>>().iter()));
+            let pixels = batch.array("image").unwrap().as_bytes().chunks(3);
+            // Each number always has one colour.
+            let mut colours = std::collections::BTreeMap::new();
+            for (&number, pixel) in mask.as_bytes().iter().zip(pixels) {
+                match grey {
+                    Some(grey) => prop_assert_eq!(grey(number), pixel[0], "{}", name),
+                    // Pixels outside the image are black.
+                    None if pixel == [0; 3] => {}
+                    None => prop_assert_eq!(*colours.entry(number).or_insert(pixel), pixel, "{}", name),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(feature = "png")]
+#[test]
+fn pixels_outside_the_image_have_the_given_number() {
+    // Files of 37 x 29 pixels in a sample of 30 x 26: rows above and below the image.
+    let batch = masked("grey.png", Crop::Letterbox { fill: [0; 3] }, 0, 255).unwrap();
+    let mask = batch.array("mask").unwrap().as_bytes();
+    assert!(mask[..30].iter().all(|&number| number == 255));
+}
+
+#[cfg(feature = "png")]
+#[test]
+fn unsuitable_masks_are_errors() {
+    let mask = |name: &str, image: &str| {
+        let spec = SampleSpec::new()
+            .with("image", SampleField::image(ImageTransform::new(8)).stored_as(["image"]))
+            .with("mask", SampleField::mask(Mask::like("image"), DType::U8));
+        run(&spec, 0, &[("mask", file(name)), ("image", file(image))]).unwrap_err()
+    };
+    let error = mask("grey.png", "420-tiny.jpg");
+    assert_eq!((error.kind(), error.key()), (ErrorKind::InvalidArgument, Some("a.mask")));
+    assert!(error.message().contains("but its image has 2x2"), "{error}");
+    let error = mask("444.jpg", "444.jpg");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("found another format"), "{error}");
+    assert!(mask("grey-alpha.png", "grey.png").message().contains("colours or alpha"));
+    let error = mask("grey16.png", "grey.png");
+    assert!(error.message().contains("exceeds 255; use int64"), "{error}");
 }

@@ -5,6 +5,7 @@
 //! | `image` | [`FillImage`]: writes one image into its batch slot |
 //! | `spec` | `SampleSpec`: the fields of a batch (feature `records`) |
 //! | `geometry` | boxes and key points that follow an image (feature `records`) |
+//! | `mask` | segmentation masks that follow an image (features `records`, `png`) |
 //! | `record`, `numbers` | `FillRecord`: writes the fields of a sample (feature `records`) |
 //! | `shrink` | [`Shrink`]: makes smaller copies of large images |
 //!
@@ -13,6 +14,8 @@
 #[cfg(feature = "records")]
 mod geometry;
 mod image;
+#[cfg(all(feature = "records", feature = "png"))]
+mod mask;
 #[cfg(feature = "records")]
 mod numbers;
 #[cfg(feature = "records")]
@@ -24,6 +27,8 @@ mod spec;
 #[cfg(feature = "records")]
 pub use geometry::{BoxFormat, Boxes, Points};
 pub use image::{FillImage, Written};
+#[cfg(all(feature = "records", feature = "png"))]
+pub use mask::Mask;
 #[cfg(feature = "records")]
 pub use record::FillRecord;
 pub use shrink::Shrink;

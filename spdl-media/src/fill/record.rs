@@ -6,6 +6,8 @@ use spdl_core::{Error, ErrorKind, Field, Fill, FillContext, Result, SlotMut};
 use spdl_io::{FieldValue, Record};
 
 use super::image::{FillImage, Written};
+#[cfg(feature = "png")]
+use super::mask::MaskDecoder;
 use super::numbers::Numbers;
 use super::spec::{FieldKind, SampleField, SampleSpec};
 use crate::image::{CodecRegistry, Limits};
@@ -17,7 +19,17 @@ pub struct FillRecord {
     fields: Vec<FieldWriter>,
     /// Indices of `fields`: images first, then boxes, which depend on images, then the rest.
     order: Vec<usize>,
+    tools: Tools,
+}
+
+/// Memory that the fields share.
+#[derive(Debug)]
+struct Tools {
     numbers: Numbers,
+    #[cfg(feature = "png")]
+    masks: MaskDecoder,
+    #[cfg(feature = "png")]
+    limits: Limits,
 }
 
 #[derive(Debug)]
@@ -50,6 +62,8 @@ impl FillRecord {
             let like = match &field.kind {
                 FieldKind::Boxes(boxes) => Some(&boxes.like),
                 FieldKind::Points(points) => Some(&points.like),
+                #[cfg(feature = "png")]
+                FieldKind::Mask(mask) => Some(&mask.like),
                 _ => None,
             };
             let find = |other: &Arc<str>| spec.fields().position(|(name, _)| *name == **other);
@@ -71,7 +85,14 @@ impl FillRecord {
         };
         let mut order: Vec<usize> = (0..fields.len()).collect();
         order.sort_by_key(rank);
-        Ok(FillRecord { fields, order, numbers: Numbers::default() })
+        let tools = Tools {
+            numbers: Numbers::default(),
+            #[cfg(feature = "png")]
+            masks: MaskDecoder::default(),
+            #[cfg(feature = "png")]
+            limits: limits.clone(),
+        };
+        Ok(FillRecord { fields, order, tools })
     }
 }
 
@@ -93,7 +114,7 @@ impl Fill<Record> for FillRecord {
                 kept: boxes.and_then(|boxes| self.fields[boxes].kept.take()),
             };
             let writer = &mut self.fields[at];
-            let written = writer.write(&record, &mut self.numbers, &mut slot, at, cx, &related);
+            let written = writer.write(&record, &mut self.tools, &mut slot, at, cx, &related);
             written.map_err(|error| {
                 let key = format!("{}.{}", record.key.display_name(), writer.name);
                 error.with_key(key)
@@ -137,7 +158,7 @@ impl FieldWriter {
     fn write(
         &mut self,
         record: &Record,
-        numbers: &mut Numbers,
+        tools: &mut Tools,
         slot: &mut SlotMut<'_>,
         at: usize,
         cx: &FillContext<'_>,
@@ -163,6 +184,7 @@ impl FieldWriter {
             }
             (value, _) => value,
         };
+        let numbers = &mut tools.numbers;
         match (&self.field.kind, value) {
             (FieldKind::Image(_), FieldValue::Bytes(encoded)) => {
                 if let Some(image) = &mut self.image {
@@ -192,6 +214,15 @@ impl FieldWriter {
                 related.keep_rows(numbers)?;
                 numbers.store(slot, at)
             }
+            #[cfg(feature = "png")]
+            (FieldKind::Mask(mask), FieldValue::Bytes(encoded)) => match &related.written {
+                Some(written) => tools.masks.write(mask, encoded, &tools.limits, written, slot, at),
+                // Without its image, a mask has no geometry.
+                None => {
+                    slot.bytes_mut(at).fill(0);
+                    Ok(())
+                }
+            },
             (FieldKind::Text, FieldValue::Text(text)) => bytes(slot, text.as_bytes()),
             (FieldKind::Text, FieldValue::Bytes(text)) => match std::str::from_utf8(text) {
                 Ok(text) => bytes(slot, text.as_bytes()),
@@ -213,6 +244,8 @@ impl FieldWriter {
     fn wrong_type(&self, value: &FieldValue) -> Error {
         let expected = match self.field.kind {
             FieldKind::Image(_) => "an encoded image",
+            #[cfg(feature = "png")]
+            FieldKind::Mask(_) => "an encoded mask",
             FieldKind::Text => "text",
             FieldKind::Bytes => "bytes",
             _ => "a value that JSON can hold",

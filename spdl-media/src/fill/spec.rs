@@ -9,6 +9,8 @@ use spdl_io::records::{FetchFields, FieldChoice, IMAGE_EXTENSIONS};
 use spdl_io::{FetchLabeled, FieldValue};
 
 use super::geometry::{Boxes, Points};
+#[cfg(feature = "png")]
+use super::mask::Mask;
 use super::record::FillRecord;
 use crate::image::{CodecRegistry, Limits};
 use crate::transform::ImageTransform;
@@ -76,6 +78,8 @@ pub(super) enum FieldKind {
     Numbers,
     Boxes(Boxes),
     Points(Points),
+    #[cfg(feature = "png")]
+    Mask(Mask),
     Text,
     Bytes,
     Json,
@@ -107,6 +111,29 @@ impl SampleField {
     pub fn image(transform: ImageTransform) -> Self {
         let (dtype, shape) = (transform.sample_format().dtype, transform.tensor().shape());
         SampleField::new(FieldKind::Image(Box::new(transform)), dtype, &shape)
+    }
+
+    /// A mask of class numbers that follows the crop, resize and flips of an image, of the shape
+    /// `[height, width]` of that image in the batch.
+    ///
+    /// The mask is a grey or palette PNG, whose grey values or palette indices are kept: no number
+    /// is interpolated or scaled. `dtype` is `uint8` or `int64`.
+    ///
+    /// ```
+    /// use spdl_core::DType;
+    /// use spdl_media::ImageTransform;
+    /// use spdl_media::fill::{Mask, SampleField, SampleSpec};
+    /// let mask = SampleField::mask(Mask::like("image").outside(255), DType::I64);
+    /// let spec = SampleSpec::new()
+    ///     .with("image", SampleField::image(ImageTransform::new(512)))
+    ///     .with("mask", mask.stored_as(["seg.png"]));
+    /// assert_eq!(spec.layout(8).fields()[1].shape, [512, 512]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[cfg(feature = "png")]
+    pub fn mask(mask: Mask, dtype: DType) -> Self {
+        // The layout replaces the shape by that of the image.
+        SampleField::new(FieldKind::Mask(mask), dtype, &[1, 1])
     }
 
     /// Numbers: a number, text with a number, nested lists in JSON, or an array in `.npy` format.
@@ -312,9 +339,21 @@ impl SampleSpec {
     /// The layout of batches of `batch_size` samples.
     pub fn layout(&self, batch_size: usize) -> BatchLayout {
         let fields = self.fields.iter().map(|(name, field)| {
-            Field::new(name, field.dtype, &field.shape).collation(field.collation)
+            Field::new(name, field.dtype, &self.shape(field)).collation(field.collation)
         });
         BatchLayout::new(batch_size, fields)
+    }
+
+    /// The shape of a sample of a field.
+    fn shape(&self, field: &SampleField) -> Vec<usize> {
+        #[cfg(feature = "png")]
+        if let FieldKind::Mask(mask) = &field.kind
+            && let Some((_, image)) = self.fields.iter().find(|(name, _)| *name == mask.like)
+            && let FieldKind::Image(transform) = &image.kind
+        {
+            return [transform.size().height, transform.size().width].map(|it| it as usize).into();
+        }
+        field.shape.clone()
     }
 
     /// The function that creates the stage of one worker, for
@@ -352,6 +391,8 @@ impl SampleSpec {
                 FieldKind::Image(transform) => transform.validate(),
                 FieldKind::Boxes(boxes) => boxes.validate().and_then(|()| self.image(&boxes.like)),
                 FieldKind::Points(points) => self.image(&points.like),
+                #[cfg(feature = "png")]
+                FieldKind::Mask(mask) => self.image(&mask.like),
                 _ => Ok(()),
             };
             let checked = checked.and_then(|()| match (&field.rows_of, &field.kind) {

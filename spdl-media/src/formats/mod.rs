@@ -45,7 +45,7 @@ pub mod jpeg;
 #[cfg(feature = "jxl")]
 mod jxl;
 #[cfg(feature = "png")]
-mod png;
+pub(crate) mod png;
 #[cfg(feature = "tiff")]
 mod tiff;
 #[cfg(feature = "turbojpeg")]

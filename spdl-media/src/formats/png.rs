@@ -32,18 +32,8 @@ impl FormatReader for Png {
     }
 
     fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(Self::File<'a>, ImageInfo)> {
-        // When the crate enlarges its chunk buffer, it copies the data, which needs the memory
-        // twice.
-        let bytes = usize::try_from(limits.bytes() / 2).unwrap_or(usize::MAX);
-        let mut decoder =
-            png::Decoder::new_with_limits(Cursor::new(encoded), png::Limits { bytes });
-        decoder.ignore_checksums(!limits.is_strict());
-        // These chunks are not needed, and a few bytes of them may inflate to gigabytes.
-        decoder.set_ignore_text_chunk(true);
-        decoder.set_ignore_iccp_chunk(true);
+        let (mut decoder, size) = decoder(encoded, limits)?;
         let header = decoder.read_header_info().map_err(error)?;
-        let size = Size::new(header.width, header.height);
-        limits.check_size(size)?;
         // 16-bit grey is clamped to 255 instead of being divided by 256.
         let wide_grey =
             (header.color_type, header.bit_depth) == (ColorType::Grayscale, BitDepth::Sixteen);
@@ -148,6 +138,78 @@ impl FormatReader for Png {
     fn scratch_bytes(&self) -> usize {
         self.scratch.capacity()
     }
+}
+
+/// Decodes a grey or palette PNG to its stored numbers: grey values of any bit depth, or palette
+/// indices. Returns its size.
+///
+/// # Errors
+/// `Unsupported` if the PNG has colours, alpha or an EXIF orientation; `Corrupt`, `Truncated` or
+/// `LimitExceeded`, as for images.
+#[cfg(feature = "records")]
+pub(crate) fn decode_numbers(
+    encoded: &[u8],
+    limits: &Limits,
+    numbers: &mut Vec<u16>,
+    scratch: &mut Vec<u8>,
+) -> Result<Size> {
+    let unsupported = |found: &str| {
+        let message = format!("expected a mask in a grey or palette PNG, found {found}");
+        Error::new(ErrorKind::Unsupported, message)
+    };
+    if !Png::sniff(encoded) {
+        return Err(unsupported("another format"));
+    }
+    let (mut decoder, size) = decoder(encoded, limits)?;
+    decoder.set_transformations(Transformations::IDENTITY);
+    let mut reader = decoder.read_info().map_err(error)?;
+    check_palette(reader.info())?;
+    let (color, depth) = (reader.info().color_type, reader.info().bit_depth);
+    if !matches!(color, ColorType::Grayscale | ColorType::Indexed) {
+        return Err(unsupported("colours or alpha"));
+    }
+    let orientation = reader.info().exif_metadata.as_deref().map(exif::orientation);
+    if orientation.is_some_and(|orientation| orientation != Orientation::Upright) {
+        return Err(unsupported("an orientation"));
+    }
+    let bytes = reader.output_buffer_size().ok_or_else(|| errors::limit_exceeded(Png::NAME))?;
+    reserve(scratch, bytes as u64, limits, size)?;
+    reader.next_frame(scratch).map_err(error)?;
+    let line = reader.output_line_size(size.width).unwrap_or(bytes);
+    numbers.clear();
+    for row in scratch.chunks_exact(line) {
+        let width = size.width as usize;
+        if depth == BitDepth::Sixteen {
+            let (pairs, _) = row.as_chunks();
+            numbers.extend(pairs[..width].iter().map(|&pair| u16::from_be_bytes(pair)));
+            continue;
+        }
+        let bits = depth as usize;
+        let mask = u8::MAX >> (8 - bits);
+        numbers.extend((0..width).map(|x| {
+            let shift = 8 - bits - x * bits % 8;
+            u16::from(row[x * bits / 8] >> shift & mask)
+        }));
+    }
+    Ok(size)
+}
+
+/// The decoder of a PNG, whose header has been read and checked.
+fn decoder<'a>(
+    encoded: &'a [u8],
+    limits: &Limits,
+) -> Result<(png::Decoder<Cursor<&'a [u8]>>, Size)> {
+    // When the crate enlarges its chunk buffer, it copies the data, which needs the memory twice.
+    let bytes = usize::try_from(limits.bytes() / 2).unwrap_or(usize::MAX);
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(encoded), png::Limits { bytes });
+    decoder.ignore_checksums(!limits.is_strict());
+    // These chunks are not needed, and a few bytes of them may inflate to gigabytes.
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    let header = decoder.read_header_info().map_err(error)?;
+    let size = Size::new(header.width, header.height);
+    limits.check_size(size)?;
+    Ok((decoder, size))
 }
 
 /// Checks the length of the palette: the crate panics if it is no multiple of 3, or above 768 bytes.

@@ -1,0 +1,120 @@
+//! Segmentation masks that follow an image.
+
+use std::sync::Arc;
+
+use spdl_core::{DType, Error, ErrorKind, Result, SlotMut};
+
+use super::image::Written;
+use crate::formats::png;
+use crate::image::Limits;
+
+/// A mask of class numbers that follows an image: see [`SampleField::mask`](super::SampleField::mask).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mask {
+    pub(super) like: Arc<str>,
+    outside: u8,
+}
+
+impl Mask {
+    /// A mask of the image of the field `like`.
+    pub fn like(like: impl Into<Arc<str>>) -> Self {
+        Mask { like: like.into(), outside: 0 }
+    }
+
+    /// Sets the number of pixels outside the image, such as the ignored class 255. Default: 0.
+    #[must_use]
+    pub fn outside(mut self, number: u8) -> Self {
+        self.outside = number;
+        self
+    }
+}
+
+/// Decodes masks. Keeps its memory.
+#[derive(Debug, Default)]
+pub(super) struct MaskDecoder {
+    numbers: Vec<u16>,
+    scratch: Vec<u8>,
+    /// The column of the mask for each column of the sample that shows the image.
+    columns: Vec<usize>,
+}
+
+impl MaskDecoder {
+    /// Writes a mask into a field, with the crop, resize and flips of its image.
+    ///
+    /// # Errors
+    /// `Unsupported` if the mask is not a grey or palette PNG; the errors of its decoder;
+    /// `InvalidArgument` if the mask and its image differ in size, or if the field's type cannot
+    /// hold a number.
+    pub(super) fn write(
+        &mut self,
+        mask: &Mask,
+        encoded: &[u8],
+        limits: &Limits,
+        written: &Written,
+        slot: &mut SlotMut<'_>,
+        field: usize,
+    ) -> Result<()> {
+        let size = png::decode_numbers(encoded, limits, &mut self.numbers, &mut self.scratch)?;
+        if size != written.image {
+            let message =
+                format!("the mask has {size} pixels, but its image has {}", written.image);
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let dtype = slot.fields()[field].dtype;
+        match dtype {
+            DType::U8 => {
+                let out = slot.typed_mut::<u8>(field)?;
+                self.sample(mask, written, out, |number| number.try_into().ok())
+            }
+            DType::I64 => {
+                let out = slot.typed_mut::<i64>(field)?;
+                self.sample(mask, written, out, |number| Some(number.into()))
+            }
+            _ => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("a mask is uint8 or int64, not {dtype}"),
+            )),
+        }
+    }
+
+    fn sample<T: Copy>(
+        &mut self,
+        mask: &Mask,
+        written: &Written,
+        out: &mut [T],
+        convert: impl Fn(u16) -> Option<T>,
+    ) -> Result<()> {
+        let number = |number: u16| {
+            convert(number).ok_or_else(|| {
+                let message = format!("class number {number} exceeds 255; use int64");
+                Error::new(ErrorKind::InvalidArgument, message)
+            })
+        };
+        let (placement, size, image) = (written.placement, written.size, written.image);
+        let (source, target, bounds) = (placement.source, placement.target, placement.bounds);
+        out.fill(number(mask.outside.into())?);
+        // The source position of the centre of a target position, as for `ResizeFilter::Nearest`.
+        let nearest = |at: u32, start: f64, per_pixel: f64, first: u32, side: u32| {
+            let middle = start + (f64::from(at) + 0.5) * per_pixel;
+            (middle.max(0.0) as u32).clamp(first, first + side - 1) as usize
+        };
+        let per_column = source.width / f64::from(target.width);
+        let per_row = source.height / f64::from(target.height);
+        let column = |at| nearest(at, source.left, per_column, bounds.left, bounds.width);
+        self.columns.clear();
+        self.columns.extend((0..target.width).map(column));
+        for at in 0..target.height {
+            let row = nearest(at, source.top, per_row, bounds.top, bounds.height);
+            let from = &self.numbers[row * image.width as usize..][..image.width as usize];
+            let y = target.top + at;
+            let y = if placement.upended { size.height - 1 - y } else { y };
+            let to = &mut out[(y * size.width) as usize..][..size.width as usize];
+            for (at, &column) in self.columns.iter().enumerate() {
+                let x = target.left as usize + at;
+                let x = if placement.mirrored { to.len() - 1 - x } else { x };
+                to[x] = number(from[column])?;
+            }
+        }
+        Ok(())
+    }
+}
