@@ -540,12 +540,14 @@ def instantiate(node):
 
 
 # feature: B16
+@pytest.mark.frameworks
 def test_b16_a_pipeline_is_built_from_a_yaml_configuration():
     yaml = pytest.importorskip("yaml")
     assert sorted(instantiate(yaml.safe_load(CONFIGURATION))) == [2, 4, 6]
 
 
 # feature: B16
+@pytest.mark.frameworks
 def test_b16_hydra_builds_a_pipeline():
     hydra = pytest.importorskip("hydra.utils")
     configuration = pytest.importorskip("omegaconf").OmegaConf.create(CONFIGURATION)

@@ -74,7 +74,7 @@ const STEPS: [Step; 15] = [
     },
     Step {
         name: "python",
-        about: "drop 10,000 Python pipelines; send Ctrl-C 200 times; kill 360 processes",
+        about: "drop 10,000 Python pipelines; send Ctrl-C 200 times; kill 1,020 processes",
         run: python,
     },
     Step {
@@ -181,7 +181,7 @@ fn memory(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    /// Kills are per victim, start method and kind of function: 18 combinations.
+    /// Kills are per test case: 51 cases of victim, start method, and function or moment.
     const LENGTHS: [(&str, &str); 3] =
         [("SPDL_CYCLES", "10000"), ("SPDL_SIGINTS", "200"), ("SPDL_KILLS", "20")];
     let venv = wheel::install_for_tests(workspace, output)?;
