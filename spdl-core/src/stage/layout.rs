@@ -175,7 +175,7 @@ impl BatchLayout {
         self.drop_last
     }
 
-    /// The fields, in the order in which a [`SlotMut`] numbers them.
+    /// The fields, in the order in which a [`SlotMut`](crate::SlotMut) numbers them.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
