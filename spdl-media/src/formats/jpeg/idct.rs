@@ -73,7 +73,7 @@ pub(super) fn inverse<S: Simd>(
     let rows =
         [scaled(0), scaled(1), scaled(2), scaled(3), scaled(4), scaled(5), scaled(6), scaled(7)];
     // Columns first, then rows; `transform` processes eight columns.
-    let rows = match overflowing(simd, &rows) {
+    let rows = match overflowing(rows[0], block) {
         Some(row) => [row; BLOCK],
         None => transform::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows),
     };
@@ -85,14 +85,20 @@ pub(super) fn inverse<S: Simd>(
 /// large that the result overflows. Only corrupt files have such blocks. In libjpeg-turbo, the
 /// result then has the lower 16 bits; in `transform`, the nearest 16-bit value.
 #[inline(always)]
-fn overflowing<S: Simd>(simd: S, rows: &[i16x8<S>]) -> Option<i16x8<S>> {
-    let (first, rest) = rows.split_first()?;
-    let row = *first << PASS_BITS;
-    if (row >> PASS_BITS).simd_eq(*first).all_true() {
+fn overflowing<S: Simd>(first: i16x8<S>, block: &WorkBlock) -> Option<i16x8<S>> {
+    let row = first << PASS_BITS;
+    if (row >> PASS_BITS).simd_eq(first).all_true() {
         return None;
     }
-    let zero = i16x8::splat(simd, 0);
-    rest.iter().all(|row| row.simd_eq(zero).all_true()).then_some(row)
+    has_one_row(block).then_some(row)
+}
+
+/// Whether only the first row has coefficients. Not inlined, so that the other rows can stay in
+/// registers.
+#[cold]
+#[inline(never)]
+fn has_one_row(block: &WorkBlock) -> bool {
+    block[BLOCK..BLOCK * BLOCK].iter().all(|&coefficient| coefficient == 0)
 }
 
 #[inline(always)]
@@ -115,7 +121,7 @@ pub(super) fn inverse_low<S: Simd>(
 ) -> [[u8; BLOCK]; BLOCK] {
     let scaled = |row: usize| scaled(simd, block, quantization, row);
     let rows = [scaled(0), scaled(1), scaled(2), scaled(3)];
-    let rows = match overflowing(simd, &rows) {
+    let rows = match overflowing(rows[0], block) {
         Some(row) => [row; BLOCK],
         None => transform_low::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows),
     };
