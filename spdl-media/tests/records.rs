@@ -17,7 +17,8 @@ const IMAGE: &[u8] = include_bytes!("data/444.jpg");
 fn samples() -> (MemoryFetcher, Vec<StoredRecord>) {
     let store = MemoryFetcher::from_iter([("image", IMAGE)]);
     let documents = [
-        r#"{"caption": "a dog", "boxes": [[1, 2, 3, 4]], "score": 0.5}"#,
+        r#"{"caption": "a dog", "boxes": [[1, 2, 3, 4]], "score": 0.5, "nothing": [],
+            "hollow": [[], []]}"#,
         r#"{"caption": "", "boxes": [], "score": 2}"#,
         r#"{"caption": "zwei Hünde", "boxes": [[1, 2, 3, 4], [5, 6, 7, 8.5]], "score": -1}"#,
     ];
@@ -155,6 +156,26 @@ fn labels_are_read_by_the_rules_of_the_data_set() {
 }
 
 #[test]
+fn stored_bytes_are_json() {
+    let sample = StoredRecord::new("a").with_stored("cls", Extent::whole("a"), Encoding::Bytes);
+    let spec = SampleSpec::new().with("meta", SampleField::json().stored_as(["cls"]));
+    let store = MemoryFetcher::from_iter([("a", "{ \"id\": 7 }")]);
+    let batch = pipeline(&spec, store, vec![sample]).build().unwrap().next().unwrap().unwrap();
+    assert_eq!(texts(&batch, "meta"), [r#"{"id":7}"#]);
+}
+
+#[test]
+fn samples_of_a_list_leave_the_batch() {
+    let tokens = SampleField::numbers(DType::I64, &[0]).collation(Collation::List);
+    let mut batch = run(&SampleSpec::new().with("tokens", tokens)).unwrap();
+    assert_eq!(batch.list("tokens").unwrap()[2].as_slice::<i64>().unwrap(), [0, 1]);
+    let lists: Vec<_> = batch.take_lists().collect();
+    assert_eq!(lists.len(), 1);
+    assert_eq!((&*lists[0].0, lists[0].1[1].shape()), ("tokens", &[1][..]));
+    assert!(batch.list("tokens").is_none());
+}
+
+#[test]
 fn a_missing_value_is_an_error_or_the_default() {
     let absent = |field: SampleField| SampleSpec::new().with("absent", field);
     let error = run(&absent(SampleField::text())).unwrap_err();
@@ -179,15 +200,14 @@ fn values_of_another_type_or_shape_are_errors_that_name_the_field() {
         (json(numbers(DType::F32, &[]), "caption"), "expected numbers, found text"),
         (json(numbers(DType::F32, &[]), "boxes"), "expects the shape [], found [1, 4]"),
         (json(SampleField::text(), "score"), "expected text, found a float"),
+        (json(numbers(DType::F32, &[4]), "nothing"), "expects the shape [4], found [0]"),
+        (json(numbers(DType::F32, &[0, 4]), "hollow"), "expects the shape [*, 4], found [2, 0]"),
         (
             SampleSpec::new().with("x", SampleField::numbers(DType::U8, &[0]).stored_as(["jpg"])),
             "expected numbers, found bytes",
         ),
         (SampleSpec::new().with("x", SampleField::text().stored_as(["jpg"])), "invalid UTF-8"),
-        (
-            SampleSpec::new().with("x", SampleField::json().stored_as(["jpg"])),
-            "expected a value that JSON can hold, found bytes",
-        ),
+        (SampleSpec::new().with("x", SampleField::json().stored_as(["jpg"])), "invalid JSON"),
         (
             SampleSpec::new()
                 .with("x", SampleField::image(ImageTransform::new(8)).stored_as(["tokens"])),

@@ -94,22 +94,20 @@ pub(super) fn collate(fields: &[Field], rows: Vec<FieldRows>, ids: Vec<SampleId>
             batch.lists.push((field.clone(), list.collect::<Result<_>>()?));
             continue;
         }
-        let (values, (suffix, integers)) = match field.collation {
+        let (values, integers) = match field.collation {
             Collation::Padded => padded(field, &rows)?,
             _ => ragged(field, &rows)?,
         };
         add(field.clone(), values);
-        let name = format!("{}.{suffix}", field.name);
-        add(Field::new(&name, DType::I64, &integers.shape()[1..]), integers);
+        if let Some(name) = field.second_array() {
+            add(Field::new(&name, DType::I64, &integers.shape()[1..]), integers);
+        }
     }
     Ok(batch)
 }
 
-/// The values of a field, and the name and values of its second array.
-type Collated = (Array, (&'static str, Array));
-
 /// The concatenated rows, and their offsets.
-fn ragged(field: &Field, rows: &[Row]) -> Result<Collated> {
+fn ragged(field: &Field, rows: &[Row]) -> Result<(Array, Array)> {
     let mut values = aligned(rows.iter().map(|row| row.bytes.len()).sum())?;
     let (mut offsets, mut at, mut end) = (vec![0], 0, 0);
     for Row { bytes, shape } in rows {
@@ -121,11 +119,11 @@ fn ragged(field: &Field, rows: &[Row]) -> Result<Collated> {
     }
     let shape = std::iter::once(end).chain(field.shape[1..].iter().copied()).collect();
     let offsets = integers(vec![rows.len() + 1], &offsets)?;
-    Ok((array(field.dtype, shape, values)?, ("offsets", offsets)))
+    Ok((array(field.dtype, shape, values)?, offsets))
 }
 
 /// The rows, each at the start of an area of the largest size, and their sizes.
-fn padded(field: &Field, rows: &[Row]) -> Result<Collated> {
+fn padded(field: &Field, rows: &[Row]) -> Result<(Array, Array)> {
     // A sample that the stage has not resized is empty.
     let side = |row: &Row, axis: usize| row.shape.get(axis).copied().unwrap_or(0);
     let axes = 0..field.shape.len();
@@ -146,7 +144,7 @@ fn padded(field: &Field, rows: &[Row]) -> Result<Collated> {
     }
     let shape = std::iter::once(rows.len()).chain(largest).collect();
     let sizes = integers(vec![rows.len(), varying.len()], &sizes)?;
-    Ok((array(field.dtype, shape, values)?, ("sizes", sizes)))
+    Ok((array(field.dtype, shape, values)?, sizes))
 }
 
 /// Copies an array of a shape to the start of each dimension of a larger one.

@@ -82,6 +82,15 @@ impl Field {
         self.shape.len() == shape.len() && self.shape.iter().zip(shape).all(fits)
     }
 
+    /// The name of the array that has the offsets or sizes of the samples.
+    pub(crate) fn second_array(&self) -> Option<Arc<str>> {
+        match self.collation {
+            Collation::Ragged => Some(format!("{}.offsets", self.name).into()),
+            Collation::Padded => Some(format!("{}.sizes", self.name).into()),
+            Collation::Stacked | Collation::List => None,
+        }
+    }
+
     /// Size of an array of this shape in bytes; `None` if it overflows `usize`.
     pub(crate) fn bytes_of(&self, shape: &[usize]) -> Option<usize> {
         shape.iter().try_fold(self.dtype.size(), |bytes, &n| bytes.checked_mul(n))
@@ -151,7 +160,8 @@ impl BatchLayout {
     ///
     /// The last batch of an epoch may be shorter: see [`drop_last`](Self::drop_last).
     /// [`build`](crate::PipelineBuilder::build) rejects a batch size of 0, a layout without fields,
-    /// a field whose shape does not fit its collation, and an array larger than `isize::MAX / 2` bytes.
+    /// two arrays of one name, a field whose shape does not fit its collation, and an array larger
+    /// than `isize::MAX / 2` bytes.
     pub fn new(batch_size: usize, fields: impl IntoIterator<Item = Field>) -> Self {
         BatchLayout { batch_size, drop_last: false, fields: fields.into_iter().collect() }
     }
@@ -220,7 +230,15 @@ impl BatchLayout {
             return invalid("the batch layout has no fields; add at least one".into());
         }
         let size = self.batch_size;
-        for field in &self.fields {
+        for (at, field) in self.fields.iter().enumerate() {
+            let is_taken = |name: &str| self.fields.iter().any(|other| *other.name == *name);
+            if self.fields[..at].iter().any(|other| other.name == field.name) {
+                return invalid(format!("two fields have the name {:?}", field.name));
+            }
+            if let Some(name) = field.second_array().filter(|name| is_taken(name)) {
+                let owner = &field.name;
+                return invalid(format!("field {name:?} has the name of an array of {owner:?}"));
+            }
             let Field { name, shape, .. } = field;
             if let Some(fault) = field.shape_fault() {
                 return invalid(format!("field {name:?} has the shape {shape:?}; {fault}"));
@@ -285,6 +303,21 @@ mod tests {
         for (collation, shape, expected) in faults {
             let error = check(collation, shape).unwrap_err();
             assert!(error.contains(expected), "{collation:?} {shape:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn names_of_arrays_do_not_repeat() {
+        let ragged = || Field::new("a", DType::U8, &[0]).collation(Collation::Ragged);
+        let padded = || Field::new("a", DType::U8, &[0]).collation(Collation::Padded);
+        let check = |first: Field, second: &str| {
+            let fields = [first, Field::new(second, DType::U8, &[])];
+            BatchLayout::new(4, fields).validate().map_err(|error| error.to_string())
+        };
+        assert_eq!(check(ragged(), "a.sizes"), Ok(()));
+        for (first, second) in [(ragged(), "a.offsets"), (padded(), "a.sizes"), (padded(), "a")] {
+            let error = check(first, second).unwrap_err();
+            assert!(error.contains("name") && error.contains(second), "{error}");
         }
     }
 }

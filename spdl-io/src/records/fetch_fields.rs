@@ -36,7 +36,8 @@ impl FieldChoice {
     }
 
     /// A value inside the field, which holds JSON: names of members and indices of elements,
-    /// separated by dots, such as `"captions.0.text"`. Numbers, strings and lists of numbers become
+    /// separated by dots, such as `"captions.0.text"`; a member whose name has a dot cannot be
+    /// selected. Numbers, strings and lists of numbers become
     /// the [`FieldValue`] of that type; other values stay JSON.
     #[must_use]
     pub fn at(mut self, path: &str) -> Self {
@@ -50,11 +51,6 @@ impl FieldChoice {
     pub fn optional(mut self) -> Self {
         self.is_optional = true;
         self
-    }
-
-    /// The stored fields, the first existing one of which is read.
-    pub fn names(&self) -> &[Arc<str>] {
-        &self.names
     }
 
     /// The stored field of a sample that supplies the value.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spdl_core::{DType, Error, ErrorKind, Result, SlotMut};
 
 use super::image::Written;
-use crate::formats::png;
+use crate::formats::png::{self, PngNumbers};
 use crate::image::Limits;
 
 /// A mask of class numbers that follows an image: see [`SampleField::mask`](super::SampleField::mask).
@@ -32,8 +32,7 @@ impl Mask {
 /// Decodes masks. Keeps its memory.
 #[derive(Debug, Default)]
 pub(super) struct MaskDecoder {
-    numbers: Vec<u16>,
-    scratch: Vec<u8>,
+    pixels: Vec<u8>,
     /// The column of the mask for each column of the sample that shows the image.
     columns: Vec<usize>,
 }
@@ -54,21 +53,22 @@ impl MaskDecoder {
         slot: &mut SlotMut<'_>,
         field: usize,
     ) -> Result<()> {
-        let size = png::decode_numbers(encoded, limits, &mut self.numbers, &mut self.scratch)?;
-        if size != written.image {
-            let message =
-                format!("the mask has {size} pixels, but its image has {}", written.image);
+        let MaskDecoder { pixels, columns } = self;
+        let stored = png::decode_numbers(encoded, limits, pixels)?;
+        if stored.size != written.image {
+            let (size, expected) = (stored.size, written.image);
+            let message = format!("the mask has {size} pixels, but its image has {expected}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let dtype = slot.fields()[field].dtype;
         match dtype {
             DType::U8 => {
                 let out = slot.typed_mut::<u8>(field)?;
-                self.sample(mask, written, out, |number| number.try_into().ok())
+                sample(&stored, columns, mask, written, out, |number| number.try_into().ok())
             }
             DType::I64 => {
                 let out = slot.typed_mut::<i64>(field)?;
-                self.sample(mask, written, out, |number| Some(number.into()))
+                sample(&stored, columns, mask, written, out, |number| Some(number.into()))
             }
             _ => Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -76,45 +76,46 @@ impl MaskDecoder {
             )),
         }
     }
+}
 
-    fn sample<T: Copy>(
-        &mut self,
-        mask: &Mask,
-        written: &Written,
-        out: &mut [T],
-        convert: impl Fn(u16) -> Option<T>,
-    ) -> Result<()> {
-        let number = |number: u16| {
-            convert(number).ok_or_else(|| {
-                let message = format!("class number {number} exceeds 255; use int64");
-                Error::new(ErrorKind::InvalidArgument, message)
-            })
-        };
-        let (placement, size, image) = (written.placement, written.size, written.image);
-        let (source, target, bounds) = (placement.source, placement.target, placement.bounds);
-        out.fill(number(mask.outside.into())?);
-        // The source position of the centre of a target position, as for `ResizeFilter::Nearest`.
-        let nearest = |at: u32, start: f64, per_pixel: f64, first: u32, side: u32| {
-            let middle = start + (f64::from(at) + 0.5) * per_pixel;
-            (middle.max(0.0) as u32).clamp(first, first + side - 1) as usize
-        };
-        let per_column = source.width / f64::from(target.width);
-        let per_row = source.height / f64::from(target.height);
-        let column = |at| nearest(at, source.left, per_column, bounds.left, bounds.width);
-        self.columns.clear();
-        self.columns.extend((0..target.width).map(column));
-        for at in 0..target.height {
-            let row = nearest(at, source.top, per_row, bounds.top, bounds.height);
-            let from = &self.numbers[row * image.width as usize..][..image.width as usize];
-            let y = target.top + at;
-            let y = if placement.upended { size.height - 1 - y } else { y };
-            let to = &mut out[(y * size.width) as usize..][..size.width as usize];
-            for (at, &column) in self.columns.iter().enumerate() {
-                let x = target.left as usize + at;
-                let x = if placement.mirrored { to.len() - 1 - x } else { x };
-                to[x] = number(from[column])?;
-            }
+/// Writes the numbers that the pixels of a sample show. `columns` is memory that is kept.
+fn sample<T: Copy>(
+    stored: &PngNumbers<'_>,
+    columns: &mut Vec<usize>,
+    mask: &Mask,
+    written: &Written,
+    out: &mut [T],
+    convert: impl Fn(u16) -> Option<T>,
+) -> Result<()> {
+    let number = |number: u16| {
+        convert(number).ok_or_else(|| {
+            let message = format!("class number {number} exceeds 255; use int64");
+            Error::new(ErrorKind::InvalidArgument, message)
+        })
+    };
+    let (placement, size) = (written.placement, written.size);
+    let (source, target, bounds) = (placement.source, placement.target, placement.bounds);
+    out.fill(number(mask.outside.into())?);
+    // The source position of the centre of a target position, as for `ResizeFilter::Nearest`.
+    let nearest = |at: u32, start: f64, per_pixel: f64, first: u32, side: u32| {
+        let middle = start + (f64::from(at) + 0.5) * per_pixel;
+        (middle.max(0.0) as u32).clamp(first, first + side - 1) as usize
+    };
+    let per_column = source.width / f64::from(target.width);
+    let per_row = source.height / f64::from(target.height);
+    let column = |at| nearest(at, source.left, per_column, bounds.left, bounds.width);
+    columns.clear();
+    columns.extend((0..target.width).map(column));
+    for at in 0..target.height {
+        let row = nearest(at, source.top, per_row, bounds.top, bounds.height);
+        let y = target.top + at;
+        let y = if placement.upended { size.height - 1 - y } else { y };
+        let to = &mut out[(y * size.width) as usize..][..size.width as usize];
+        for (at, &column) in columns.iter().enumerate() {
+            let x = target.left as usize + at;
+            let x = if placement.mirrored { to.len() - 1 - x } else { x };
+            to[x] = number(stored.get(row, column))?;
         }
-        Ok(())
     }
+    Ok(())
 }

@@ -82,9 +82,9 @@ impl Numbers {
     /// `InvalidArgument` if the field's type cannot hold one of them, or if their shape does not
     /// fit.
     pub(super) fn store(&mut self, slot: &mut SlotMut<'_>, field: usize) -> Result<()> {
-        if self.values.is_empty() {
-            // An empty JSON list has one dimension, whatever the field.
-            self.shape = slot.fields()[field].shape.clone();
+        if let ([0], [0, of_row @ ..]) = (&self.shape[..], &slot.fields()[field].shape[..]) {
+            // An empty list has one dimension, whatever its rows would have.
+            self.shape.extend_from_slice(of_row);
         }
         match slot.fields()[field].dtype {
             DType::U8 => self.convert::<u8>(slot, field),

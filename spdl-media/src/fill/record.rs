@@ -19,12 +19,12 @@ pub struct FillRecord {
     fields: Vec<FieldWriter>,
     /// Indices of `fields`: images first, then boxes, which depend on images, then the rest.
     order: Vec<usize>,
-    tools: Tools,
+    buffers: SharedBuffers,
 }
 
 /// Memory that the fields share.
 #[derive(Debug)]
-struct Tools {
+struct SharedBuffers {
     numbers: Numbers,
     #[cfg(feature = "png")]
     masks: MaskDecoder,
@@ -43,8 +43,8 @@ struct FieldWriter {
     rows_of: Option<usize>,
     /// How the current sample was written, if this is an image.
     written: Option<Written>,
-    /// The boxes of the current sample that remain, if these are boxes; `None` without a value.
-    kept: Option<KeptBoxes>,
+    /// The boxes of the current sample that remain, if these are boxes.
+    kept: KeptBoxes,
 }
 
 impl FillRecord {
@@ -74,7 +74,7 @@ impl FillRecord {
                 rows_of: field.rows_of.as_ref().and_then(find),
                 field: field.clone(),
                 written: None,
-                kept: None,
+                kept: KeptBoxes::default(),
             })
         });
         let fields = fields.collect::<Result<Vec<_>>>()?;
@@ -85,14 +85,14 @@ impl FillRecord {
         };
         let mut order: Vec<usize> = (0..fields.len()).collect();
         order.sort_by_key(rank);
-        let tools = Tools {
+        let buffers = SharedBuffers {
             numbers: Numbers::default(),
             #[cfg(feature = "png")]
             masks: MaskDecoder::default(),
             #[cfg(feature = "png")]
             limits: limits.clone(),
         };
-        Ok(FillRecord { fields, order, tools })
+        Ok(FillRecord { fields, order, buffers })
     }
 }
 
@@ -111,10 +111,12 @@ impl Fill<Record> for FillRecord {
             let (like, boxes) = (self.fields[at].like, self.fields[at].rows_of);
             let related = Related {
                 written: like.and_then(|like| self.fields[like].written),
-                kept: boxes.and_then(|boxes| self.fields[boxes].kept.take()),
+                kept: boxes
+                    .map(|boxes| std::mem::take(&mut self.fields[boxes].kept))
+                    .unwrap_or_default(),
             };
             let writer = &mut self.fields[at];
-            let written = writer.write(&record, &mut self.tools, &mut slot, at, cx, &related);
+            let written = writer.write(&record, &mut self.buffers, &mut slot, at, cx, &related);
             written.map_err(|error| {
                 let key = format!("{}.{}", record.key.display_name(), writer.name);
                 error.with_key(key)
@@ -142,15 +144,15 @@ impl Fill<Record> for FillRecord {
 /// What a field needs from the fields to which it refers.
 struct Related {
     written: Option<Written>,
-    kept: Option<KeptBoxes>,
+    kept: KeptBoxes,
 }
 
 /// The boxes of a sample that remain.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct KeptBoxes {
-    /// The number of stored boxes.
-    count: usize,
-    /// The indices of the remaining ones.
+    /// The number of stored boxes; `None` if none were dropped for lack of a value or an image.
+    stored: Option<usize>,
+    /// The indices of the remaining ones. Keeps its memory.
     rows: Vec<usize>,
 }
 
@@ -158,7 +160,7 @@ impl FieldWriter {
     fn write(
         &mut self,
         record: &Record,
-        tools: &mut Tools,
+        buffers: &mut SharedBuffers,
         slot: &mut SlotMut<'_>,
         at: usize,
         cx: &FillContext<'_>,
@@ -175,7 +177,7 @@ impl FieldWriter {
             _ => {}
         }
         self.written = None;
-        self.kept = None;
+        self.kept.stored = None;
         let value = match (record.get(&self.name)?, &self.field.default) {
             (FieldValue::Null, Some(default)) => default,
             (FieldValue::Null, None) => {
@@ -184,7 +186,7 @@ impl FieldWriter {
             }
             (value, _) => value,
         };
-        let numbers = &mut tools.numbers;
+        let numbers = &mut buffers.numbers;
         match (&self.field.kind, value) {
             (FieldKind::Image(_), FieldValue::Bytes(encoded)) => {
                 if let Some(image) = &mut self.image {
@@ -195,9 +197,9 @@ impl FieldWriter {
             (FieldKind::Boxes(boxes), value) => {
                 numbers.read(value)?;
                 if let Some(written) = &related.written {
-                    let (count, mut rows) = (numbers.rows(), Vec::new());
-                    boxes.apply(numbers, written, &mut rows)?;
-                    self.kept = Some(KeptBoxes { count, rows });
+                    let stored = numbers.rows();
+                    boxes.apply(numbers, written, &mut self.kept.rows)?;
+                    self.kept.stored = Some(stored);
                 }
                 numbers.store(slot, at)
             }
@@ -216,7 +218,9 @@ impl FieldWriter {
             }
             #[cfg(feature = "png")]
             (FieldKind::Mask(mask), FieldValue::Bytes(encoded)) => match &related.written {
-                Some(written) => tools.masks.write(mask, encoded, &tools.limits, written, slot, at),
+                Some(written) => {
+                    buffers.masks.write(mask, encoded, &buffers.limits, written, slot, at)
+                }
                 // Without its image, a mask has no geometry.
                 None => {
                     slot.bytes_mut(at).fill(0);
@@ -233,7 +237,7 @@ impl FieldWriter {
             },
             (FieldKind::Bytes, FieldValue::Bytes(value)) => bytes(slot, value),
             (FieldKind::Bytes, FieldValue::Text(value)) => bytes(slot, value.as_bytes()),
-            (FieldKind::Json, value) => match json(value) {
+            (FieldKind::Json, value) => match json(value)? {
                 Some(text) => bytes(slot, text.as_bytes()),
                 None => Err(self.wrong_type(value)),
             },
@@ -258,19 +262,22 @@ impl FieldWriter {
 impl Related {
     /// Drops the rows of dropped boxes.
     fn keep_rows(&self, numbers: &mut Numbers) -> Result<()> {
-        let Some(KeptBoxes { count, rows }) = &self.kept else { return Ok(()) };
-        if numbers.rows() != *count {
+        let Some(stored) = self.kept.stored else { return Ok(()) };
+        if numbers.rows() != stored {
             let found = numbers.rows();
-            let message = format!("expected one row for each of the {count} boxes, found {found}");
+            let message = format!("expected one row for each of the {stored} boxes, found {found}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        numbers.keep_rows(rows);
+        numbers.keep_rows(&self.kept.rows);
         Ok(())
     }
 }
 
 /// A value as JSON text; `None` if JSON cannot hold it.
-fn json(value: &FieldValue) -> Option<String> {
+///
+/// # Errors
+/// `Corrupt` if stored bytes are not JSON.
+fn json(value: &FieldValue) -> Result<Option<String>> {
     fn document(value: &FieldValue) -> Option<serde_json::Value> {
         Some(match value {
             FieldValue::Json(value) => value.clone(),
@@ -287,5 +294,10 @@ fn json(value: &FieldValue) -> Option<String> {
             _ => return None,
         })
     }
-    document(value).map(|document| document.to_string())
+    if let FieldValue::Bytes(text) = value {
+        let document = serde_json::from_slice::<serde_json::Value>(text);
+        let fault = |error| Error::new(ErrorKind::Corrupt, "invalid JSON").with_source(error);
+        return document.map(|document| Some(document.to_string())).map_err(fault);
+    }
+    Ok(document(value).map(|document| document.to_string()))
 }

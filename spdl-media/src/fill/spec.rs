@@ -184,7 +184,7 @@ impl SampleField {
         SampleField::new(FieldKind::Bytes, DType::U8, &[0])
     }
 
-    /// Any value as JSON text, ragged. Raw bytes and arrays are not supported.
+    /// Any value as JSON text, ragged. Stored bytes must be JSON; arrays are not supported.
     pub fn json() -> Self {
         SampleField::new(FieldKind::Json, DType::U8, &[0])
     }

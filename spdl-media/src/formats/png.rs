@@ -140,19 +140,43 @@ impl FormatReader for Png {
     }
 }
 
-/// Decodes a grey or palette PNG to its stored numbers: grey values of any bit depth, or palette
-/// indices. Returns its size.
+/// The stored numbers of a grey or palette PNG: grey values of any bit depth, or palette indices.
+#[cfg(feature = "records")]
+pub(crate) struct PngNumbers<'a> {
+    pub(crate) size: Size,
+    rows: &'a [u8],
+    row_bytes: usize,
+    depth: BitDepth,
+}
+
+#[cfg(feature = "records")]
+impl PngNumbers<'_> {
+    /// The number at a position inside the image.
+    pub(crate) fn get(&self, row: usize, column: usize) -> u16 {
+        let row = &self.rows[row * self.row_bytes..];
+        match self.depth {
+            BitDepth::Sixteen => u16::from_be_bytes([row[2 * column], row[2 * column + 1]]),
+            BitDepth::Eight => row[column].into(),
+            packed => {
+                let bits = packed as usize;
+                let shift = 8 - bits - column * bits % 8;
+                (row[column * bits / 8] >> shift & (u8::MAX >> (8 - bits))).into()
+            }
+        }
+    }
+}
+
+/// Decodes a grey or palette PNG to its stored numbers, which are kept in `scratch`.
 ///
 /// # Errors
 /// `Unsupported` if the PNG has colours, alpha or an EXIF orientation; `Corrupt`, `Truncated` or
 /// `LimitExceeded`, as for images.
 #[cfg(feature = "records")]
-pub(crate) fn decode_numbers(
+pub(crate) fn decode_numbers<'a>(
     encoded: &[u8],
     limits: &Limits,
-    numbers: &mut Vec<u16>,
-    scratch: &mut Vec<u8>,
-) -> Result<Size> {
+    scratch: &'a mut Vec<u8>,
+) -> Result<PngNumbers<'a>> {
     let unsupported = |found: &str| {
         let message = format!("expected a mask in a grey or palette PNG, found {found}");
         Error::new(ErrorKind::Unsupported, message)
@@ -175,23 +199,8 @@ pub(crate) fn decode_numbers(
     let bytes = reader.output_buffer_size().ok_or_else(|| errors::limit_exceeded(Png::NAME))?;
     reserve(scratch, bytes as u64, limits, size)?;
     reader.next_frame(scratch).map_err(error)?;
-    let line = reader.output_line_size(size.width).unwrap_or(bytes);
-    numbers.clear();
-    for row in scratch.chunks_exact(line) {
-        let width = size.width as usize;
-        if depth == BitDepth::Sixteen {
-            let (pairs, _) = row.as_chunks();
-            numbers.extend(pairs[..width].iter().map(|&pair| u16::from_be_bytes(pair)));
-            continue;
-        }
-        let bits = depth as usize;
-        let mask = u8::MAX >> (8 - bits);
-        numbers.extend((0..width).map(|x| {
-            let shift = 8 - bits - x * bits % 8;
-            u16::from(row[x * bits / 8] >> shift & mask)
-        }));
-    }
-    Ok(size)
+    let row_bytes = reader.output_line_size(size.width).unwrap_or(bytes);
+    Ok(PngNumbers { size, rows: scratch, row_bytes, depth })
 }
 
 /// The decoder of a PNG, whose header has been read and checked.
