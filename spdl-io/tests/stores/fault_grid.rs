@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use spdl_core::{DatasetSource, Labeled, PipelineBuilder, StageOptions};
+use spdl_core::source::Remainder;
+use spdl_core::{DatasetSource, Labeled, PipelineBuilder, Shard, StageOptions, State};
 use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
 use spdl_io::datasets::OpenedDataset;
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
@@ -115,36 +116,67 @@ fn address(kind: Kind, server: &FaultServer) -> String {
     }
 }
 
-/// Opens the data set, and reads a shuffled epoch of it in order.
-fn epoch(kind: Kind, server: &FaultServer) -> Result<Vec<Labeled<Bytes>>> {
-    epoch_by(kind, server, 3, None)
+/// What the samples of an epoch must not depend on.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// The number of concurrent reads, and of threads.
+    concurrency: usize,
+    queue: usize,
+    /// The number of ranks, one after another: the run resumes with each.
+    worlds: &'static [u64],
 }
 
-/// As [`epoch`], with a number of concurrent reads and threads, and with a cache.
+impl Run {
+    const WHOLE: Run = Run { concurrency: 3, queue: 4, worlds: &[1] };
+}
+
+/// Opens the data set, and reads a shuffled epoch of it in order.
+fn epoch(kind: Kind, server: &FaultServer) -> Result<Vec<Labeled<Bytes>>> {
+    Ok(epoch_by(kind, server, Run::WHOLE, None)?.remove(0))
+}
+
+/// Returns the samples of each rank of each of the run's worlds.
 fn epoch_by(
     kind: Kind,
     server: &FaultServer,
-    concurrency: usize,
+    run: Run,
     cache: Option<&Cache>,
-) -> Result<Vec<Labeled<Bytes>>> {
+) -> Result<Vec<Vec<Labeled<Bytes>>>> {
     let address = address(kind, server);
     let data = block_on(OpenedDataset::open(&[&address], &stores(server)))?;
     if let Some(warning) = data.warnings.first() {
         let error = Error::new(ErrorKind::Corrupt, DAMAGED).with_source(warning.clone());
         return Err(error.with_key(warning.key().unwrap_or_default()));
     }
-    let mut fetch = data.fetch_labeled();
-    if let Some(cache) = cache {
-        fetch = fetch.with_cache(cache.clone());
+    let options = |name| StageOptions::new(name).concurrency(run.concurrency).queue(run.queue);
+    let mut state: Option<State> = None;
+    let mut samples = Vec::new();
+    for (generation, &world) in run.worlds.iter().enumerate() {
+        let is_last = generation + 1 == run.worlds.len();
+        let mut states = Vec::new();
+        for rank in 0..world {
+            let mut fetch = data.fetch_labeled();
+            if let Some(cache) = cache {
+                fetch = fetch.with_cache(cache.clone());
+            }
+            let builder =
+                PipelineBuilder::new(DatasetSource::new(data.samples.clone()).shuffled(3))
+                    .async_stage(options("fetch"), fetch)
+                    .map(options("decode"), decode)
+                    .threads(run.concurrency)
+                    .shard(Shard::new(rank, world)?.remainder(Remainder::Uneven))
+                    .deterministic();
+            let mut pipeline = match &state {
+                Some(state) => builder.resume(state.clone()).build()?,
+                None => builder.build()?,
+            };
+            let count = if is_last { usize::MAX } else { 3 + rank as usize };
+            samples.push(pipeline.by_ref().take(count).collect::<Result<Vec<_>>>()?);
+            states.push(pipeline.state()?);
+        }
+        state = Some(State::combine(states)?);
     }
-    let options = |name| StageOptions::new(name).concurrency(concurrency);
-    PipelineBuilder::new(DatasetSource::new(data.samples).shuffled(3))
-        .async_stage(options("fetch"), fetch)
-        .map(options("decode"), decode)
-        .threads(concurrency)
-        .deterministic()
-        .build()?
-        .collect()
+    Ok(samples)
 }
 
 /// Whether only a decoder or the parser of the archive detects the fault: the response is complete
@@ -257,18 +289,21 @@ enum Tier {
 
 // promise: R13
 #[test]
-fn order_and_bytes_depend_on_no_cache_fault_or_thread() {
+fn order_and_bytes_depend_on_no_cache_fault_thread_queue_world_or_resume() {
     let tiers = [Tier::None, Tier::Memory, Tier::Disk, Tier::FailingDisk];
+    let worlds: [&[u64]; 4] = [&[1], &[1, 1], &[2, 3, 1], &[8, 1, 4]];
     let mut cells = Vec::new();
     for kind in KINDS {
         for tier in tiers {
             for concurrency in [1, 3, 16] {
-                cells.push((kind, tier, concurrency));
+                let queue = [1, 4, 64][cells.len() / 3 % 3];
+                let worlds = worlds[cells.len() % worlds.len()];
+                cells.push((kind, tier, Run { concurrency, queue, worlds }));
             }
         }
     }
     in_parallel(cells.len(), |cell| {
-        let (kind, tier, concurrency) = cells[cell];
+        let (kind, tier, run) = cells[cell];
         let server = FaultServer::start(objects());
         let wanted = epoch(kind, &server).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -284,10 +319,20 @@ fn order_and_bytes_depend_on_no_cache_fault_or_thread() {
             let faults = crate::survivable_faults();
             let seed = cell as u64 * 10 + round as u64;
             server.set_faults(FaultPlan::random(seed, share, &faults).retry_after(Duration::ZERO));
-            let found = epoch_by(kind, &server, concurrency, cache.as_ref());
-            let place = format!("{kind:?}, {tier:?}, {concurrency}, epoch {round}");
+            let found = epoch_by(kind, &server, run, cache.as_ref());
+            let place = format!("{kind:?}, {tier:?}, {run:?}, epoch {round}");
             let found = found.unwrap_or_else(|error| panic!("{place}: {}", error.report()));
-            assert!(found == wanted, "{place}: other samples");
+            let mut all: Vec<usize> = Vec::new();
+            for samples in &found {
+                let places = samples.iter().map(|it| wanted.iter().position(|other| other == it));
+                let places = places.collect::<Option<Vec<_>>>();
+                let places = places.unwrap_or_else(|| panic!("{place}: other samples"));
+                // Each rank has its samples in the order of the whole epoch.
+                assert!(places.is_sorted(), "{place}: {places:?}");
+                all.extend(places);
+            }
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..SAMPLES), "{place}: repeated or missing samples");
             if tier == Tier::FailingDisk && round == 0 {
                 let new = path.join("new");
                 std::fs::remove_dir_all(&new).unwrap();
