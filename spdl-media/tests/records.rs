@@ -8,7 +8,8 @@ use spdl_core::stage::Collation;
 use spdl_core::{Batch, DType, ErrorKind, OnError, PipelineBuilder, Result, StageOptions};
 use spdl_io::records::{Encoding, Extent};
 use spdl_io::{FetchLabeled, FieldValue, MemoryFetcher, StoredRecord};
-use spdl_media::fill::{SampleField, SampleSpec};
+use spdl_media::augment::{Augmenter, ColorJitter, RandomInvert, RandomRotation};
+use spdl_media::fill::{Boxes, SampleField, SampleSpec};
 use spdl_media::{CodecRegistry, Crop, FillImage, ImageTransform, Limits, Mode, Sample, Size};
 
 const IMAGE: &[u8] = include_bytes!("data/444.jpg");
@@ -17,8 +18,7 @@ const IMAGE: &[u8] = include_bytes!("data/444.jpg");
 fn samples() -> (MemoryFetcher, Vec<StoredRecord>) {
     let store = MemoryFetcher::from_iter([("image", IMAGE)]);
     let documents = [
-        r#"{"caption": "a dog", "boxes": [[1, 2, 3, 4]], "score": 0.5, "nothing": [],
-            "hollow": [[], []]}"#,
+        r#"{"caption": "a dog", "boxes": [[1, 2, 3, 4]], "score": 0.5}"#,
         r#"{"caption": "", "boxes": [], "score": 2}"#,
         r#"{"caption": "zwei Hünde", "boxes": [[1, 2, 3, 4], [5, 6, 7, 8.5]], "score": -1}"#,
     ];
@@ -27,6 +27,8 @@ fn samples() -> (MemoryFetcher, Vec<StoredRecord>) {
             .with_label(number as i64 + 10)
             .with_stored("jpg", Extent::whole("image"), Encoding::Bytes)
             .with_known("json", Encoding::Json.decode((*document).into()).unwrap())
+            .with_known("nothing", FieldValue::Json("[]".parse().unwrap()))
+            .with_known("hollow", FieldValue::Json("[[], []]".parse().unwrap()))
             .with_known("tokens", FieldValue::Integers((0..number as i64).collect()))
     });
     (store, records.collect())
@@ -121,6 +123,43 @@ fn images_of_one_sample_draw_the_same_crop() {
 }
 
 #[test]
+fn views_and_augmentations_are_independent_and_reproducible() {
+    let train = || SampleField::image(ImageTransform::new(12).mode(Mode::Train)).stored_as(["jpg"]);
+    let inverted = || Augmenter::new().then(RandomInvert::new().probability(1.0));
+    let spec = SampleSpec::new()
+        .with("a", train())
+        .with("b", train().view(1))
+        .with("again", train().view(1))
+        .with("inverted", train().augment(inverted()));
+    let batch = run(&spec).unwrap();
+    let bytes = |name: &str| batch.array(name).unwrap().as_bytes();
+    assert_ne!(bytes("a"), bytes("b"));
+    assert_eq!(bytes("b"), bytes("again"));
+    let expected: Vec<u8> = bytes("a").iter().map(|level| 255 - level).collect();
+    assert_eq!(bytes("inverted"), expected);
+    // The parameters of a run include both.
+    let described: Vec<_> = spec.parameters().map(|(_, text)| text).collect();
+    assert!(described[1].contains("view 1") && described[3].contains("RandomInvert"));
+}
+
+#[test]
+fn nothing_follows_an_image_whose_content_moves() {
+    let boxes = || SampleField::boxes(Boxes::like("image"));
+    let with = |augmenter| {
+        let image = SampleField::image(ImageTransform::new(12)).augment(augmenter);
+        SampleSpec::new().with("image", image).with("boxes", boxes()).validate()
+    };
+    with(Augmenter::new().then(ColorJitter::new().hue(0.1))).unwrap();
+    let error = with(Augmenter::new().then(RandomRotation::new(10.0))).unwrap_err();
+    assert!(error.message().contains("move its content"), "{error}");
+    let error = SampleSpec::new()
+        .with("text", SampleField::text().augment(Augmenter::new().then(RandomInvert::new())))
+        .validate()
+        .unwrap_err();
+    assert!(error.message().contains("only images"), "{error}");
+}
+
+#[test]
 fn labels_are_read_by_the_rules_of_the_data_set() {
     let sample = |key: &str, class: &str| {
         StoredRecord::new(key)
@@ -194,14 +233,17 @@ fn values_of_another_type_or_shape_are_errors_that_name_the_field() {
         SampleSpec::new().with("x", field.stored_as(["json"]).at(path))
     };
     let numbers = SampleField::numbers;
+    let numbers_of = |name: &str, shape: &[usize]| {
+        SampleSpec::new().with("x", numbers(DType::F32, shape).stored_as([name]))
+    };
     let cases = [
         (json(numbers(DType::F32, &[0, 5]), "boxes"), "expects the shape [*, 5], found [1, 4]"),
         (json(numbers(DType::I64, &[]), "score"), "cannot store 0.5 as int64"),
         (json(numbers(DType::F32, &[]), "caption"), "expected numbers, found text"),
         (json(numbers(DType::F32, &[]), "boxes"), "expects the shape [], found [1, 4]"),
         (json(SampleField::text(), "score"), "expected text, found a float"),
-        (json(numbers(DType::F32, &[4]), "nothing"), "expects the shape [4], found [0]"),
-        (json(numbers(DType::F32, &[0, 4]), "hollow"), "expects the shape [*, 4], found [2, 0]"),
+        (numbers_of("nothing", &[4]), "expects the shape [4], found [0]"),
+        (numbers_of("hollow", &[0, 4]), "expects the shape [*, 4], found [2, 0]"),
         (
             SampleSpec::new().with("x", SampleField::numbers(DType::U8, &[0]).stored_as(["jpg"])),
             "expected numbers, found bytes",
@@ -217,7 +259,8 @@ fn values_of_another_type_or_shape_are_errors_that_name_the_field() {
     for (spec, expected) in cases {
         let error = run(&spec).unwrap_err();
         assert!(error.message().contains(expected), "{expected}: {error}");
-        assert_eq!(error.key(), Some("train/0.x"), "{expected}");
+        assert_eq!(error.key(), Some("train/0"), "{expected}");
+        assert!(error.message().starts_with("field \"x\": "), "{error}");
         // Under the policy `skip`, each such sample is listed.
         let (store, samples) = samples();
         let mut run = pipeline(&spec, store, samples).on_error(OnError::SKIP).build().unwrap();

@@ -3,7 +3,7 @@
 //! ```text
 //! python/spdl_rs   public classes, types, documentation, argument checks
 //!       │
-//!   this crate     images: the pipeline of `ImageLoader`, its batches and checkpoint state
+//!   this crate     loader: the pipeline of the loaders, its batches and checkpoint state
 //!       │          pipeline: stages that call Python functions, on Python threads
 //!       │          operators: reading a file, decoding and augmenting an image
 //!       │          io: headers of tar, zip, npy and WAV files in memory
@@ -17,9 +17,9 @@
 #![forbid(unsafe_code)]
 
 mod cuda;
-mod images;
 mod interop;
 mod io;
+mod loader;
 mod operators;
 mod pipeline;
 mod sampler;
@@ -34,8 +34,6 @@ mod _spdl_rs {
         CudaDevice, DeviceDecoders, DeviceMemory, PlacedArray, Staging, VideoDecoder,
     };
     #[pymodule_export]
-    use crate::images::{BatchIterator, Epoch, Images, Settings};
-    #[pymodule_export]
     use crate::interop::array::Array;
     #[pymodule_export]
     use crate::interop::parent::end_after;
@@ -45,6 +43,8 @@ mod _spdl_rs {
     use crate::interop::wait::uninterrupted;
     #[pymodule_export]
     use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};
+    #[pymodule_export]
+    use crate::loader::{BatchIterator, Epoch, SampleFields, Samples, Settings};
     #[pymodule_export]
     use crate::operators::{Draws, ImageAugmenter, ImageDecoder, Reader};
     #[pymodule_export]

@@ -20,7 +20,7 @@ PAGES = {
     "docs/pack.md": (1, "test_guides"),
     "docs/parallelism.md": (1, "test_guides"),
     "docs/profiling.md": (5, "test_profiling_guide"),
-    "spdl-python/README.md": (2, "test_package"),
+    "spdl-python/README.md": (3, "test_package"),
 }
 
 

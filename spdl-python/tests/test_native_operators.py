@@ -1,8 +1,10 @@
 """Native operators: results, arguments, errors and representation."""
 
+import concurrent.futures
 import copy
 import doctest
 import gc
+import multiprocessing
 import pickle
 import random
 import shutil
@@ -350,6 +352,24 @@ def test_a_call_outside_of_a_pipeline_requires_index_or_rng(photos):
     # Without random steps, no position is required.
     for fixed in (DecodeImage(SIZE, train=True, crop=Stretch(), horizontal_flip=1), DecodeImage(SIZE)):
         assert (fixed(data) == fixed(data, index=5)).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_worker_does_not_draw_the_numbers_of_the_item_that_forked_it(many):
+    # The pool forks its workers while the first stage calls it for an item.
+    context = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
+        failures = []
+
+        def forward(path):
+            try:
+                return pool.submit(decoded, path).result()
+            except ValueError as error:
+                failures.append(str(error))
+                return None
+
+        run(source(files(many)[:4]).pipe(forward))
+    assert len(failures) == 4 and "pass index=" in failures[0]
 
 
 def test_a_call_on_another_thread_requires_index(many):

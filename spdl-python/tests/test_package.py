@@ -19,7 +19,7 @@ import spdl_rs.pipeline
 import spdl_rs.pipeline._failures.child_process
 import spdl_rs.pipeline._hooks.profile_hook
 import spdl_rs.pipeline._profile.profile
-from spdl_rs import _errors, _image_batches, _image_loader, _spdl_rs
+from spdl_rs import _batch_loader, _batches, _errors, _image_loader, _loader, _spdl_rs, fields
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def beside_photos(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("module", [spdl_rs, _image_batches, _image_loader])
+@pytest.mark.parametrize("module", [spdl_rs, _batches, _batch_loader, _image_loader, _loader, fields])
 def test_the_examples_in_docstrings_run(module, beside_photos):
     result = doctest.testmod(module, extraglobs={"ImageLoader": spdl_rs.ImageLoader})
     assert result.attempted > 2 and result.failed == 0
@@ -63,7 +63,7 @@ def test_pipeline_doctests_pass(module):
 
 def test_the_readme_example_prints_the_documented_output(beside_photos, capsys):
     text = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    code, _ = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (printed,) = re.findall(r"prints\n\n```text\n(.*?)```", text, flags=re.DOTALL)
     exec(code, {})
     assert capsys.readouterr().out == printed
@@ -71,7 +71,7 @@ def test_the_readme_example_prints_the_documented_output(beside_photos, capsys):
 
 def test_the_readme_checkpoint_example_resumes_exactly(many, tmp_path, monkeypatch):
     text = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    _, code = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    _, code, _ = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
 
     def loader():

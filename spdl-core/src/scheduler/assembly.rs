@@ -438,7 +438,7 @@ mod tests {
     /// The shapes of a sample in the fields `ragged`, `padded` and `list`.
     fn shapes_of(id: SampleId) -> [Vec<usize>; 3] {
         if is_left_empty(id) {
-            return [vec![0, 2], vec![0, 0, 2], vec![0, 0]];
+            return [vec![0, 2], vec![0, 0, 2], vec![0, 1]];
         }
         let [short, long] = [id.index % 3, id.index % 4].map(|side| side as usize);
         [vec![short, 2], vec![long, short, 2], vec![long, 1]]

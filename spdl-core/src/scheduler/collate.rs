@@ -87,7 +87,12 @@ pub(super) fn collate(fields: &[Field], rows: Vec<FieldRows>, ids: Vec<SampleId>
         if field.collation == Collation::List {
             let list = rows.into_iter().map(|Row { bytes, mut shape }| {
                 // A sample that the stage has not resized is empty.
-                shape.resize(field.shape.len(), 0);
+                if shape.len() != field.shape.len() {
+                    shape.clone_from(&field.shape);
+                    if !shape.contains(&0) {
+                        shape.fill(0);
+                    }
+                }
                 let bytes = if bytes.is_empty() { aligned(0)? } else { bytes };
                 array(field.dtype, shape, bytes)
             });

@@ -96,7 +96,19 @@ impl Field {
         shape.iter().try_fold(self.dtype.size(), |bytes, &n| bytes.checked_mul(n))
     }
 
-    /// Checks that the shape fits the collation. Returns what is wrong.
+    /// Checks that the shape fits the collation.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it does not.
+    pub fn validate(&self) -> Result<()> {
+        let Field { name, shape, .. } = self;
+        self.shape_fault().map_or(Ok(()), |fault| {
+            let message = format!("field {name:?} has the shape {shape:?}; {fault}");
+            Err(Error::new(ErrorKind::InvalidArgument, message))
+        })
+    }
+
+    /// What is wrong with the shape.
     fn shape_fault(&self) -> Option<&'static str> {
         let varying = |shape: &[usize]| shape.contains(&0);
         match (self.collation, &self.shape[..]) {
@@ -240,9 +252,7 @@ impl BatchLayout {
                 return invalid(format!("field {name:?} has the name of an array of {owner:?}"));
             }
             let Field { name, shape, .. } = field;
-            if let Some(fault) = field.shape_fault() {
-                return invalid(format!("field {name:?} has the shape {shape:?}; {fault}"));
-            }
+            field.validate()?;
             let bytes = field.row_bytes().and_then(|row| row.checked_mul(size));
             if bytes.is_none_or(|bytes| bytes > isize::MAX as usize / 2) {
                 return invalid(format!(

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::array::{Element, expect_dtype};
 use crate::memory::buffer::aligned;
-use crate::source::random::{SampleRng, stage_number};
+use crate::source::random::{SampleRng, purpose_number, stage_number};
 use crate::source::sample::SampleId;
 use crate::stage::layout::{AnyShape, Collation, Field};
 
@@ -218,6 +218,22 @@ impl<'a> FillContext<'a> {
     /// name. Every call returns a new generator with the same sequence.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.id, self.lineage, self.stage)
+    }
+
+    /// A generator that is independent of [`rng`](Self::rng), for a part of the sample, such as a
+    /// second view of an image. Each name has its own sequence.
+    ///
+    /// ```
+    /// use spdl_core::{FillContext, SampleId};
+    /// let cx = FillContext::new(0, SampleId { epoch: 1, index: 42 }, "decode", None);
+    /// let first = |part: &str| cx.rng_of_part(part).next_u64();
+    /// assert_eq!(first("view 1"), first("view 1"));
+    /// assert_ne!(first("view 1"), first("view 2"));
+    /// assert_ne!(first("view 1"), cx.rng().next_u64());
+    /// ```
+    pub fn rng_of_part(&self, part: &str) -> SampleRng {
+        let stage = purpose_number(purpose_number(self.stage, "/"), part);
+        SampleRng::for_stage(self.seed, self.id, self.lineage, stage)
     }
 
     /// The generator that [`rng`](Self::rng) returns for this sample in the stage `stage` of a

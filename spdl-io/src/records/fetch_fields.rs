@@ -6,9 +6,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Result};
 
+#[cfg(feature = "cache")]
+use super::fetch_labeled::cache_version;
 use super::label_rule::LabelRule;
 use super::read_fields::{field_key, known_bytes, read_record};
 use crate::fetch::{Fetch, Fetcher, Key};
+#[cfg(feature = "cache")]
+use crate::layers::{Cache, CachedFetcher, Pinned, PinnedVersions};
 use crate::records::{FetchLabeled, FieldRequest, FieldValue, Record, StoredRecord, no_such_field};
 
 /// Which stored field supplies a value.
@@ -192,13 +196,58 @@ pub struct FetchFields {
     /// Present if the label of each sample is read.
     labels: Option<LabelRule>,
     max_bytes: u64,
+    #[cfg(feature = "cache")]
+    cache: Option<Cache>,
 }
 
 impl FetchFields {
     /// Reads no fields yet, and at most [`Fetch::DEFAULT_MAX_BYTES`] per sample.
     pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
-        let max_bytes = Fetch::DEFAULT_MAX_BYTES;
-        FetchFields { fetcher, choices: Vec::new(), labels: None, max_bytes }
+        FetchFields {
+            fetcher,
+            choices: Vec::new(),
+            labels: None,
+            max_bytes: Fetch::DEFAULT_MAX_BYTES,
+            #[cfg(feature = "cache")]
+            cache: None,
+        }
+    }
+
+    /// Caches the stored bytes of each field, with the versions of
+    /// [`FetchLabeled::with_cache`]. Entries are separate from those of [`FetchLabeled`].
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_io::{Cache, MemoryFetcher};
+    /// use spdl_io::records::FetchFields;
+    /// # let store = MemoryFetcher::new();
+    /// let cache = Cache::builder().memory(1 << 30).open()?;
+    /// let fetch = FetchFields::new(Arc::new(store)).with_cache(cache);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[cfg(feature = "cache")]
+    #[must_use]
+    pub fn with_cache(mut self, cache: Cache) -> Self {
+        self.cache = Some(cache);
+        // Cached and read parts of a shard have the same version.
+        self.fetcher = Arc::new(Pinned::new(self.fetcher, PinnedVersions::default()));
+        self
+    }
+
+    /// The fetcher for a sample, with its cache.
+    async fn fetcher_of(
+        &self,
+        _item: &StoredRecord,
+        _request: &FieldRequest,
+    ) -> Result<Arc<dyn Fetcher>> {
+        #[cfg(feature = "cache")]
+        if let Some(cache) = &self.cache {
+            let names = _request.names().unwrap_or_default().iter().map(|name| &**name);
+            let version = cache_version(&*self.fetcher, _item, names).await?;
+            let cached = CachedFetcher::new(Arc::clone(&self.fetcher), cache.clone());
+            return Ok(Arc::new(cached.of_version(version)));
+        }
+        Ok(Arc::clone(&self.fetcher))
     }
 
     /// Reads no fields yet, with the fetcher and the maximum size of `labeled`, which for example
@@ -277,7 +326,8 @@ impl AsyncStage<StoredRecord> for FetchFields {
         let ChosenFields { fields: found, label, request } = self.request(&item)?;
         // A choice may select the label field as well, whose value then stays text.
         let label = label.map(|name| LabelRule::prepare(&mut item, name));
-        let mut read = read_record(&self.fetcher, item, &request, cx).await?;
+        let fetcher = self.fetcher_of(&item, &request).await?;
+        let mut read = read_record(&fetcher, item, &request, cx).await?;
         if let (Some(labels), Some(field)) = (&self.labels, label) {
             read.label = labels.label(&read, &field, read.get(&field.name)?)?;
         }

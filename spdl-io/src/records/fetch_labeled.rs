@@ -276,7 +276,8 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
                 // label -1.
                 name.extend(self.labels.empty_is_unlabeled().then_some(0));
             }
-            let version = cache_version(&*self.fetcher, &item, &value, label.as_deref()).await?;
+            let names = [&*value].into_iter().chain(label.as_deref());
+            let version = cache_version(&*self.fetcher, &item, names).await?;
             let memory = ItemMemory::new(cx, u64::MAX);
             let entry = cache.get_within(&name, version.as_deref(), &memory).await;
             if let Some(sample) = entry.and_then(from_cache) {
@@ -378,11 +379,10 @@ fn cache_key(item: &StoredRecord, value: &str, label: Option<&str>) -> Vec<u8> {
 /// # Errors
 /// The errors of [`Fetcher::stat`].
 #[cfg(feature = "cache")]
-async fn cache_version(
+pub(super) async fn cache_version(
     fetcher: &dyn Fetcher,
     item: &StoredRecord,
-    value: &str,
-    label: Option<&str>,
+    names: impl IntoIterator<Item = &str>,
 ) -> Result<Option<Vec<u8>>> {
     if !fetcher.capability().local_versions {
         if let Some(recorded) = item.version {
@@ -394,7 +394,7 @@ async fn cache_version(
         return Ok(version.map(|version| version.as_bytes().to_vec()));
     }
     let mut objects: Vec<&Key> = Vec::new();
-    for name in [Some(value), label].into_iter().flatten() {
+    for name in names {
         let object = match item.fields.iter().find(|(own, _)| **own == *name) {
             Some((_, StoredField::At(extent, _))) => Some(&extent.object),
             Some((_, StoredField::Known(_))) => None,

@@ -69,6 +69,12 @@ pub trait Augment: fmt::Debug + Send + Sync + 'static {
     fn validate(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Whether the content of the image keeps its position, so that boxes, points and masks of the
+    /// image stay valid. The default implementation returns `false`.
+    fn keeps_positions(&self) -> bool {
+        false
+    }
 }
 
 /// A list of augmentations, with their scratch memory; create one per worker.
@@ -130,6 +136,11 @@ impl Augmenter {
         (1..).zip(&self.steps).flat_map(|(number, step)| {
             prefixed_parts(&format!("augmentation {number}"), &step.fingerprint())
         })
+    }
+
+    /// Whether the content of the image [keeps its position](Augment::keeps_positions).
+    pub fn keeps_positions(&self) -> bool {
+        self.steps.iter().all(|step| step.keeps_positions())
     }
 
     /// Whether the list is empty.
@@ -202,5 +213,9 @@ impl<A: Augment> Augment for RandomApply<A> {
     fn validate(&self) -> Result<()> {
         check_probability(self.probability)?;
         self.augment.validate()
+    }
+
+    fn keeps_positions(&self) -> bool {
+        self.augment.keeps_positions()
     }
 }

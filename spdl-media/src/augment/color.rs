@@ -131,6 +131,10 @@ impl Augment for ColorJitter {
         }
         check_range("hue", self.hue.unwrap_or_default(), -0.5, 0.5)
     }
+
+    fn keeps_positions(&self) -> bool {
+        true
+    }
 }
 
 /// Defines an augmentation that is applied with a probability.
@@ -184,6 +188,10 @@ macro_rules! random_change {
                 check_probability(self.probability)?;
                 let check: fn(&Self) -> Result<()> = $check;
                 check(self)
+            }
+
+            fn keeps_positions(&self) -> bool {
+                true
             }
         }
     };
@@ -308,5 +316,9 @@ impl Augment for GaussianBlur {
     fn validate(&self) -> Result<()> {
         check_kernel(self.kernel)?;
         check_range("standard deviations", self.sigma, f64::MIN_POSITIVE, f64::INFINITY)
+    }
+
+    fn keeps_positions(&self) -> bool {
+        true
     }
 }

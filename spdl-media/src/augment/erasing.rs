@@ -271,4 +271,8 @@ impl Augment for RandomErasing {
             ErasingValue::Random => Ok(()),
         }
     }
+
+    fn keeps_positions(&self) -> bool {
+        true
+    }
 }

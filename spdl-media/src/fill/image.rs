@@ -229,6 +229,17 @@ impl FillImage {
         field: usize,
         cx: &FillContext<'_>,
     ) -> Result<Written> {
+        self.write_field_with(encoded, slot, field, || cx.rng())
+    }
+
+    /// Like [`write_field`](FillImage::write_field), with another random generator.
+    pub(super) fn write_field_with(
+        &mut self,
+        encoded: &[u8],
+        slot: &mut SlotMut<'_>,
+        field: usize,
+        rng: impl FnOnce() -> SampleRng,
+    ) -> Result<Written> {
         self.check_field(&slot.fields()[field])?;
         let sample = match self.transform.sample_format().dtype {
             DType::F16 => Sample::F16(slot.typed_mut(field)?),
@@ -236,7 +247,7 @@ impl FillImage {
             DType::F32 => Sample::F32(slot.typed_mut(field)?),
             _ => Sample::U8(slot.typed_mut(field)?),
         };
-        self.write(encoded, sample, || cx.rng())
+        self.write(encoded, sample, rng)
     }
 
     /// Checks that a field has the data type and shape of the samples.

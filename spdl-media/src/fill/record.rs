@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use spdl_core::observe::Counter;
 use spdl_core::{Error, ErrorKind, Field, Fill, FillContext, Result, SlotMut};
 use spdl_io::{FieldValue, Record};
 
@@ -56,7 +57,12 @@ impl FillRecord {
         spec.validate()?;
         let fields = spec.fields().map(|(name, field)| {
             let image = match &field.kind {
-                FieldKind::Image(transform) => Some(FillImage::new(registry, transform, limits)?),
+                FieldKind::Image(transform) => {
+                    let image = FillImage::new(registry, transform, limits)?;
+                    #[cfg(feature = "augment")]
+                    let image = image.augment(field.augmenter.clone())?;
+                    Some(image)
+                }
                 _ => None,
             };
             let like = match &field.kind {
@@ -94,13 +100,23 @@ impl FillRecord {
         };
         Ok(FillRecord { fields, order, buffers })
     }
+
+    /// Counts partial samples of all images: see [`FillImage::count_partial`].
+    #[must_use]
+    pub fn count_partial(mut self, counter: &Counter) -> Self {
+        for writer in &mut self.fields {
+            let image = writer.image.take();
+            writer.image = image.map(|image| image.count_partial(counter.clone()));
+        }
+        self
+    }
 }
 
 impl Fill<Record> for FillRecord {
     /// # Errors
     /// The errors of [`FillImage::write`]; `InvalidArgument` if a value has another type than its
-    /// field, or numbers of another shape; `NotFound` if the record has no such field. The key is
-    /// `SAMPLE.FIELD`.
+    /// field, or numbers of another shape; `NotFound` if the record has no such field. The message begins with
+    /// the field.
     fn fill(
         &mut self,
         record: Record,
@@ -118,8 +134,13 @@ impl Fill<Record> for FillRecord {
             let writer = &mut self.fields[at];
             let written = writer.write(&record, &mut self.buffers, &mut slot, at, cx, &related);
             written.map_err(|error| {
-                let key = format!("{}.{}", record.key.display_name(), writer.name);
-                error.with_key(key)
+                let message = format!("field {:?}: {}", writer.name, error.message());
+                let of_field =
+                    Error::new(error.kind(), message).with_key(record.key.display_name());
+                match error.offset() {
+                    Some(offset) => of_field.with_offset(offset).with_cause_of(error),
+                    None => of_field.with_cause_of(error),
+                }
             })?;
             if let Some(boxes) = boxes {
                 self.fields[boxes].kept = related.kept;
@@ -190,7 +211,11 @@ impl FieldWriter {
         match (&self.field.kind, value) {
             (FieldKind::Image(_), FieldValue::Bytes(encoded)) => {
                 if let Some(image) = &mut self.image {
-                    self.written = Some(image.write_field(encoded, slot, at, cx)?);
+                    let rng = || match self.field.view {
+                        0 => cx.rng(),
+                        view => cx.rng_of_part(&format!("view {view}")),
+                    };
+                    self.written = Some(image.write_field_with(encoded, slot, at, rng)?);
                 }
                 Ok(())
             }

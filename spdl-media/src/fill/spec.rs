@@ -12,6 +12,8 @@ use super::geometry::{Boxes, Points};
 #[cfg(feature = "png")]
 use super::mask::Mask;
 use super::record::FillRecord;
+#[cfg(feature = "augment")]
+use crate::augment::Augmenter;
 use crate::image::{CodecRegistry, Limits};
 use crate::transform::ImageTransform;
 
@@ -67,6 +69,10 @@ pub struct SampleField {
     pub(super) default: Option<FieldValue>,
     /// The field of boxes, one of which belongs to each row.
     pub(super) rows_of: Option<Arc<str>>,
+    #[cfg(feature = "augment")]
+    pub(super) augmenter: Augmenter,
+    /// Selects the random numbers of an image.
+    pub(super) view: u32,
     dtype: DType,
     shape: Vec<usize>,
     collation: Collation,
@@ -98,6 +104,9 @@ impl SampleField {
             is_optional: false,
             default: None,
             rows_of: None,
+            #[cfg(feature = "augment")]
+            augmenter: Augmenter::new(),
+            view: 0,
             dtype,
             shape: shape.to_vec(),
             collation,
@@ -111,6 +120,37 @@ impl SampleField {
     pub fn image(transform: ImageTransform) -> Self {
         let (dtype, shape) = (transform.sample_format().dtype, transform.tensor().shape());
         SampleField::new(FieldKind::Image(Box::new(transform)), dtype, &shape)
+    }
+
+    /// Sets augmentations of an image: see [`FillImage::augment`](crate::FillImage::augment).
+    ///
+    /// If boxes, points or masks follow the image, the augmentations must
+    /// [keep positions](crate::augment::Augment::keeps_positions).
+    #[cfg(feature = "augment")]
+    #[must_use]
+    pub fn augment(mut self, augmenter: Augmenter) -> Self {
+        self.augmenter = augmenter;
+        self
+    }
+
+    /// Selects the random numbers of an image. Images with the same number draw the same crop and
+    /// flips, if the arguments of these are equal; images with different numbers are independent
+    /// views of one stored image. Default: 0.
+    ///
+    /// ```
+    /// use spdl_media::{ImageTransform, Mode};
+    /// use spdl_media::fill::{SampleField, SampleSpec};
+    /// let image = || SampleField::image(ImageTransform::new(224).mode(Mode::Train));
+    /// let spec = SampleSpec::new()
+    ///     .with("first", image())
+    ///     .with("second", image().view(1));
+    /// spec.validate()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn view(mut self, number: u32) -> Self {
+        self.view = number;
+        self
     }
 
     /// A mask of class numbers that follows the crop, resize and flips of an image, of the shape
@@ -275,7 +315,13 @@ impl SampleField {
             FieldKind::Image(transform) => {
                 let of_image =
                     transform.parameters().map(|(name, value)| format!("{name} {value}"));
-                format!("image ({})", of_image.collect::<Vec<_>>().join(", "))
+                #[cfg(feature = "augment")]
+                let of_image = of_image.chain(
+                    self.augmenter.parameters().map(|(name, value)| format!("{name} {value}")),
+                );
+                let view = (self.view > 0).then(|| format!("view {}", self.view));
+                let all: Vec<_> = of_image.chain(view).collect();
+                format!("image ({})", all.join(", "))
             }
             other => format!("{other:?}"),
         };
@@ -379,8 +425,8 @@ impl SampleSpec {
     /// Checks all fields.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no field, a transform is invalid, or a field refers to another
-    /// field that does not exist or has another type.
+    /// `InvalidArgument` if there is no field, a transform is invalid, a shape does not fit its
+    /// collation, or a field refers to another field that does not exist or has another type.
     pub fn validate(&self) -> Result<()> {
         if self.fields.is_empty() {
             let message = "the sample has no fields; add at least one";
@@ -405,13 +451,36 @@ impl SampleSpec {
                     Err(Error::new(ErrorKind::InvalidArgument, message))
                 }
             });
+            #[cfg(feature = "augment")]
+            let checked = checked.and_then(|()| self.check_augmenter(field));
             checked.map_err(|error| {
                 Error::new(error.kind(), format!("field {name:?}: {}", error.message()))
             })
-        })
+        })?;
+        self.layout(1).fields().iter().try_for_each(Field::validate)
     }
 
+    #[cfg(feature = "augment")]
+    fn check_augmenter(&self, field: &SampleField) -> Result<()> {
+        if !field.augmenter.is_empty() && !matches!(field.kind, FieldKind::Image(_)) {
+            let message = "only images are augmented";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        field.augmenter.validate()
+    }
+
+    /// Checks that a field can follow the image `name`.
     fn image(&self, name: &str) -> Result<()> {
+        #[cfg(feature = "augment")]
+        if let Some((_, image)) = self.fields.iter().find(|(other, _)| **other == *name)
+            && !image.augmenter.keeps_positions()
+        {
+            let message = format!(
+                "the augmentations of {name:?} move its content, which this field cannot follow; use \
+                 augmentations that keep positions, such as changes of colours"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
         self.refers(name, "an image", |kind| matches!(kind, FieldKind::Image(_)))
     }
 

@@ -6,6 +6,7 @@ your own Python functions as concurrent stages, with the interface of SPDL (`imp
 | task | use |
 |---|---|
 | images and labels as batches | `ImageLoader` |
+| samples of any fields as batches: images, masks, boxes, text, numbers | `Loader`, `fields` |
 | custom functions as stages of a pipeline | `spdl_rs.pipeline.PipelineBuilder` |
 | replace `torch.utils.data.DataLoader` | `spdl_rs.torch.DataLoader` |
 | load a map-style data set in threads or processes | `spdl_rs.dataloader` |
@@ -34,6 +35,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ._batches import Batches, ImageBatches
 from ._errors import (
     ChangedError,
     CorruptError,
@@ -58,8 +60,8 @@ from ._errors import (
     UnsupportedError,
 )
 from ._failure_policy import Skip, skip
-from ._image_batches import ImageBatches
 from ._image_loader import ImageLoader
+from ._loader import Loader
 from ._spdl_rs import __version__
 from ._statistics import (
     BufferStatistics,
@@ -74,9 +76,10 @@ from ._statistics import (
 )
 
 if TYPE_CHECKING:
-    from . import compat, cuda, dataloader, io, pipeline, source, torch, usage
+    from . import compat, cuda, dataloader, fields, io, pipeline, source, torch, usage
 
 __all__ = [
+    "Batches",
     "BufferStatistics",
     "CacheStatistics",
     "ChangedError",
@@ -96,6 +99,7 @@ __all__ = [
     "InvalidArgumentError",
     "IoError",
     "LimitExceededError",
+    "Loader",
     "NotFoundError",
     "PanickedError",
     "PermissionDeniedError",
@@ -117,6 +121,6 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     # Imported lazily, so that `import spdl_rs` stays fast.
-    if name in ("compat", "cuda", "dataloader", "io", "pipeline", "source", "torch", "usage"):
+    if name in ("compat", "cuda", "dataloader", "fields", "io", "pipeline", "source", "torch", "usage"):
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

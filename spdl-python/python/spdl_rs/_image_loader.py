@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import warnings
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from . import _arguments as check
-from . import _loader_state, _notebook_page, _spdl_rs
+from . import _spdl_rs
 from ._arguments import Path
-from ._errors import CudaUnavailable, DatasetWarning
-from ._failure_policy import OnError, max_failures
-from ._image_batches import ImageBatches, import_numpy
-from ._locks import ForkSafeLock
-from ._statistics import Statistics
+from ._batch_loader import BatchLoader
+from ._batches import ImageBatches
+from ._failure_policy import OnError
 from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
     from .cuda._allocators import AllocatorLike
 
-# The number of printed warnings is limited, for data sets with many broken links.
-_MAX_WARNINGS = 10
 _NAMES = {"u8": "uint8", "f16": "float16", "f32": "float32"}
 
 
-class ImageLoader:
+class ImageLoader(BatchLoader["tuple[Any, Any]"]):
     """Batches of images and labels. Rust threads read, decode, crop and resize the images.
 
     Each `iter(loader)` is one epoch and yields `(images, labels)`:
@@ -78,7 +71,7 @@ class ImageLoader:
             shuffled by row groups and within a window of 10,000 samples.
         threads: Decoding threads, at least 1. `None`: the number of CPUs that this process may use.
         on_error: What to do if a file cannot be read or decoded. `"raise"`: the epoch ends with an
-            exception that names the file, after the batches that were complete before the failure.
+            exception that names the file, after the images before it. The last batch may be smaller.
             `"skip"`: the next image takes its slot, and `stats()["dropped"]` lists the file. If more than 1 %
             of the images of an epoch fail, after at least 1,000 images, the epoch ends with an exception.
             `skip(at_most=...)` sets another limit. An epoch of which all images failed always ends with an
@@ -187,6 +180,9 @@ class ImageLoader:
     [(2, 32, 32, 3)]
     """
 
+    _NAME = "ImageLoader"
+    _SAMPLES = "images"
+
     def __init__(
         self,
         source: Path | Iterable[Path],
@@ -222,7 +218,6 @@ class ImageLoader:
         log_api_usage_once("spdl_rs.ImageLoader")
         train = check.flag("train", train)
         check.choice("on_truncated", on_truncated, ("error", "partial"))
-        check.choice("remainder", remainder, ("drop", "pad", "uneven"))
         check.choice("decode", decode, ("host", "device"))
         if decode == "device" and on_truncated == "partial":
             raise ValueError(
@@ -232,108 +227,45 @@ class ImageLoader:
             raise ValueError(
                 'decode="device" requires a CUDA device: pass device="cuda" or "auto", not "cpu"'
             )
-        self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
         self._size = check.whole("size", size, 1, check.MAX_SIDE)
         self._layout = check.layout(layout)
-        self._drop_last = check.flag("drop_last", drop_last)
-        self._world_size = check.whole("world_size", world_size, 1, 2**20)
-        self._rank = check.whole("rank", rank, 0, self._world_size - 1)
         seed = check.whole("seed", seed, 0, 2**64 - 1)
-        self._device, self._home = _device(device, allocator), os.getpid()
-        self._settings = _spdl_rs.Settings(
-            batch_size=self._batch_size,
-            size=self._size,
-            train=train,
-            layout=layout,
+        on_device = _device(device, allocator)
+        self._configure(
+            _spdl_rs.ImageDecoder(
+                size=(self._size, self._size),
+                train=train,
+                layout=layout,
+                seed=seed,
+                min_partial=check.min_partial(min_partial, on_truncated),
+            ),
+            batch_size=batch_size,
             seed=seed,
-            shuffle=train if shuffle is None else check.flag("shuffle", shuffle),
-            threads=None if threads is None else check.whole("threads", threads, 1, 2**16),
-            max_failures=max_failures(on_error),
-            min_partial=check.min_partial(min_partial, on_truncated),
-            drop_last=self._drop_last,
-            rank=self._rank,
-            world_size=self._world_size,
+            shuffle=train if shuffle is None else shuffle,
+            threads=threads,
+            on_error=on_error,
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
             remainder=remainder,
-            device=self._device,
-            decode_with=_libraries(device, self._device) if decode == "device" else None,
-        )
-        places, is_list = check.addresses(source)
-        if labels is not None and not is_list:
-            raise ValueError(
-                "labels can be set only for a list of paths; the labels of a data set come from its "
-                "folders or from its samples"
-            )
-        self._images = _spdl_rs.Images.open(
-            places,
-            is_list=is_list,
-            labels=check.labels_of(labels),
-            image_field=check.text_or_none("image_field", image_field),
-            label_field=check.text_or_none("label_field", label_field),
-            classes=check.names("classes", classes),
-            cache=None if cache is None else os.fsdecode(cache),
-            cache_size=check.whole("cache_size", cache_size, 1, 2**63 - 1),
-            cache_memory=check.whole("cache_memory", cache_memory, 0, 2**63 - 1),
-            max_file_bytes=check.whole("max_file_bytes", max_file_bytes, 1, 2**63 - 1),
+            device=on_device,
+            decode_with=_libraries(device, on_device) if decode == "device" else None,
         )
         self._description = f"train={train}, seed={seed}"
-        self._monitor = _spdl_rs.Monitor()
-        # Protects the attributes below: threads may share the loader.
-        self._lock = ForkSafeLock()
-        self._epoch = 0
-        # The state from which the next epoch resumes; `None` if it starts from the beginning.
-        self._resume: str | None = None
-        # Whether `state_dict` describes the epoch that was started last.
-        self._began = False
-        import_numpy()
-        self._warn()
-
-    def _warn(self) -> None:
-        found = self._images.warnings
-        for warning in found[:_MAX_WARNINGS]:
-            warnings.warn(warning, DatasetWarning, stacklevel=3)
-        if len(found) > _MAX_WARNINGS:
-            more = len(found) - _MAX_WARNINGS
-            warnings.warn(f"number of warnings not shown: {more}", DatasetWarning, stacklevel=3)
-        if len(self) == 0:
-            warnings.warn(self._no_batch(), DatasetWarning, stacklevel=3)
-
-    def _no_batch(self) -> str:
-        """Explains why an epoch has no batch, and what to change."""
-        images = len(self._images)
-        of_rank = self._settings.images_of_rank(images)
-        ranks = f"of rank {self._rank} of {self._world_size}"
-        if of_rank == 0:
-            return (
-                f"an epoch {ranks} has no batch: the data set has only {images} images; set "
-                f'world_size to {images} or less, or remainder to "pad"'
-            )
-        whose = f" {ranks}" if self._world_size > 1 else ""
-        return (
-            f"an epoch{whose} has no batch: drop_last leaves out incomplete batches, and {of_rank} of "
-            f"{images} images do not fill a batch; set batch_size to {of_rank} or less instead of "
-            f"{self._batch_size}, or drop_last to False"
+        self._open(
+            source,
+            labels=labels,
+            image_field=image_field,
+            label_field=label_field,
+            classes=classes,
+            cache=cache,
+            cache_size=cache_size,
+            cache_memory=cache_memory,
+            max_file_bytes=max_file_bytes,
         )
 
-    def __iter__(self) -> ImageBatches:
-        """Starts the epoch `self.epoch`, or resumes this epoch after `load_state_dict`, and
-        increments `self.epoch`."""
-        if self._device is not None and os.getpid() != self._home:
-            raise CudaUnavailable(
-                "CUDA cannot be used in a forked child of a process that uses CUDA: start the child "
-                'with the method "spawn"',
-                kind="unsupported",
-            )
-        with self._lock.held():
-            batches = ImageBatches(self._images, self._settings, self._epoch, self._resume)
-            # Assigned in one statement, so that Ctrl-C leaves either the old state or the state of this epoch.
-            self._monitor, self._resume, self._began = batches._monitor, None, True
-            self._epoch = batches._number + 1
-        return batches
-
-    def __len__(self) -> int:
-        """The number of batches in a full epoch of this rank, if no image is dropped."""
-        full, rest = divmod(self._settings.images_of_rank(len(self._images)), self._batch_size)
-        return full + (rest > 0 and not self._drop_last)
+    def _start(self, epoch: int, state: str | None) -> ImageBatches:
+        return ImageBatches(self._samples, self._settings, epoch, state)
 
     def __repr__(self) -> str:
         order, _, number = self._layout.partition("-")
@@ -343,184 +275,15 @@ class ImageLoader:
         place = "" if self._device is None else f" on {self.device}"
         rank = f"rank {self._rank} of {self._world_size}, " if self._world_size > 1 else ""
         return (
-            f"ImageLoader({self._images.kind} {self._images.place!r}: {len(self._images)} images, "
+            f"ImageLoader({self._samples.kind} {self._samples.place!r}: {len(self._samples)} images, "
             f"{len(self.classes)} classes; {len(self)} batches of {shape}{place}; "
             f"{rank}{self._description}, epoch={self._epoch})"
-        )
-
-    def _repr_html_(self) -> str:
-        rate = _notebook_page.rates(*self._monitor.pace)
-        return _notebook_page.page(repr(self), self.stats(), rate)
-
-    def __copy__(self) -> ImageLoader:
-        # The copy counts its epochs separately.
-        again = object.__new__(type(self))
-        vars(again).update({**vars(self), "_lock": ForkSafeLock()})
-        return again
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(
-            "an ImageLoader cannot be pickled, because it holds open files and connections; pickle its "
-            "arguments and its state_dict(), create another loader and load the state"
         )
 
     @property
     def device(self) -> str:
         """The device of batches: `cpu`, or for example `cuda:0`."""
         return "cpu" if self._device is None else f"cuda:{self._device.ordinal}"
-
-    @property
-    def classes(self) -> list[str]:
-        """The names of the classes. Labels that are class names become indices into this list.
-
-        The list is empty for a list of paths, for a folder without subfolders, and if labels are integers and
-        no `classes` are given.
-
-        Bytes of names that are not valid UTF-8 appear as `\\xff`.
-        """
-        return self._images.classes
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The label of each class."""
-        return {name: label for label, name in enumerate(self.classes)}
-
-    @property
-    def epoch(self) -> int:
-        """The number of the epoch that the next `iter(loader)` starts, initially 0."""
-        return self._epoch
-
-    def set_epoch(self, epoch: SupportsIndex) -> None:
-        """Makes the next `iter(loader)` start this epoch from its beginning.
-
-        If a loaded state belongs to this epoch, the next `iter(loader)` still resumes from that state.
-
-        >>> loader = ImageLoader("photos", batch_size=4, size=32, train=True)
-        >>> first, second = (next(iter(loader))[0] for _ in range(2))
-        >>> loader.set_epoch(1)
-        >>> bool((next(iter(loader))[0] == second).all())
-        True
-        """
-        epoch = check.whole("epoch", epoch, 0, 2**63)
-        with self._lock.held():
-            if epoch != self._epoch:
-                self._resume = None
-            self._epoch, self._began = epoch, False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the checkpoint state of the epoch that was started last, after its delivered batches.
-
-        After `set_epoch` or `load_state_dict`, `state_dict` returns the state from which the next
-        `iter(loader)` starts. The state is a plain `dict` that can be pickled or written as JSON. The state
-        takes a few hundred bytes and contains neither images nor names. `state_dict` can be called at any
-        time: between batches, after `break`, an exception or Ctrl-C, and between epochs. A batch counts as
-        delivered once a `for` loop or `next` has received it.
-
-        >>> loader = ImageLoader("photos", batch_size=1, size=32)
-        >>> batches = iter(loader)
-        >>> images, labels = next(batches)
-        >>> state = loader.state_dict()
-        >>> state["epoch"], state["steps_in_epoch"]
-        (0, 1)
-        """
-        with self._lock.held():
-            began, monitor, epoch, resume = self._began, self._monitor, self._epoch, self._resume
-        if began:
-            return _loader_state.to_dict(monitor.state())
-        return _loader_state.to_dict(
-            _spdl_rs.Epoch.position(self._images, self._settings, epoch, resume)
-        )
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next `iter(loader)` resume from a state, in this process or another process.
-
-        The iterator delivers the remaining batches of the epoch, with identical bytes if the host decodes
-        (`decode="host"`). If no batch remains, the iterator is empty, and the following iterator starts the
-        next epoch.
-
-        The data and the arguments must be the same, except `threads`, `on_error`, `device`, `allocator` and
-        the cache. For a result of `combine_states`, `rank` and `world_size` may differ too. Existing
-        iterators are not affected.
-
-        Args:
-            state: A result of `state_dict` of the same rank, or a result of `combine_states`, which all
-                ranks load.
-
-        Raises:
-            InvalidArgumentError: The state belongs to other data, arguments or another rank. The loader
-                is unchanged.
-            ValueError: `state` is not a state of an `ImageLoader`.
-            TypeError: `state` is not a `dict`.
-
-        >>> loader = ImageLoader("photos", batch_size=3, size=32)
-        >>> for images, labels in loader:
-        ...     state = loader.state_dict()
-        ...     break
-        >>> loader.load_state_dict(state)
-        >>> [labels.tolist() for images, labels in loader]
-        [[1]]
-        """
-        position = _spdl_rs.Epoch.position(
-            self._images, self._settings, self._epoch, _loader_state.to_text(state)
-        )
-        epoch = json.loads(position)["epoch"]
-        with self._lock.held():
-            self._epoch, self._resume, self._began = epoch, position, False
-
-    @staticmethod
-    def combine_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Combines the states of all ranks into one state that another number of ranks can load.
-
-        Each new rank loads the combined state. Together the ranks deliver the remaining images of
-        the epoch, each image once.
-
-        The state of each rank is required once, in any order. All states must be in the same epoch or at
-        its end, but the ranks may have delivered different numbers of batches. The assignment of images
-        to ranks and batches is new.
-
-        Raises:
-            InvalidArgumentError: The state of a rank is missing or repeated, or the states belong to
-                different runs or to epochs that are too far apart.
-            ValueError, TypeError: An element is not a state of an `ImageLoader`.
-
-        >>> def rank_of(rank, world_size):
-        ...     return ImageLoader("photos", batch_size=1, rank=rank, world_size=world_size, size=32)
-        >>> states = []
-        >>> for loader in (rank_of(0, 2), rank_of(1, 2)):
-        ...     images, labels = next(iter(loader))
-        ...     states.append(loader.state_dict())
-        >>> loader = rank_of(0, 1)
-        >>> loader.load_state_dict(ImageLoader.combine_states(states))
-        >>> [labels.tolist() for images, labels in loader]
-        [[1], [1]]
-        """
-        return _loader_state.combined(states)
-
-    def diagnose(self) -> str:
-        """Describes what limits the throughput of the epoch that was started last, and what to do.
-
-        For example: more CPUs, a faster store, or nothing, because your loop is the bottleneck. The text
-        is `stats()["diagnosis"]`.
-
-        >>> loader = ImageLoader("photos", batch_size=4, size=32)
-        >>> batches = list(loader)
-        >>> loader.diagnose() == loader.stats()["diagnosis"]
-        True
-        """
-        return self.stats()["diagnosis"]
-
-    def stats(self) -> Statistics:
-        """Returns the statistics of the epoch that was started last: timings, throughput, dropped images.
-
-        Before the first epoch all counts and times are 0, and all lists are empty. Raises `RuntimeError` in
-        a forked child of the process that runs the epoch, as `next` does.
-
-        >>> loader = ImageLoader("photos", batch_size=4, size=32)
-        >>> batches = list(loader)
-        >>> [(stage["name"], stage["items"]) for stage in loader.stats()["stages"]]
-        [('source', 4), ('fetch', 4), ('decode', 4)]
-        """
-        return self._monitor.statistics()
 
 
 def _device(name: str, allocator: AllocatorLike | None) -> _spdl_rs.CudaDevice | None:

@@ -183,16 +183,15 @@ class ImageDecoder:
         train: bool,
         layout: str,
         seed: int,
-        crop: tuple[str, dict[str, Any]] | None,
-        filter: str,
-        horizontal_flip: float | None,
-        vertical_flip: float | None,
-        color: str,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        exact: bool,
         min_partial: float | None,
-        augment: list[tuple[str, dict[str, Any]]],
+        crop: tuple[str, dict[str, Any]] | None = None,
+        filter: str = "bilinear",
+        horizontal_flip: float | None = None,
+        vertical_flip: float | None = None,
+        color: str = "rgb",
+        normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+        exact: bool = False,
+        augment: list[tuple[str, dict[str, Any]]] = [],
     ) -> ImageDecoder: ...
     def decode(self, data: Any, draws: Draws) -> Array: ...
 
@@ -272,8 +271,8 @@ class WAVHeader:
     def _widened(self, data: Any, start: int, frames: int) -> Array: ...
 
 @final
-class Images:
-    """The images of a data set and their labels."""
+class Samples:
+    """The samples of a data set."""
 
     @staticmethod
     def open(
@@ -288,7 +287,8 @@ class Images:
         cache_size: int = 0,
         cache_memory: int = 0,
         max_file_bytes: int | None = None,
-    ) -> Images: ...
+        has_labels: bool = True,
+    ) -> Samples: ...
     def __len__(self) -> int: ...
     @property
     def classes(self) -> list[str]: ...
@@ -300,21 +300,25 @@ class Images:
     def place(self) -> str: ...
 
 @final
+class SampleFields:
+    """The fields of the samples of a loader: names, and for each the name and parameters of its class."""
+
+    def __new__(cls, fields: list[tuple[str, tuple[str, dict[str, Any]]]]) -> SampleFields: ...
+    def describe(self) -> list[tuple[str, str]]: ...
+
+@final
 class Settings:
     """The settings of a loader, the same for each epoch."""
 
     def __new__(
         cls,
+        content: ImageDecoder | SampleFields,
         *,
         batch_size: int,
-        size: int,
-        train: bool,
-        layout: str,
         seed: int,
         shuffle: bool,
         threads: int | None,
         max_failures: int | tuple[float, int] | None,
-        min_partial: float | None,
         drop_last: bool,
         rank: int,
         world_size: int,
@@ -322,21 +326,21 @@ class Settings:
         device: CudaDevice | None = None,
         decode_with: list[str] | None = None,
     ) -> Settings: ...
-    def images_of_rank(self, images: int) -> int: ...
+    def samples_of_rank(self, samples: int) -> int: ...
 
 @final
 class Epoch:
     """One epoch of a loader. Thread-safe."""
 
     def __new__(
-        cls, images: Images, settings: Settings, epoch: int, state: str | None = None
+        cls, samples: Samples, settings: Settings, epoch: int, state: str | None = None
     ) -> Epoch: ...
     @staticmethod
     def position(
-        images: Images, settings: Settings, epoch: int, state: str | None = None
+        samples: Samples, settings: Settings, epoch: int, state: str | None = None
     ) -> str: ...
     @staticmethod
-    def combined(states: list[str]) -> str: ...
+    def combined(states: list[str], loader: str) -> str: ...
     def close(self) -> None: ...
     def take_dropped(self) -> list[Dropped]: ...
     @property

@@ -24,25 +24,26 @@ pub(crate) fn failure_policy(budget: &Bound<'_, PyAny>) -> PyResult<OnError> {
     }
 }
 
-/// Counts the dropped images by stage and reason, and names the first one. `None` if none was dropped.
+/// Counts the dropped samples by stage and reason, and names the first one. `None` if none was dropped.
 ///
-/// `name` returns the address of a key.
-pub(crate) fn dropped_images(
+/// `sample` is the noun for a sample. `name` returns the address of a key.
+pub(crate) fn dropped_samples(
     statistics: &Statistics,
+    sample: &str,
     name: impl Fn(&str) -> String,
 ) -> Option<String> {
     let first = statistics.dropped.first()?;
     let total = statistics.dropped_total;
-    let images = if total == 1 { "image was" } else { "images were" };
+    let were = if total == 1 { " was" } else { "s were" };
     let counts = statistics.dropped_counts.iter();
     let counts: Vec<String> =
         counts.map(|it| format!("{}: {} {}", it.stage, it.count, it.kind)).collect();
     let key = first
         .key
         .as_deref()
-        .map_or_else(|| "an image".to_owned(), |key| format!("{:?}", name(key)));
+        .map_or_else(|| format!("the {sample} without a name"), |key| format!("{:?}", name(key)));
     Some(format!(
-        "{total} {images} dropped ({}); the first: {key}: {}; stats()[\"dropped\"] lists them",
+        "{total} {sample}{were} dropped ({}); the first: {key}: {}; stats()[\"dropped\"] lists them",
         counts.join(", "),
         first.reason,
     ))

@@ -51,6 +51,11 @@ pub(crate) fn has_forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// The number of forks between the start of the first process and this one.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
 /// The value of `GIL_THREADS` that means zero threads after `forks` forks.
 fn zero_after(forks: u32) -> u64 {
     u64::from(forks) << u32::BITS
@@ -74,7 +79,7 @@ pub(crate) struct GilGuard {
 impl GilGuard {
     /// Returns `None` if another thread finalizes Python, or has done so.
     pub(crate) fn try_new() -> Option<Self> {
-        let forks = FORKS.load(Ordering::Relaxed);
+        let forks = forks();
         // First count, then check: the finalizing thread sets `FINALIZER` first and then reads the count.
         let entered = GilGuard { forks, index: COUNT_INDEX.with(|index| *index) };
         entered.count(|entered| Some(zero_after(forks) + threads_after(forks, entered) + 1));
@@ -111,7 +116,7 @@ impl Drop for GilGuard {
 /// Python up to 3.13, the process crashes if such a thread continues during finalization. The
 /// threads are daemons, so Python does not join them.
 pub(crate) fn end_python(py: Python<'_>, timeout: Duration) -> bool {
-    let forks = FORKS.load(Ordering::Relaxed);
+    let forks = forks();
     let has_threads =
         |count: &AlignedCount| threads_after(forks, count.0.load(Ordering::SeqCst)) > 0;
     let any_left = || GIL_THREADS.iter().any(has_threads);
@@ -202,7 +207,7 @@ pub(crate) fn with_python<R>(work: impl FnOnce(Python<'_>) -> R) -> Result<R> {
                 counted.add(since.elapsed(), weight);
             }
             let done = work(py);
-            if entered.forks != FORKS.load(Ordering::Relaxed) {
+            if entered.forks != forks() {
                 end_forked_child(py);
             }
             done

@@ -57,6 +57,10 @@ impl Augment for Step {
     fn validate(&self) -> Result<()> {
         self.0.validate()
     }
+
+    fn keeps_positions(&self) -> bool {
+        self.0.keeps_positions()
+    }
 }
 
 /// A sequence of augmentations, applied as one augmentation.
@@ -85,6 +89,10 @@ impl Augment for All {
 
     fn validate(&self) -> Result<()> {
         self.0.iter().try_for_each(Augment::validate)
+    }
+
+    fn keeps_positions(&self) -> bool {
+        self.0.iter().all(Augment::keeps_positions)
     }
 }
 

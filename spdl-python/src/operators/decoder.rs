@@ -38,11 +38,12 @@ pub(crate) struct ImageDecoder {
 
 #[pymethods]
 impl ImageDecoder {
-    /// Validates the settings. `size` is (width, height).
+    /// Validates the settings. `size` is (width, height). Without a value, those of `ImageTransform` apply.
     #[new]
     #[pyo3(signature = (
-        *, size, train, layout, seed, crop, filter, horizontal_flip, vertical_flip, color, mean, std,
-        exact, min_partial, augment
+        *, size, train, layout, seed, min_partial, crop=None, filter="bilinear",
+        horizontal_flip=None, vertical_flip=None, color="rgb", normalization=None, exact=false,
+        augment=vec![]
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -51,15 +52,14 @@ impl ImageDecoder {
         train: bool,
         layout: &str,
         seed: u64,
+        min_partial: Option<f64>,
         crop: Option<Described<'_>>,
         filter: &str,
         horizontal_flip: Option<f64>,
         vertical_flip: Option<f64>,
         color: &str,
-        mean: [f32; 3],
-        std: [f32; 3],
+        normalization: Option<([f32; 3], [f32; 3])>,
         exact: bool,
-        min_partial: Option<f64>,
         augment: Vec<Described<'_>>,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
@@ -74,11 +74,13 @@ impl ImageDecoder {
             .format(format)
             .filter(filter)
             .color(color_of(color)?)
-            .normalization(mean, std)
             .exact(exact)
             .on_truncated(on_truncated);
         if let Some(share) = min_partial {
             transform = transform.min_partial(share);
+        }
+        if let Some((mean, std)) = normalization {
+            transform = transform.normalization(mean, std);
         }
         if let Some(crop) = crop {
             transform = transform.crop(crop_of(crop)?);
@@ -118,6 +120,10 @@ impl ImageDecoder {
 }
 
 impl ImageDecoder {
+    pub(crate) fn augmenter(&self) -> &Augmenter {
+        &self.augmenter
+    }
+
     /// A new instance for use by one thread.
     pub(crate) fn instance(&self) -> Result<FillImage> {
         FillImage::new(&self.codecs, &self.transform, &Limits::default())?

@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 use spdl_core::source::ItemRng;
 use spdl_core::{SampleId, SampleRng};
 
+use crate::interop::wait::forks;
+
 thread_local! {
     /// The item for which this thread calls a Python function.
     static ITEM: RefCell<Option<ItemDraws>> = const { RefCell::new(None) };
@@ -32,7 +34,7 @@ impl Draws {
     #[staticmethod]
     fn of_item(seed: u64, stage: &str) -> Option<(Self, String, u64, u64)> {
         ITEM.with_borrow_mut(|item| {
-            let item = item.as_mut()?;
+            let item = item.as_mut().filter(|item| item.forks == forks())?;
             let SampleId { epoch, index } = item.rng.id();
             Some((Draws::of(item.next(seed, stage)), item.stage.to_string(), epoch, index))
         })
@@ -57,13 +59,16 @@ pub(crate) struct ItemDraws {
     rng: ItemRng,
     /// The full name of the stage that calls the function.
     stage: Arc<str>,
+    /// The number of forks before. A forked child, which may be a worker for other items, must not draw
+    /// these numbers.
+    forks: u32,
     /// How often each kind of random numbers was drawn.
     drawn: Vec<(u64, String, u64)>,
 }
 
 impl ItemDraws {
     pub(crate) fn new(rng: ItemRng, stage: &Arc<str>) -> Self {
-        ItemDraws { rng, stage: Arc::clone(stage), drawn: Vec::new() }
+        ItemDraws { rng, stage: Arc::clone(stage), forks: forks(), drawn: Vec::new() }
     }
 
     /// Calls `function`, during which this thread draws the random numbers of the item.

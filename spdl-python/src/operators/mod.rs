@@ -27,7 +27,7 @@ use crate::interop::error::to_exception;
 use crate::io::buffer::Buffer;
 
 /// The name of a Python class, and its parameters.
-type Described<'py> = (String, Bound<'py, PyDict>);
+pub(crate) type Described<'py> = (String, Bound<'py, PyDict>);
 
 /// The number of channels of augmented images.
 const CHANNELS: usize = 3;

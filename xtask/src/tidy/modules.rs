@@ -65,7 +65,7 @@ const RUST: [(&str, &[&str]); 7] = [
             "operators",
             "cuda",
             "statistics",
-            "images",
+            "loader",
             "pipeline",
         ],
     ),

@@ -25,12 +25,27 @@ use crate::fetch::{
 pub struct CachedFetcher {
     inner: Arc<dyn Fetcher>,
     cache: Cache,
+    /// The version of all objects that are read; `None` if the other fetcher reports versions.
+    version: Option<Vec<u8>>,
 }
 
 impl CachedFetcher {
     /// Creates a fetcher that caches the reads of `inner`.
     pub fn new(inner: Arc<dyn Fetcher>, cache: Cache) -> Self {
-        CachedFetcher { inner, cache }
+        CachedFetcher { inner, cache, version: None }
+    }
+
+    /// Sets the version of all objects that are read.
+    pub(crate) fn of_version(mut self, version: Option<Vec<u8>>) -> Self {
+        self.version = version;
+        self
+    }
+
+    async fn version_of(&self, key: &Key) -> Result<Option<Vec<u8>>> {
+        match &self.version {
+            Some(version) => Ok(Some(version.clone())),
+            None => Ok(local_version(&*self.inner, key).await?.map(|it| it.as_bytes().to_vec())),
+        }
     }
 
     /// Returns the cache.
@@ -73,8 +88,8 @@ impl Fetcher for CachedFetcher {
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let name = entry_name(key, range.as_ref());
-        let version = local_version(&*self.inner, key).await?;
-        let version = version.as_deref().map(str::as_bytes);
+        let version = self.version_of(key).await?;
+        let version = version.as_deref();
         if let Some(bytes) = self.cache.get_version(&name, version).await {
             return Ok(bytes);
         }
@@ -85,8 +100,8 @@ impl Fetcher for CachedFetcher {
 
     async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
         let name = entry_name(key, None);
-        let version = local_version(&*self.inner, key).await?;
-        let version = version.as_deref().map(str::as_bytes);
+        let version = self.version_of(key).await?;
+        let version = version.as_deref();
         if let Some(bytes) = self.cache.get_within(&name, version, memory).await {
             check_limit(key, bytes.len() as u64, memory.max_bytes())?;
             return Ok(bytes);
@@ -101,8 +116,8 @@ impl Fetcher for CachedFetcher {
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let version = local_version(&*self.inner, key).await?;
-        let version = version.as_deref().map(str::as_bytes);
+        let version = self.version_of(key).await?;
+        let version = version.as_deref();
         let mut parts = Vec::with_capacity(ranges.len());
         for range in ranges {
             parts.push(self.cache.get_version(&entry_name(key, Some(range)), version).await);

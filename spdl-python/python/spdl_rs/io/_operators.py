@@ -23,16 +23,14 @@ from . import _repeated_draws as repeated_draws
 from ._augmentations import Augmentation, several
 from ._batch_check import mismatch_message, mismatched
 from ._buffer import Buffer
-from ._crops import RANDOM_CROPS, Crop
-from ._native_settings import set_frozen, size, width_and_height
+from ._image_parameters import ImageParameters
+from ._native_settings import set_frozen
 
 Path: TypeAlias = "str | bytes | os.PathLike[str]"
 Encoded: TypeAlias = "Buffer | Array"
 Pixels: TypeAlias = "numpy.typing.NDArray[Any]"
 Bytes: TypeAlias = "numpy.typing.NDArray[numpy.uint8]"
 Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"
-# Larger standard deviations are for pixels from 0 to 255.
-_MAX_STD = 10
 Generator: TypeAlias = "numpy.random.Generator | random.Random"
 
 
@@ -53,7 +51,7 @@ class Fetch:
 
     Args:
         max_bytes: The largest accepted file, in bytes. Larger files are rejected, before they are read if the
-            size is known by then. Default: 1 GiB.
+            size is known by then. Default: 64 MiB.
 
     Raises:
         TypeError: `max_bytes` is not an integer.
@@ -72,7 +70,7 @@ class Fetch:
     """
 
     _: KW_ONLY
-    max_bytes: int = 1 << 30
+    max_bytes: int = 64 * 2**20
 
     def __post_init__(self) -> None:
         set_frozen(self, max_bytes=whole("max_bytes", self.max_bytes, 1, 2**64 - 1))
@@ -89,7 +87,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, repr=False)
-class DecodeImage:
+class DecodeImage(ImageParameters):
     """Decodes, crops and resizes an image, as `ImageLoader` does: from bytes to pixels.
 
     The result is `uint8 [size, size, 3]`, RGB (`layout="nhwc-u8"`), or `float32 [3, size, size]`,
@@ -151,64 +149,12 @@ class DecodeImage:
     spdl_rs.UnsupportedError: bytes: unknown image format: ...
     """
 
-    size: int | tuple[int, int] = 224
     _: KW_ONLY
-    train: bool = False
-    layout: Literal["nhwc-u8", "nhwc-f16", "nhwc-f32", "nchw-u8", "nchw-f16", "nchw-f32"] = (
-        "nhwc-u8"
-    )
     seed: int = 0
-    crop: Crop | None = None
-    horizontal_flip: float | None = None
-    vertical_flip: float = 0.0
-    filter: Literal["nearest", "area", "bilinear", "bicubic", "lanczos3"] = "bilinear"
-    color: Literal["rgb", "bgr", "grey"] = "rgb"
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-    exact: bool = False
-    on_truncated: Literal["error", "partial"] = "error"
-    augment: Augmentation | Sequence[Augmentation] = ()
-    min_partial: float = 0.5
 
     def __post_init__(self) -> None:
-        layout(self.layout)
-        if self.crop is not None and not isinstance(self.crop, Crop):
-            raise TypeError(
-                f"crop must be a crop of spdl_rs.io, such as Stretch(), not {self.crop!r}"
-            )
-        choice("filter", self.filter, ("nearest", "area", "bilinear", "bicubic", "lanczos3"))
-        choice("color", self.color, ("rgb", "bgr", "grey"))
-        choice("on_truncated", self.on_truncated, ("error", "partial"))
-        flip = self.horizontal_flip
-        set_frozen(
-            self,
-            size=size("size", self.size, MAX_SIDE),
-            train=flag("train", self.train),
-            seed=whole("seed", self.seed, 0, 2**64 - 1),
-            horizontal_flip=None if flip is None else real("horizontal_flip", flip),
-            vertical_flip=real("vertical_flip", self.vertical_flip),
-            mean=reals("mean", self.mean, 3),
-            std=reals("std", self.std, 3),
-            exact=flag("exact", self.exact),
-            min_partial=real("min_partial", self.min_partial),
-            augment=several("augment", self.augment),
-        )
-        self._check_normalization()
-        # The native module checks the remaining conditions.
-        self._native()
-
-    def _check_normalization(self) -> None:
-        unit = "as a fraction of 255; divide values for pixels from 0 to 255 by 255"
-        if not all(0 <= mean <= 1 for mean in self.mean):
-            raise ValueError(f"mean must be in [0, 1], not {self.mean}: {unit}")
-        if not all(0 < std <= _MAX_STD for std in self.std):
-            raise ValueError(f"std must be in (0, {_MAX_STD}], not {self.std}: {unit}")
-        defaults = type(self).mean, type(self).std
-        if self.layout.endswith("u8") and (self.mean, self.std) != defaults:
-            raise ValueError(
-                f'mean and std have no effect on layout={self.layout!r}, whose pixels are from 0 to 255: choose '
-                'a normalised layout, such as "nchw-f32", or omit mean and std'
-            )
+        set_frozen(self, seed=whole("seed", self.seed, 0, 2**64 - 1))
+        super().__post_init__()
 
     @overload
     def __call__(
@@ -262,26 +208,17 @@ class DecodeImage:
         return self._apply(item, _draws_of_call(self, epoch, index, rng))
 
     @property
-    def _is_random(self) -> bool:
-        """Whether the result may depend on random numbers."""
-        default = 0.5 if self.train else 0.0
-        flips = default if self.horizontal_flip is None else self.horizontal_flip, self.vertical_flip
-        crops = self.train if self.crop is None else isinstance(self.crop, RANDOM_CROPS)
-        steps = several("augment", self.augment)
-        return crops or any(0 < flip < 1 for flip in flips) or any(step._is_random for step in steps)
-
-    @property
     def _draws(self) -> tuple[int, str]:
         """The seed and the stage name that select the random numbers."""
         return self.seed, "decode"
 
+    def _native(self) -> _spdl_rs.ImageDecoder:
+        return self._decoder()
+
     def _apply(self, item: Any, draws: _spdl_rs.Draws) -> Any:
         data, *label = _parts(item)
-        pixels = numpy.asarray(self._native().decode(data, draws))
+        pixels = numpy.asarray(self._decoder().decode(data, draws))
         return (pixels, *label) if label else pixels
-
-    def _native(self) -> _spdl_rs.ImageDecoder:
-        return _decoder(self)
 
     def __repr__(self) -> str:
         return _repr(self, "size", "train", "layout", "seed")
@@ -414,7 +351,7 @@ class BatchImages:
      - Source: SourceConfig(source=[('photos/cat/1.png', 0), ('photos/cat/2.png', 0), \
 ('photos/dog/1.png', 1)])
      - Pipes:
-       - Fetch(output_order='input', op=Fetch(max_bytes=1073741824)) [native]
+       - Fetch(output_order='input', op=Fetch(max_bytes=67108864)) [native]
        - DecodeImage(op=DecodeImage(size=32, train=False, layout='nhwc-u8', seed=0)) [native]
        - aggregate(BatchImages(batch_size=2, drop_last=False)) [native]
      - Sink: SinkConfig(buffer_size=3)
@@ -484,26 +421,6 @@ class BatchImages:
 @functools.lru_cache(maxsize=8)
 def _reader(max_bytes: int) -> _spdl_rs.Reader:
     return _spdl_rs.Reader(max_bytes)
-
-
-@functools.lru_cache(maxsize=64)
-def _decoder(of: DecodeImage) -> _spdl_rs.ImageDecoder:
-    return _spdl_rs.ImageDecoder(
-        size=width_and_height(of.size),
-        train=of.train,
-        layout=of.layout,
-        seed=of.seed,
-        crop=None if of.crop is None else of.crop._native(),
-        filter=of.filter,
-        horizontal_flip=of.horizontal_flip,
-        vertical_flip=of.vertical_flip,
-        color=of.color,
-        mean=of.mean,
-        std=of.std,
-        exact=of.exact,
-        min_partial=checked_min_partial(of.min_partial, of.on_truncated),
-        augment=[step._native() for step in several("augment", of.augment)],
-    )
 
 
 @functools.lru_cache(maxsize=64)

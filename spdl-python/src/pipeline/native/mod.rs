@@ -29,10 +29,10 @@ use spdl_media::image_fields;
 use super::Item;
 use super::raised::{fatal_failure, item_failure, native_failure};
 use super::stage::{PART, queue_len};
-use crate::images::{arrays, check_memory};
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 use crate::interop::wait::with_python;
+use crate::loader::{arrays, check_memory};
 use crate::operators::{ImageAugmenter, ImageDecoder, Stores, array_of};
 
 use augment::AugmentPart;

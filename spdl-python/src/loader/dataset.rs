@@ -1,4 +1,4 @@
-//! The images of a data set, and the stages that read them.
+//! The samples of a data set, and the stage that reads them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,11 @@ use spdl_core::{
     block_on,
 };
 use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
-
 use spdl_io::stores::Address;
-use spdl_io::{Cache, Fetch, Fetcher, LocalFetcher, StoreRegistry};
+use spdl_io::{
+    Cache, Fetch, FetchLabeled, Fetcher, LocalFetcher, Record, StoreRegistry, StoredRecord,
+};
+use spdl_media::fill::SampleSpec;
 
 use super::settings::Settings;
 use crate::interop::error::{report_with_advice, to_exception};
@@ -25,9 +27,9 @@ use crate::interop::wait::{SHUTDOWN_TIMEOUT, drop_within, interruptible_with, wi
 /// Shuffle window of Parquet data sets, in samples. Their row groups are read as a whole.
 const WINDOW: u64 = 10_000;
 
-/// The images of a data set, with their labels.
+/// The samples of a data set.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
-pub(crate) struct Images {
+pub(crate) struct Samples {
     /// `None` only during drop.
     opened: Option<Arc<Opened>>,
     owner: OwnerProcess,
@@ -58,22 +60,53 @@ struct OpenRequest {
     cache_folder: Option<(PathBuf, u64)>,
     cache_memory: u64,
     max_file_bytes: Option<u64>,
+    /// Whether samples without a label are reported.
+    has_labels: bool,
 }
 
-/// The first stages of a pipeline, up to the bytes of the images.
-pub(crate) struct FetchStages {
-    pub(crate) pipeline: PipelineBuilder<Labeled<Bytes>>,
-    /// Objects that own threads, dropped after the pipeline.
-    pub(crate) kept: (Arc<dyn Fetcher>, Arc<Opened>),
+/// The source of a pipeline, and the stage that reads its samples.
+pub(crate) struct FetchStage {
+    source: PipelineBuilder<StoredRecord>,
+    options: StageOptions,
+    fetch: FetchLabeled,
+    cache: Option<Cache>,
+    kept: Kept,
+}
+
+/// Objects that own threads, dropped after the pipeline.
+pub(crate) type Kept = (Arc<dyn Fetcher>, Arc<Opened>);
+type FetchedBy<T> = (PipelineBuilder<T>, Kept);
+
+impl FetchStage {
+    /// Reads images and their labels.
+    pub(crate) fn images(self) -> FetchedBy<Labeled<Bytes>> {
+        let FetchStage { source, options, fetch, cache, kept } = self;
+        let fetch = match cache {
+            Some(cache) => fetch.with_cache(cache),
+            None => fetch,
+        };
+        (source.async_stage(options, fetch).measured(), kept)
+    }
+
+    /// Reads the fields of `spec`.
+    pub(crate) fn fields(self, spec: &SampleSpec) -> FetchedBy<Record> {
+        let FetchStage { source, options, fetch, cache, kept } = self;
+        let fetch = spec.fetch_like(&fetch);
+        let fetch = match cache {
+            Some(cache) => fetch.with_cache(cache),
+            None => fetch,
+        };
+        (source.async_stage(options, fetch).measured(), kept)
+    }
 }
 
 #[pymethods]
-impl Images {
+impl Samples {
     /// Opens a data set of any kind, or a list of images.
     #[staticmethod]
     #[pyo3(signature = (
         addresses, *, is_list, labels=None, image_field=None, label_field=None, classes=None,
-        cache=None, cache_size=0, cache_memory=0, max_file_bytes=None
+        cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, has_labels=true
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn open(
@@ -88,6 +121,7 @@ impl Images {
         cache_size: u64,
         cache_memory: u64,
         max_file_bytes: Option<u64>,
+        has_labels: bool,
     ) -> PyResult<Self> {
         let request = OpenRequest {
             shown: display_addresses(&addresses),
@@ -99,6 +133,7 @@ impl Images {
             cache_folder: cache.map(|folder| (folder, cache_size)),
             cache_memory,
             max_file_bytes,
+            has_labels,
         };
         let (sender, receiver) = mpsc::channel();
         let stores = StoreRegistry::new().on_unreachable(move |address, error| {
@@ -113,7 +148,7 @@ impl Images {
         if let Some(text) = opened.inferred_classes_message() {
             log(py, "info", text)?;
         }
-        Ok(Images { opened: Some(Arc::new(opened)), owner: OwnerProcess::current() })
+        Ok(Samples { opened: Some(Arc::new(opened)), owner: OwnerProcess::current() })
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -149,15 +184,15 @@ impl Images {
     }
 }
 
-impl Images {
+impl Samples {
     pub(crate) fn len(&self) -> u64 {
         self.opened.as_ref().map_or(0, |opened| opened.data.samples.len())
     }
 
-    /// Creates the first stages of a pipeline over these images.
-    pub(crate) fn read(&self, settings: &Settings) -> Result<FetchStages> {
+    /// Creates the source of a pipeline over these samples, and the stage that reads them.
+    pub(crate) fn read(&self, settings: &Settings) -> Result<FetchStage> {
         let Some(opened) = &self.opened else {
-            return Err(Error::new(ErrorKind::Stopped, "the image loader is closed"));
+            return Err(Error::new(ErrorKind::Stopped, "the loader is closed"));
         };
         if self.owner.is_forked_child() && opened.has_threads() {
             return Arc::new(opened.reopen()?).read(settings);
@@ -231,7 +266,7 @@ impl Opened {
         Ok(Opened { data, cache, stores, request: self.request.clone() })
     }
 
-    fn read(self: Arc<Self>, settings: &Settings) -> Result<FetchStages> {
+    fn read(self: Arc<Self>, settings: &Settings) -> Result<FetchStage> {
         let samples = DatasetSource::new(Arc::clone(&self.data.samples));
         let samples = match (settings.shuffle, self.data.kind) {
             (false, _) => samples,
@@ -241,24 +276,21 @@ impl Opened {
             }
             (true, _) => samples.shuffled(settings.seed),
         };
-        let mut pipeline = PipelineBuilder::new(samples);
-        let mut stage = StageOptions::new("fetch").parameters(self.request.fields());
-        let (mut fetch, fetcher) = if self.data.is_local {
+        let mut source = PipelineBuilder::new(samples);
+        let mut options = StageOptions::new("fetch").parameters(self.request.fields());
+        let (fetch, fetcher) = if self.data.is_local {
             // Reads of uncached files block a thread each, so more concurrency does not help.
             let fetcher = LocalFetcher::new();
-            stage = stage.concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
+            options = options.concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
             let data = self.data.clone().with_fetcher(Arc::new(fetcher));
             (data.fetch_labeled(), data.fetcher)
         } else {
             // For a store, the stage adjusts its in-flight window.
-            pipeline = pipeline.runtime(self.stores.runtime()?);
+            source = source.runtime(self.stores.runtime()?);
             (self.data.fetch_labeled(), Arc::clone(&self.data.fetcher))
         };
-        if let Some(cache) = &self.cache {
-            fetch = fetch.with_cache(cache.clone());
-        }
-        let pipeline = pipeline.async_stage(stage, fetch).measured();
-        Ok(FetchStages { pipeline, kept: (fetcher, self) })
+        let cache = self.cache.clone();
+        Ok(FetchStage { source, options, fetch, cache, kept: (fetcher, self) })
     }
 
     /// The address of the store without credentials; `None` for local files.
@@ -294,7 +326,9 @@ impl OpenRequest {
             (Some(_), _) if data.has_own_classes() => return Err(self.classes_error()),
             (Some(classes), _) => data.classes.clone_from(classes),
         }
-        data.warnings.extend(data.unlabeled());
+        if self.has_labels {
+            data.warnings.extend(data.unlabeled());
+        }
         Ok(data)
     }
 
@@ -372,7 +406,7 @@ fn display_addresses(addresses: &[OsString]) -> String {
     }
 }
 
-impl Drop for Images {
+impl Drop for Samples {
     fn drop(&mut self) {
         let mut opened = self.opened.take();
         if self.owner.is_forked_child() {

@@ -1,4 +1,4 @@
-"""The iterator over one epoch of an `ImageLoader`."""
+"""The iterators over one epoch of a loader."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
 from . import _loader_state, _spdl_rs
 from ._statistics import Dropped, Statistics
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # `atexit` calls this function after all functions that are registered later, so after pipelines have
 # stopped. Daemon threads that still wait for batches must not acquire the GIL during finalization.
@@ -20,11 +23,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_spdl_rs.Workers.has_forked)
 
 
-class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
-    """The batches of one epoch of an `ImageLoader`, created by `iter(loader)`.
+B = TypeVar("B")
 
-    Images and labels are NumPy arrays, or `spdl_rs.cuda.DeviceArray`s if the loader's `device` is a CUDA
-    device. Several threads may take batches from one iterator.
+
+class Batches(_spdl_rs.BatchIterator, Iterator[B]):
+    """The batches of one epoch, created by `iter(loader)`.
+
+    Several threads may take batches from one iterator.
 
     A batch counts as delivered once a `for` loop has received it. If Ctrl-C prevents the delivery, a
     loader that resumes from the state delivers the batch. (Direct calls of `next` have no such guarantee:
@@ -39,27 +44,28 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
     []
     """
 
+    _LOADER: ClassVar[str] = "Loader"
     _number: int
     _run: _spdl_rs.Epoch
     _monitor: _spdl_rs.Monitor
 
     def __new__(
         cls,
-        images: _spdl_rs.Images,
+        samples: _spdl_rs.Samples,
         settings: _spdl_rs.Settings,
         epoch: int,
         state: str | None = None,
-    ) -> ImageBatches:
-        run = _spdl_rs.Epoch(images, settings, epoch, state)
+    ) -> Self:
+        run = _spdl_rs.Epoch(samples, settings, epoch, state)
         batches = super().__new__(cls, run)
         batches._number, batches._run, batches._monitor = epoch, run, run.monitor
         return batches
 
     if TYPE_CHECKING:
         # Native, so that a loop calls no Python function for the next batch.
-        def __next__(self) -> tuple[Any, Any]: ...
+        def __next__(self) -> B: ...
 
-    def __enter__(self) -> ImageBatches:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,11 +74,11 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
             "an epoch in progress cannot be pickled or copied; pickle its state_dict() and load it into "
-            "another ImageLoader"
+            f"another {self._LOADER}"
         )
 
     def __repr__(self) -> str:
-        return f"ImageBatches(epoch={self._number})"
+        return f"{type(self).__name__}(epoch={self._number})"
 
     @property
     def epoch(self) -> int:
@@ -84,11 +90,11 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
         self._run.close()
 
     def take_dropped(self) -> list[Dropped]:
-        """Returns the images that `on_error` dropped from the batch that was delivered last.
+        """Returns the samples that `on_error` dropped from the batch that was delivered last.
 
-        These are the images whose positions in the epoch precede the last image of the batch, without those
-        of earlier calls. So calls after each batch return each dropped image once. After the last batch, a
-        call returns the remaining dropped images. The lists do not depend on timing. At most 100,000 images are
+        These are the samples whose positions in the epoch precede the last sample of the batch, without those
+        of earlier calls. So calls after each batch return each dropped sample once. After the last batch, a
+        call returns the remaining dropped samples. The lists do not depend on timing. At most 100,000 samples are
         kept for the next call; `stats()["dropped_total"]` counts all.
 
         >>> loader = ImageLoader("photos", batch_size=2, size=32, on_error="skip")
@@ -110,7 +116,17 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
 
     def state_dict(self) -> dict[str, Any]:
         """Like `ImageLoader.state_dict`, for this epoch."""
-        return _loader_state.to_dict(self._monitor.state())
+        return _loader_state.to_dict(self._LOADER, self._monitor.state())
+
+
+class ImageBatches(Batches["tuple[Any, Any]"]):
+    """The batches of one epoch of an `ImageLoader`, created by `iter(loader)`.
+
+    Images and labels are NumPy arrays, or `spdl_rs.cuda.DeviceArray`s if the loader's `device` is a CUDA
+    device. See `Batches`.
+    """
+
+    _LOADER = "ImageLoader"
 
 
 def import_numpy() -> None:

@@ -13,6 +13,7 @@ use spdl_core::stage::DeviceBatch;
 use spdl_core::{Batch, Pipeline, PipelineBuilder, Result, State};
 use spdl_cuda::CudaDevice;
 
+use super::fields::SampleFields;
 use super::state;
 use crate::cuda::DeviceMemory;
 use crate::interop::array::Array;
@@ -101,18 +102,22 @@ impl Batches {
 }
 
 impl Delivered {
-    /// The images and labels as Python arrays, made by `array`.
-    ///
-    /// `array` is called with a native array, or with device memory, a shape and a dtype.
+    /// The images and labels as Python arrays, or the values of `fields`. Arrays are made by `array`, which
+    /// is called with a native array, or with device memory, a shape and a dtype.
     pub(crate) fn into_python<'py>(
         self,
         array: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
+        fields: Option<&SampleFields>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let py = array.py();
         match self {
             Delivered::Host(batch) => {
+                if let Some(fields) = fields {
+                    return Ok(fields.to_dict(batch, array)?.into_any());
+                }
                 let [images, labels] = arrays(batch)?;
-                PyTuple::new(py, [array.call1((images,))?, array.call1((labels,))?])
+                let arrays = [array.call1((images,))?, array.call1((labels,))?];
+                Ok(PyTuple::new(py, arrays)?.into_any())
             }
             Delivered::Device(batch) => {
                 let arrays = batch.into_arrays().map(|(_, placed)| {
@@ -120,7 +125,7 @@ impl Delivered {
                     let memory = Bound::new(py, DeviceMemory::from(placed.into_upload()))?;
                     array.call1((memory, PyTuple::new(py, shape)?, dtype))
                 });
-                PyTuple::new(py, two(arrays.collect::<PyResult<_>>()?)?)
+                Ok(PyTuple::new(py, two(arrays.collect::<PyResult<_>>()?)?)?.into_any())
             }
         }
     }

@@ -9,32 +9,38 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyDict;
 use spdl_core::memory::usable_memory;
 use spdl_core::observe::{Counter, Dropped};
 use spdl_core::{BatchLayout, Error, ErrorKind, PipelineBuilder, Result, StageOptions, State};
 use spdl_cuda::{DeviceImages, Search};
-use spdl_io::{Fetch, Fetcher};
+use spdl_io::Fetch;
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 
 use super::batches::{Batches, Delivered};
-use super::dataset::{FetchStages, Images, Opened};
-use super::settings::Settings;
+use super::dataset::{Kept, Samples};
+use super::fields::{SampleFields, import_types};
+use super::settings::{Content, Settings};
 use super::{device, state as checkpoint};
 use crate::interop::error::to_exception;
-use crate::interop::failure_policy::dropped_images;
+use crate::interop::failure_policy::dropped_samples;
 use crate::interop::fork::OwnerProcess;
 use crate::interop::stalls::{Stalls, log};
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, SIGNAL_CHECK_INTERVAL, drop_within, without_python};
+use crate::operators::DECODE;
 use crate::statistics::{HasState, Monitor, address_in, dropped, state_to_json};
 use crate::trace;
 
-/// One epoch over the images. Any thread may request the next batch.
+/// One epoch over the samples. Any thread may request the next batch.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Epoch {
     work: Arc<EpochWork>,
     monitor: Py<Monitor>,
     is_on_device: bool,
+    /// The fields of a batch; `None` if it holds images and labels.
+    fields: Option<Py<SampleFields>>,
+    /// The name of the loader's class, for messages.
+    loader: &'static str,
     number: u64,
     /// The address of the data set without credentials, for messages.
     place: String,
@@ -61,23 +67,23 @@ pub(crate) struct EpochRun {
     decoded: Option<DeviceImages>,
     /// The fetcher and the data set. Dropped after the pipeline, so that the pipeline's threads do not join
     /// the threads of the fetcher.
-    kept: (Arc<dyn Fetcher>, Arc<Opened>),
+    kept: Kept,
 }
 
 #[pymethods]
 impl Epoch {
     /// Starts the pipeline at the beginning of the epoch, or after the batches that `state` covers.
     #[new]
-    #[pyo3(signature = (images, settings, epoch, state=None))]
+    #[pyo3(signature = (samples, settings, epoch, state=None))]
     fn new(
         py: Python<'_>,
-        images: &Images,
+        samples: &Samples,
         settings: &Settings,
         epoch: u64,
         state: Option<&str>,
     ) -> PyResult<Self> {
         let begun = py.detach(|| {
-            let (run, number) = build(images, settings, epoch, state)?;
+            let (run, number) = build(samples, settings, epoch, state)?;
             let monitor = Monitor::of(run.pipeline.monitor(), run.partial.clone())
                 .with_decoded(run.decoded.clone());
             let opened = Arc::clone(&run.kept.1);
@@ -97,8 +103,13 @@ impl Epoch {
             work,
             monitor: Py::new(py, monitor)?,
             is_on_device,
+            fields: match &settings.content {
+                Content::Images(_) => None,
+                Content::Fields(fields) => Some(fields.clone_ref(py)),
+            },
+            loader: settings.loader(),
             number,
-            place: images.place(),
+            place: samples.place(),
             reported: AtomicBool::new(false),
             owner: OwnerProcess::current(),
         })
@@ -108,16 +119,16 @@ impl Epoch {
     ///
     /// A given `state` is validated and adapted to this loader.
     #[staticmethod]
-    #[pyo3(signature = (images, settings, epoch, state=None))]
+    #[pyo3(signature = (samples, settings, epoch, state=None))]
     fn position(
         py: Python<'_>,
-        images: &Images,
+        samples: &Samples,
         settings: &Settings,
         epoch: u64,
         state: Option<&str>,
     ) -> PyResult<String> {
         let position = py.detach(|| {
-            let (run, _) = build(images, settings, epoch, state)?;
+            let (run, _) = build(samples, settings, epoch, state)?;
             run.pipeline.state().and_then(|state| state_to_json(&state))
         });
         position.map_err(|error| to_exception(py, &error))
@@ -125,8 +136,8 @@ impl Epoch {
 
     /// Combines the states of all ranks, as JSON, into one state, from which any number of ranks can resume.
     #[staticmethod]
-    fn combined(py: Python<'_>, states: Vec<String>) -> PyResult<String> {
-        py.detach(|| checkpoint::combine(&states)).map_err(|error| to_exception(py, &error))
+    fn combined(py: Python<'_>, states: Vec<String>, loader: &str) -> PyResult<String> {
+        py.detach(|| checkpoint::combine(&states, loader)).map_err(|error| to_exception(py, &error))
     }
 
     /// Stops the pipeline. Afterwards `next` returns no batch.
@@ -171,6 +182,7 @@ impl BatchIterator {
     fn new(py: Python<'_>, epoch: Py<Epoch>) -> PyResult<Self> {
         // Import now: an import in `__next__` during finalization would unwind a daemon thread.
         array_of(py, epoch.get().is_on_device)?;
+        import_types(py)?;
         Ok(BatchIterator { epoch })
     }
 
@@ -178,13 +190,15 @@ impl BatchIterator {
         this
     }
 
-    /// Waits for the next batch: images and labels as NumPy or device arrays.
+    /// Waits for the next batch: images and labels as NumPy or device arrays, or the values of the fields in
+    /// a `dict`.
     ///
     /// Each array keeps its native memory alive.
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let epoch = self.epoch.get();
         let array = array_of(py, epoch.is_on_device)?;
-        epoch.next(py)?.map(|batch| batch.into_python(array)).transpose()
+        let fields = epoch.fields.as_ref().map(|fields| fields.get());
+        epoch.next(py)?.map(|batch| batch.into_python(array, fields)).transpose()
     }
 }
 
@@ -234,25 +248,29 @@ impl Epoch {
     }
 }
 
-/// Builds: keys ──► fetch (bytes) ──► decode (pixels in batch slots) [──► upload (to a device)]
+/// Builds: keys ──► fetch (bytes) ──► decode (values in batch slots) [──► upload (to a device)]
 ///
 /// If the device decodes: keys ──► fetch ──► decode, group, nvjpeg, batch.
 ///
 /// Also returns the number of the epoch.
 fn build(
-    images: &Images,
+    samples: &Samples,
     settings: &Settings,
     epoch: u64,
     state: Option<&str>,
 ) -> Result<(EpochRun, u64)> {
-    let Settings { transform, drop_last, .. } = settings;
+    let drop_last = settings.drop_last;
     let state = state.map(|text| checkpoint::from_json(text, settings)).transpose()?;
     let epoch = state.as_ref().map_or(epoch, State::epoch);
     // Limit the batch size to the size of the epoch, to save memory. With `drop_last`, add one slot, so that
     // the only batch stays incomplete and is left out.
-    let most = settings.images_of_rank(images.len()).max(1).saturating_add(u64::from(*drop_last));
+    let most = settings.samples_of_rank(samples.len()).max(1).saturating_add(u64::from(drop_last));
     let batch_size = settings.batch_size.get().min(usize::try_from(most).unwrap_or(usize::MAX));
-    let layout = BatchLayout::new(batch_size, image_fields(transform)).drop_last(*drop_last);
+    let layout = match &settings.content {
+        Content::Images(transform) => BatchLayout::new(batch_size, image_fields(transform)),
+        Content::Fields(fields) => fields.get().spec.layout(batch_size),
+    };
+    let layout = layout.drop_last(drop_last);
     let threads = settings
         .threads
         .or_else(|| thread::available_parallelism().ok())
@@ -262,31 +280,46 @@ fn build(
     let stage_memory = Fetch::stage_memory(&layout, threads);
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let partial = Counter::default();
-    let counted = (transform.truncation() == OnTruncated::Partial).then(|| partial.clone());
-    let decode = StageOptions::new("decode").parameters(transform.parameters());
     let device = settings.device.as_ref().map(|device| device.get().device());
-
-    let FetchStages { pipeline, kept } = images.read(settings)?;
-    let stalls = Stalls::default();
-    let pipeline = stalls.watch(pipeline);
     let mut common = SharedSettings { settings, epoch, stage_memory, memory_shares: 2, threads };
-    if let (Some(device), Some(folders)) = (device, &settings.decode_with) {
-        // The group and batch stages also hold images.
-        common.memory_shares = 4;
-        let search = folders.iter().fold(Search::default(), Search::wheels_in);
-        let (pipeline, decoded) = device::attach(pipeline, settings, batch_size, device, search)?;
-        let pipeline = Batches::build_on_device(common.apply(pipeline), state)?;
-        return Ok((
-            EpochRun { pipeline, partial: None, decoded: Some(decoded), kept, stalls },
-            epoch,
-        ));
-    }
-    let transform = transform.clone();
-    let pipeline = pipeline.fill(decode, layout, move || {
-        Ok(FillImage::new(&codecs, &transform, &limits)?.count_partial(partial.clone()))
-    });
+    let stalls = Stalls::default();
+
+    let fetch = samples.read(settings)?;
+    let (pipeline, kept, partial) = match &settings.content {
+        Content::Images(transform) => {
+            let (pipeline, kept) = fetch.images();
+            let pipeline = stalls.watch(pipeline);
+            if let (Some(device), Some(folders)) = (device, &settings.decode_with) {
+                // The group and batch stages also hold images.
+                common.memory_shares = 4;
+                let search = folders.iter().fold(Search::default(), Search::wheels_in);
+                let (pipeline, decoded) =
+                    device::attach(pipeline, settings, transform, batch_size, device, search)?;
+                let pipeline = Batches::build_on_device(common.apply(pipeline), state)?;
+                let decoded = Some(decoded);
+                return Ok((EpochRun { pipeline, partial: None, decoded, kept, stalls }, epoch));
+            }
+            let decode = StageOptions::new(DECODE).parameters(transform.parameters());
+            let (transform, counter) = (transform.clone(), partial.clone());
+            let counted = (transform.truncation() == OnTruncated::Partial).then_some(partial);
+            let pipeline = pipeline.fill(decode, layout, move || {
+                Ok(FillImage::new(&codecs, &transform, &limits)?.count_partial(counter.clone()))
+            });
+            (pipeline, kept, counted)
+        }
+        Content::Fields(fields) => {
+            let SampleFields { spec, allows_partial, .. } = fields.get();
+            let (pipeline, kept) = fetch.fields(spec);
+            let decode = StageOptions::new(DECODE).parameters(spec.parameters());
+            let (filler, counter) = (spec.filler(&codecs, &limits), partial.clone());
+            let pipeline = stalls
+                .watch(pipeline)
+                .fill(decode, layout, move || Ok(filler()?.count_partial(&counter)));
+            (pipeline, kept, allows_partial.then_some(partial))
+        }
+    };
     let pipeline = Batches::build(common.apply(pipeline), device, state)?;
-    Ok((EpochRun { pipeline, partial: counted, decoded: None, kept, stalls }, epoch))
+    Ok((EpochRun { pipeline, partial, decoded: None, kept, stalls }, epoch))
 }
 
 /// Settings that host and device pipelines share.
@@ -325,7 +358,7 @@ pub(crate) fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -
         return Ok(());
     }
     let message = format!(
-        "{} batches of {} images, in memory at the same time, need {} MiB, but this process can \
+        "{} batches of {} samples, in memory at the same time, need {} MiB, but this process can \
          use {} MiB; reduce the batch size, the image size or the number of threads",
         layout.live_batches(threads),
         layout.batch_size(),
@@ -370,12 +403,14 @@ impl Epoch {
         }
         let monitor = self.monitor.bind(py).get();
         let statistics = py.detach(|| monitor.last_statistics());
-        let Some(dropped) = dropped_images(&statistics, |key| address_in(monitor.store(), key))
+        let sample = if self.fields.is_none() { "image" } else { "sample" };
+        let Some(dropped) =
+            dropped_samples(&statistics, sample, |key| address_in(monitor.store(), key))
         else {
             return Ok(());
         };
-        let (number, place) = (self.number, &self.place);
-        log(py, "warning", format!("epoch {number} of ImageLoader({place:?}): {dropped}"))
+        let (number, loader, place) = (self.number, self.loader, &self.place);
+        log(py, "warning", format!("epoch {number} of {loader}({place:?}): {dropped}"))
     }
 
     fn stop(&self, at_most: Duration) {

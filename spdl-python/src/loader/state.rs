@@ -7,7 +7,7 @@ use spdl_core::{Error, ErrorKind, Result, Shard, State};
 use super::settings::Settings;
 use crate::statistics::state_to_json;
 
-/// Parts of a state's fingerprint, and the `ImageLoader` arguments that determine them.
+/// Parts of a state's fingerprint, and the arguments of a loader that determine them.
 const ARGUMENTS: [(&str, &str); 17] = [
     ("source items", "the number of images"),
     ("source contents", "the images, their names or labels"),
@@ -31,15 +31,16 @@ const ARGUMENTS: [(&str, &str); 17] = [
 /// # Errors
 /// `InvalidArgument` if the text is not a state, or if the state belongs to another rank.
 pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
-    let state = parse(text)?;
+    let state = parse(text, settings.loader())?;
     match state.shard() {
         Some(own) if own != settings.shard => {
             let message = format!(
                 "the state is of {}, but the loader is {}: resume each rank from its own state; after \
                  a change of the world size, resume all ranks from the result of \
-                 `ImageLoader.combine_states`",
+                 `{}.combine_states`",
                 rank(own),
-                rank(settings.shard)
+                rank(settings.shard),
+                settings.loader()
             );
             Err(Error::new(ErrorKind::InvalidArgument, message))
         }
@@ -51,14 +52,15 @@ pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
 ///
 /// # Errors
 /// `InvalidArgument` if a text is not a state, or if the states belong to different runs.
-pub(crate) fn combine(texts: &[String]) -> Result<String> {
-    let states = texts.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
+pub(crate) fn combine(texts: &[String], loader: &str) -> Result<String> {
+    let states = texts.iter().map(|text| parse(text, loader)).collect::<Result<Vec<_>>>()?;
     state_to_json(&State::combine(states)?)
 }
 
-fn parse(text: &str) -> Result<State> {
+fn parse(text: &str, loader: &str) -> Result<State> {
     serde_json::from_str(text).map_err(|error| {
-        let message = format!("not a state of an ImageLoader: {error}");
+        let article = if loader.starts_with(['A', 'E', 'I', 'O', 'U']) { "an" } else { "a" };
+        let message = format!("not a state of {article} {loader}: {error}");
         Error::new(ErrorKind::InvalidArgument, message)
     })
 }
@@ -73,7 +75,7 @@ fn remainder(shard: Shard) -> &'static str {
     named.map_or("of another kind", |(_, name)| name)
 }
 
-/// Rewords fingerprint mismatches with the argument names of `ImageLoader`.
+/// Rewords fingerprint mismatches with the argument names of the loaders.
 pub(crate) fn with_argument_names(error: Error) -> Error {
     if error.changes().is_empty() {
         return error;
@@ -81,7 +83,8 @@ pub(crate) fn with_argument_names(error: Error) -> Error {
     let mut changes: Vec<String> = Vec::new();
     for Change { part, was, is } in error.changes() {
         let argument = ARGUMENTS.iter().find(|(name, _)| name == part);
-        let name = argument.map_or(part.as_str(), |(_, argument)| argument);
+        let field = part.strip_prefix("stage decode: field ").unwrap_or(part);
+        let name = argument.map_or(field, |(_, argument)| argument);
         let [was, is] = [was, is].map(|value| value.as_deref().unwrap_or("absent"));
         changes.push(match part.as_str() {
             // The values are hashes, which mean nothing to the user.

@@ -1,4 +1,4 @@
-//! Settings of an `ImageLoader` that all epochs share.
+//! Settings of a loader that all epochs share.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -6,18 +6,34 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use spdl_core::source::Remainder;
 use spdl_core::{OnError, Shard};
-use spdl_media::{ImageTransform, Mode, OnTruncated, SampleFormat};
+use spdl_media::ImageTransform;
 
+use super::fields::SampleFields;
 use crate::cuda::CudaDevice;
-use crate::interop::array::type_string;
 use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
+use crate::operators::ImageDecoder;
+
+/// What a batch holds.
+pub(crate) enum Content {
+    /// Images and labels.
+    Images(ImageTransform),
+    /// The fields of samples.
+    Fields(Py<SampleFields>),
+}
+
+/// The argument from which [`Content`] is made.
+#[derive(FromPyObject)]
+enum ContentArgument<'py> {
+    Images(PyRef<'py, ImageDecoder>),
+    Fields(Py<SampleFields>),
+}
 
 /// Validated settings.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Settings {
     pub(crate) batch_size: NonZeroUsize,
-    pub(crate) transform: ImageTransform,
+    pub(crate) content: Content,
     pub(crate) seed: u64,
     pub(crate) shuffle: bool,
     pub(crate) threads: Option<NonZeroUsize>,
@@ -32,24 +48,21 @@ pub(crate) struct Settings {
 
 #[pymethods]
 impl Settings {
-    /// Validates layout, size and rank. `max_failures` is `None` if the first failure ends an epoch.
+    /// Validates the rank. `max_failures` is `None` if the first failure ends an epoch.
     #[new]
     #[pyo3(signature = (
-        *, batch_size, size, train, layout, seed, shuffle, threads, max_failures, min_partial,
-        drop_last, rank, world_size, remainder, device=None, decode_with=None
+        content, *, batch_size, seed, shuffle, threads, max_failures, drop_last, rank, world_size,
+        remainder, device=None, decode_with=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
+        content: ContentArgument<'_>,
         batch_size: NonZeroUsize,
-        size: u32,
-        train: bool,
-        layout: &str,
         seed: u64,
         shuffle: bool,
         threads: Option<NonZeroUsize>,
         max_failures: Option<Bound<'_, PyAny>>,
-        min_partial: Option<f64>,
         drop_last: bool,
         rank: u64,
         world_size: u64,
@@ -58,17 +71,10 @@ impl Settings {
         decode_with: Option<Vec<PathBuf>>,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
-        let mode = if train { Mode::Train } else { Mode::Eval };
-        let format: SampleFormat = layout.parse().map_err(fault)?;
-        // Reject dtypes without a NumPy equivalent now, not at the first batch.
-        type_string(format.dtype)?;
-        let on_truncated = min_partial.map_or(OnTruncated::Error, |_| OnTruncated::Partial);
-        let mut transform =
-            ImageTransform::new(size).mode(mode).format(format).on_truncated(on_truncated);
-        if let Some(share) = min_partial {
-            transform = transform.min_partial(share);
-        }
-        transform.validate().map_err(fault)?;
+        let content = match content {
+            ContentArgument::Images(decoder) => Content::Images(decoder.transform.clone()),
+            ContentArgument::Fields(fields) => Content::Fields(fields),
+        };
         let on_error = max_failures.map_or(Ok(OnError::Raise), |most| failure_policy(&most))?;
         let remainder = match remainder {
             "pad" => Remainder::Pad,
@@ -78,7 +84,7 @@ impl Settings {
         let shard = Shard::new(rank, world_size).map_err(fault)?.remainder(remainder);
         Ok(Settings {
             batch_size,
-            transform,
+            content,
             seed,
             shuffle,
             threads,
@@ -90,13 +96,23 @@ impl Settings {
         })
     }
 
-    /// How many of `images` images this rank reads in an epoch.
-    pub(crate) fn images_of_rank(&self, images: u64) -> u64 {
+    /// How many of `samples` samples this rank reads in an epoch.
+    pub(crate) fn samples_of_rank(&self, samples: u64) -> u64 {
         let (rank, world) = (self.shard.rank(), self.shard.world());
         match self.shard {
-            shard if shard == shard.remainder(Remainder::Drop) => images / world,
-            shard if shard == shard.remainder(Remainder::Pad) => images.div_ceil(world),
-            _ => images.saturating_sub(rank).div_ceil(world),
+            shard if shard == shard.remainder(Remainder::Drop) => samples / world,
+            shard if shard == shard.remainder(Remainder::Pad) => samples.div_ceil(world),
+            _ => samples.saturating_sub(rank).div_ceil(world),
+        }
+    }
+}
+
+impl Settings {
+    /// The name of the Python class that uses these settings, for messages.
+    pub(crate) fn loader(&self) -> &'static str {
+        match self.content {
+            Content::Images(_) => "ImageLoader",
+            Content::Fields(_) => "Loader",
         }
     }
 }

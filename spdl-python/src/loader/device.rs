@@ -4,6 +4,7 @@ use bytes::Bytes;
 use spdl_core::stage::DeviceBatch;
 use spdl_core::{Labeled, PipelineBuilder, Result, StageOptions};
 use spdl_cuda::{CudaDevice, DeviceImages, Search};
+use spdl_media::ImageTransform;
 
 use super::settings::Settings;
 use crate::operators::DECODE;
@@ -15,13 +16,14 @@ const DECODER: (&str, &str) = ("decoder", "device");
 pub(crate) fn attach(
     pipeline: PipelineBuilder<Labeled<Bytes>>,
     settings: &Settings,
+    transform: &ImageTransform,
     batch_size: usize,
     device: &CudaDevice,
     search: Search,
 ) -> Result<(PipelineBuilder<DeviceBatch>, DeviceImages)> {
-    let Settings { transform, drop_last, .. } = settings;
+    let drop_last = settings.drop_last;
     let images = DeviceImages::new(device, transform.clone(), batch_size)
-        .drop_last(*drop_last)
+        .drop_last(drop_last)
         .search(search);
     let parameters = transform.parameters().chain([
         (DECODER.0, DECODER.1.to_owned()),

@@ -1,0 +1,355 @@
+"""What all loaders of batches share: epochs, ranks, checkpoint states and statistics."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
+
+from . import _arguments as check
+from . import _loader_state, _notebook_page, _spdl_rs
+from ._arguments import Path
+from ._batches import Batches, import_numpy
+from ._errors import CudaUnavailable, DatasetWarning
+from ._failure_policy import OnError, max_failures
+from ._locks import ForkSafeLock
+from ._statistics import Statistics
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# The number of printed warnings is limited, for data sets with many broken links.
+_MAX_WARNINGS = 10
+B = TypeVar("B")
+
+
+class BatchLoader(Generic[B]):
+    """Base class of `ImageLoader` and `Loader`."""
+
+    _NAME: ClassVar[str]
+    _SAMPLES: ClassVar[str] = "samples"
+
+    def _configure(
+        self,
+        content: _spdl_rs.ImageDecoder | _spdl_rs.SampleFields,
+        *,
+        batch_size: SupportsIndex,
+        seed: SupportsIndex,
+        shuffle: bool,
+        threads: SupportsIndex | None,
+        on_error: OnError,
+        drop_last: bool,
+        rank: SupportsIndex,
+        world_size: SupportsIndex,
+        remainder: str,
+        device: _spdl_rs.CudaDevice | None = None,
+        decode_with: list[str] | None = None,
+    ) -> None:
+        """Checks the arguments that do not depend on the data."""
+        check.choice("remainder", remainder, ("drop", "pad", "uneven"))
+        self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
+        self._drop_last = check.flag("drop_last", drop_last)
+        self._world_size = check.whole("world_size", world_size, 1, 2**20)
+        self._rank = check.whole("rank", rank, 0, self._world_size - 1)
+        self._device, self._home = device, os.getpid()
+        self._settings = _spdl_rs.Settings(
+            content,
+            batch_size=self._batch_size,
+            seed=check.whole("seed", seed, 0, 2**64 - 1),
+            shuffle=check.flag("shuffle", shuffle),
+            threads=None if threads is None else check.whole("threads", threads, 1, 2**16),
+            max_failures=max_failures(on_error),
+            drop_last=self._drop_last,
+            rank=self._rank,
+            world_size=self._world_size,
+            remainder=remainder,
+            device=device,
+            decode_with=decode_with,
+        )
+
+    def _open(
+        self,
+        source: Path | Iterable[Path],
+        *,
+        labels: Iterable[SupportsIndex] | None = None,
+        image_field: str | None = None,
+        label_field: str | None,
+        classes: Iterable[str] | None,
+        cache: Path | None,
+        cache_size: SupportsIndex,
+        cache_memory: SupportsIndex,
+        max_file_bytes: SupportsIndex,
+        has_labels: bool = True,
+    ) -> None:
+        """Opens the data set. Issues its warnings to the caller of the constructor."""
+        places, is_list = check.addresses(source)
+        if labels is not None and not is_list:
+            raise ValueError(
+                "labels can be set only for a list of paths; the labels of a data set come from its "
+                "folders or from its samples"
+            )
+        self._samples = _spdl_rs.Samples.open(
+            places,
+            is_list=is_list,
+            labels=check.labels_of(labels),
+            image_field=check.text_or_none("image_field", image_field),
+            label_field=check.text_or_none("label_field", label_field),
+            classes=check.names("classes", classes),
+            cache=None if cache is None else os.fsdecode(cache),
+            cache_size=check.whole("cache_size", cache_size, 1, 2**63 - 1),
+            cache_memory=check.whole("cache_memory", cache_memory, 0, 2**63 - 1),
+            max_file_bytes=check.whole("max_file_bytes", max_file_bytes, 1, 2**63 - 1),
+            has_labels=has_labels,
+        )
+        self._monitor = _spdl_rs.Monitor()
+        # Protects the attributes below: threads may share the loader.
+        self._lock = ForkSafeLock()
+        self._epoch = 0
+        # The state from which the next epoch resumes; `None` if it starts from the beginning.
+        self._resume: str | None = None
+        # Whether `state_dict` describes the epoch that was started last.
+        self._began = False
+        import_numpy()
+        self._warn()
+
+    def _start(self, epoch: int, state: str | None) -> Batches[B]:
+        """Starts an epoch."""
+        raise NotImplementedError
+
+    def _warn(self) -> None:
+        found = self._samples.warnings
+        for warning in found[:_MAX_WARNINGS]:
+            warnings.warn(warning, DatasetWarning, stacklevel=4)
+        if len(found) > _MAX_WARNINGS:
+            more = len(found) - _MAX_WARNINGS
+            warnings.warn(f"number of warnings not shown: {more}", DatasetWarning, stacklevel=4)
+        if len(self) == 0:
+            warnings.warn(self._no_batch(), DatasetWarning, stacklevel=4)
+
+    def _no_batch(self) -> str:
+        """Explains why an epoch has no batch, and what to change."""
+        samples, what = len(self._samples), self._SAMPLES
+        of_rank = self._settings.samples_of_rank(samples)
+        ranks = f"of rank {self._rank} of {self._world_size}"
+        if of_rank == 0:
+            return (
+                f"an epoch {ranks} has no batch: the data set has only {samples} {what}; set "
+                f'world_size to {samples} or less, or remainder to "pad"'
+            )
+        whose = f" {ranks}" if self._world_size > 1 else ""
+        return (
+            f"an epoch{whose} has no batch: drop_last leaves out incomplete batches, and {of_rank} of "
+            f"{samples} {what} do not fill a batch; set batch_size to {of_rank} or less instead of "
+            f"{self._batch_size}, or drop_last to False"
+        )
+
+    def __iter__(self) -> Batches[B]:
+        """Starts the epoch `self.epoch`, or resumes this epoch after `load_state_dict`, and
+        increments `self.epoch`."""
+        if self._device is not None and os.getpid() != self._home:
+            raise CudaUnavailable(
+                "CUDA cannot be used in a forked child of a process that uses CUDA: start the child "
+                'with the method "spawn"',
+                kind="unsupported",
+            )
+        with self._lock.held():
+            batches = self._start(self._epoch, self._resume)
+            # Assigned in one statement, so that Ctrl-C leaves either the old state or the state of this epoch.
+            self._monitor, self._resume, self._began = batches._monitor, None, True
+            self._epoch = batches._number + 1
+        return batches
+
+    def peek(self) -> B:
+        """Returns the batch that the next `iter(loader)` begins with, without using up an epoch.
+
+        The batch is read for this call only.
+
+        Raises:
+            ValueError: The epoch has no batch.
+
+        >>> loader = ImageLoader("photos", batch_size=3, size=32)
+        >>> images, labels = loader.peek()
+        >>> images.shape, loader.epoch
+        ((3, 32, 32, 3), 0)
+        """
+        with self._lock.held():
+            epoch, resume = self._epoch, self._resume
+        with self._start(epoch, resume) as batches:
+            for batch in batches:
+                return batch
+        raise ValueError(f"epoch {epoch} has no batch left")
+
+    def __len__(self) -> int:
+        """The number of batches in a full epoch of this rank, if no sample is dropped."""
+        full, rest = divmod(self._settings.samples_of_rank(len(self._samples)), self._batch_size)
+        return full + (rest > 0 and not self._drop_last)
+
+    def _repr_html_(self) -> str:
+        rate = _notebook_page.rates(*self._monitor.pace)
+        return _notebook_page.page(repr(self), self.stats(), rate, items=self._SAMPLES)
+
+    def __copy__(self) -> Self:
+        # The copy counts its epochs separately.
+        again = object.__new__(type(self))
+        vars(again).update({**vars(self), "_lock": ForkSafeLock()})
+        return again
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"{_loader_state.with_article(self._NAME)} cannot be pickled, because it holds open files and connections; pickle its "
+            "arguments and its state_dict(), create another loader and load the state"
+        )
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes. Labels that are class names become indices into this list.
+
+        The list is empty for a list of paths, for a folder without subfolders, and if labels are integers and
+        no `classes` are given.
+
+        Bytes of names that are not valid UTF-8 appear as `\\xff`.
+        """
+        return self._samples.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label of each class."""
+        return {name: label for label, name in enumerate(self.classes)}
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the next `iter(loader)` starts, initially 0."""
+        return self._epoch
+
+    def set_epoch(self, epoch: SupportsIndex) -> None:
+        """Makes the next `iter(loader)` start this epoch from its beginning.
+
+        If a loaded state belongs to this epoch, the next `iter(loader)` still resumes from that state.
+
+        >>> loader = ImageLoader("photos", batch_size=4, size=32, train=True)
+        >>> first, second = (next(iter(loader))[0] for _ in range(2))
+        >>> loader.set_epoch(1)
+        >>> bool((next(iter(loader))[0] == second).all())
+        True
+        """
+        epoch = check.whole("epoch", epoch, 0, 2**63)
+        with self._lock.held():
+            if epoch != self._epoch:
+                self._resume = None
+            self._epoch, self._began = epoch, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the checkpoint state of the epoch that was started last, after its delivered batches.
+
+        After `set_epoch` or `load_state_dict`, `state_dict` returns the state from which the next
+        `iter(loader)` starts. The state is a plain `dict` that can be pickled or written as JSON. The state
+        takes about a kilobyte and contains neither samples nor names. `state_dict` can be called at any
+        time: between batches, after `break`, an exception or Ctrl-C, and between epochs. A batch counts as
+        delivered once a `for` loop or `next` has received it.
+
+        >>> loader = ImageLoader("photos", batch_size=1, size=32)
+        >>> batches = iter(loader)
+        >>> images, labels = next(batches)
+        >>> state = loader.state_dict()
+        >>> state["epoch"], state["steps_in_epoch"]
+        (0, 1)
+        """
+        with self._lock.held():
+            began, monitor, epoch, resume = self._began, self._monitor, self._epoch, self._resume
+        if began:
+            return _loader_state.to_dict(self._NAME, monitor.state())
+        position = _spdl_rs.Epoch.position(self._samples, self._settings, epoch, resume)
+        return _loader_state.to_dict(self._NAME, position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the next `iter(loader)` resume from a state, in this process or another process.
+
+        The iterator delivers the remaining batches of the epoch, with identical bytes if the host decodes
+        (`decode="host"`). If no batch remains, the iterator is empty, and the following iterator starts the
+        next epoch.
+
+        The data and the arguments must be the same, except `threads`, `on_error`, `device`, `allocator` and
+        the cache. For a result of `combine_states`, `rank` and `world_size` may differ too. Existing
+        iterators are not affected.
+
+        Args:
+            state: A result of `state_dict` of the same rank, or a result of `combine_states`, which all
+                ranks load.
+
+        Raises:
+            InvalidArgumentError: The state belongs to other data, arguments or another rank. The loader
+                is unchanged.
+            ValueError: `state` is not a state of this class.
+            TypeError: `state` is not a `dict`.
+
+        >>> loader = ImageLoader("photos", batch_size=3, size=32)
+        >>> for images, labels in loader:
+        ...     state = loader.state_dict()
+        ...     break
+        >>> loader.load_state_dict(state)
+        >>> [labels.tolist() for images, labels in loader]
+        [[1]]
+        """
+        position = _spdl_rs.Epoch.position(
+            self._samples, self._settings, self._epoch, _loader_state.to_text(self._NAME, state)
+        )
+        epoch = json.loads(position)["epoch"]
+        with self._lock.held():
+            self._epoch, self._resume, self._began = epoch, position, False
+
+    @classmethod
+    def combine_states(cls, states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Combines the states of all ranks into one state that another number of ranks can load.
+
+        Each new rank loads the combined state. Together the ranks deliver the remaining samples of
+        the epoch, each sample once.
+
+        The state of each rank is required once, in any order. All states must be in the same epoch or at
+        its end, but the ranks may have delivered different numbers of batches. The assignment of samples
+        to ranks and batches is new.
+
+        Raises:
+            InvalidArgumentError: The state of a rank is missing or repeated, or the states belong to
+                different runs or to epochs that are too far apart.
+            ValueError, TypeError: An element is not a state of this class.
+
+        >>> def rank_of(rank, world_size):
+        ...     return ImageLoader("photos", batch_size=1, rank=rank, world_size=world_size, size=32)
+        >>> states = []
+        >>> for loader in (rank_of(0, 2), rank_of(1, 2)):
+        ...     images, labels = next(iter(loader))
+        ...     states.append(loader.state_dict())
+        >>> loader = rank_of(0, 1)
+        >>> loader.load_state_dict(ImageLoader.combine_states(states))
+        >>> [labels.tolist() for images, labels in loader]
+        [[1], [1]]
+        """
+        return _loader_state.combined(cls._NAME, states)
+
+    def diagnose(self) -> str:
+        """Describes what limits the throughput of the epoch that was started last, and what to do.
+
+        For example: more CPUs, a faster store, or nothing, because your loop is the bottleneck. The text
+        is `stats()["diagnosis"]`.
+
+        >>> loader = ImageLoader("photos", batch_size=4, size=32)
+        >>> batches = list(loader)
+        >>> loader.diagnose() == loader.stats()["diagnosis"]
+        True
+        """
+        return self.stats()["diagnosis"]
+
+    def stats(self) -> Statistics:
+        """Returns the statistics of the epoch that was started last: timings, throughput, dropped samples.
+
+        Before the first epoch all counts and times are 0, and all lists are empty. Raises `RuntimeError` in
+        a forked child of the process that runs the epoch, as `next` does.
+
+        >>> loader = ImageLoader("photos", batch_size=4, size=32)
+        >>> batches = list(loader)
+        >>> [(stage["name"], stage["items"]) for stage in loader.stats()["stages"]]
+        [('source', 4), ('fetch', 4), ('decode', 4)]
+        """
+        return self._monitor.statistics()

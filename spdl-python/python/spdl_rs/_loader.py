@@ -1,0 +1,201 @@
+"""`Loader`: batches of samples with any fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, TypeAlias
+
+from . import _arguments as check
+from . import _spdl_rs
+from ._arguments import Path
+from ._batch_loader import BatchLoader
+from ._batches import Batches
+from ._failure_policy import OnError
+from .usage import log_api_usage_once
+
+if TYPE_CHECKING:
+    from .fields import Field
+
+Output: TypeAlias = 'Literal["dict", "tuple", "torch"] | Callable[..., Any]'
+
+
+class Loader(BatchLoader[Any]):
+    """Batches of samples with any fields: images, masks, boxes, text, numbers and so on.
+
+    Each `iter(loader)` is one epoch and yields a `dict` with a value for each field. Rust threads read and
+    decode all fields, and write images directly into the batch. As for `ImageLoader`, batches depend only on
+    the data, the arguments and the epoch, and an epoch resumes from `state_dict()` with identical bytes.
+
+    Args:
+        source: Where the samples are: see `ImageLoader`.
+        fields: The fields by name, for names that are arguments of this class.
+        batch_size: Samples per batch, at least 1.
+        shuffle: Whether each epoch has a different order.
+        output: `"dict"`: a `dict` of NumPy arrays and lists. `"tuple"`: a tuple of the same values, in the
+            order of the fields. `"torch"`: a `dict` with tensors in place of arrays. Or a class or function,
+            such as a dataclass, that is called with the fields as keyword arguments. If Ctrl-C interrupts this
+            function, its batch counts as delivered.
+        seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
+        cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
+            of a sample together.
+        named_fields: The fields: `image=fields.Image(224)`.
+
+    Raises:
+        InvalidArgumentError: There is no field, or a field refers to a field that does not exist.
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+
+    Opening the data set and iterating raise the exceptions of `ImageLoader`. Messages of fields that cannot be
+    decoded begin with the field, and `error.key` is the sample.
+
+    >>> from spdl_rs import Loader, fields
+    >>> loader = Loader(
+    ...     "photos",
+    ...     batch_size=3,
+    ...     image=fields.Image(32),
+    ...     label=fields.Label(),
+    ...     key=fields.Key(),
+    ... )
+    >>> for batch in loader:
+    ...     print(batch["image"].shape, batch["label"], batch["key"])
+    (3, 32, 32, 3) [0 0 1] ['photos/cat/1.png', 'photos/cat/2.png', 'photos/dog/1.png']
+    (1, 32, 32, 3) [1] ['photos/dog/2.png']
+    """
+
+    _NAME: ClassVar[str] = "Loader"
+
+    def __init__(
+        self,
+        source: Path | Iterable[Path],
+        fields: Mapping[str, Field] | None = None,
+        *,
+        batch_size: SupportsIndex,
+        shuffle: bool = False,
+        output: Output = "dict",
+        seed: SupportsIndex = 0,
+        threads: SupportsIndex | None = None,
+        on_error: OnError = "raise",
+        drop_last: bool = False,
+        rank: SupportsIndex = 0,
+        world_size: SupportsIndex = 1,
+        remainder: Literal["drop", "pad", "uneven"] = "drop",
+        cache: Path | None = None,
+        cache_size: SupportsIndex = 10_000_000_000,
+        cache_memory: SupportsIndex = 0,
+        max_file_bytes: SupportsIndex = 64 * 2**20,
+        **named_fields: Field,
+    ) -> None:
+        log_api_usage_once("spdl_rs.Loader")
+        self._fields = _checked_fields(fields, named_fields)
+        self._convert = _converter(output)
+        self._configure(
+            _spdl_rs.SampleFields([(name, one._native()) for name, one in self._fields.items()]),
+            batch_size=batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            threads=threads,
+            on_error=on_error,
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
+            remainder=remainder,
+        )
+        label = _label_of(self._fields)
+        self._open(
+            source,
+            label_field=None if label is None else label.stored_as,
+            classes=None if label is None else label.classes,
+            cache=cache,
+            cache_size=cache_size,
+            cache_memory=cache_memory,
+            max_file_bytes=max_file_bytes,
+            has_labels=label is not None,
+        )
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """The fields by name."""
+        return dict(self._fields)
+
+    def _start(self, epoch: int, state: str | None) -> Batches[Any]:
+        if self._convert is None:
+            return Batches(self._samples, self._settings, epoch, state)
+        batches = _Converted(self._samples, self._settings, epoch, state)
+        batches._convert = self._convert
+        return batches
+
+    def __repr__(self) -> str:
+        rank = f"rank {self._rank} of {self._world_size}, " if self._world_size > 1 else ""
+        fields = "".join(f"\n  {name}={one!r}," for name, one in self._fields.items())
+        return (
+            f"Loader({self._samples.kind} {self._samples.place!r}: {len(self._samples)} samples, "
+            f"{len(self)} batches of {self._batch_size}; {rank}epoch={self._epoch};{fields}\n)"
+        )
+
+
+class _Converted(Batches[Any]):
+    """Batches that a function converts."""
+
+    _convert: Callable[[dict[str, Any]], Any]
+
+    def __next__(self) -> Any:
+        return self._convert(super().__next__())
+
+
+def _checked_fields(fields: Any, named: Mapping[str, Any]) -> dict[str, Field]:
+    from .fields import Field
+
+    if fields is not None and not isinstance(fields, Mapping):
+        raise TypeError(f"fields must be a dict of fields by name, not {check.shown(fields)}")
+    repeated = set(fields or ()) & set(named)
+    if repeated:
+        raise ValueError(f"a field is given twice: {min(repeated)!r}")
+    found = {**(fields or {}), **named}
+    for name, one in found.items():
+        if not isinstance(name, str):
+            raise TypeError(f"names of fields must be str, not {check.shown(name)}")
+        if not isinstance(one, Field):
+            hint = "; call the class" if isinstance(one, type) and issubclass(one, Field) else ""
+            raise TypeError(
+                f"{name} must be a field of spdl_rs.fields, such as fields.Text(), or an argument of Loader; "
+                f"it is {check.shown(one)}{hint}"
+            )
+    return found
+
+
+def _label_of(fields: Mapping[str, Field]) -> Any:
+    from .fields import Label
+
+    labels = [one for one in fields.values() if isinstance(one, Label)]
+    if len(labels) > 1:
+        raise ValueError("a loader has at most one Label; use Number for other class numbers")
+    return labels[0] if labels else None
+
+
+def _converter(output: Any) -> Callable[[dict[str, Any]], Any] | None:
+    if output == "dict":
+        return None
+    if output == "tuple":
+        return lambda batch: tuple(batch.values())
+    if output == "torch":
+        return _torch_converter()
+    if not callable(output):
+        raise ValueError(
+            f'output must be "dict", "tuple", "torch" or a function, not {check.shown(output)}'
+        )
+    return lambda batch: output(**batch)
+
+
+def _torch_converter() -> Callable[[dict[str, Any]], Any]:
+    import numpy
+    import torch
+
+    def tensors(value: Any) -> Any:
+        if isinstance(value, numpy.ndarray):
+            return torch.from_numpy(value)
+        if isinstance(value, tuple):
+            return type(value)(*map(tensors, value))
+        if isinstance(value, list):
+            return [tensors(one) for one in value]
+        return value
+
+    return lambda batch: {name: tensors(value) for name, value in batch.items()}

@@ -1,0 +1,414 @@
+"""The fields of the samples of a `Loader`: what is stored, and how it becomes part of a batch.
+
+| class | value in the batch |
+|---|---|
+| `Image` | decoded pixels, one array |
+| `Mask` | class numbers that follow an image, one array |
+| `Boxes`, `KeyPoints` | coordinates that follow an image |
+| `Number`, `Array` | numbers |
+| `Text`, `Bytes`, `Json` | a list of `str`, `bytes` or Python objects |
+| `Label` | the class number of the sample, `int64 [N]` |
+| `Key`, `Index` | the name and the position of the sample |
+
+By default, the value is stored under the name that the field has in the batch: `caption=fields.Text()` reads
+`000017.caption` of tar shards, or the column `caption` of Parquet and CSV files. All fields have the arguments
+of `Field`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, NamedTuple, SupportsIndex
+
+from . import _arguments as check
+from .io._image_parameters import ImageParameters
+from .io._native_settings import set_frozen
+
+__all__ = [
+    "Array",
+    "Boxes",
+    "Bytes",
+    "Field",
+    "Image",
+    "Index",
+    "Json",
+    "Key",
+    "KeyPoints",
+    "Label",
+    "Mask",
+    "Number",
+    "Padded",
+    "Ragged",
+    "Text",
+]
+
+_DTYPES = ("uint8", "int64", "float16", "float32")
+_COLLATE = ("stack", "list", "ragged", "pad")
+
+
+class Ragged(NamedTuple):
+    """Samples of different lengths, one after another.
+
+    `values[offsets[i]:offsets[i + 1]]` is sample `i`. `torch.nested.nested_tensor_from_jagged` takes both
+    arrays.
+    """
+
+    values: Any
+    """The samples, joined along their first dimension."""
+    offsets: Any
+    """`int64 [N + 1]`."""
+
+
+class Padded(NamedTuple):
+    """Samples of different sizes, each at the start of an area of the largest size. Other elements are 0."""
+
+    values: Any
+    """`[N, ...]`."""
+    sizes: Any
+    """`int64 [N, K]`: the size of each sample in the `K` dimensions that differ."""
+
+
+@dataclass(frozen=True, repr=False)
+class Field:
+    """Base class of fields.
+
+    Args:
+        stored_as: The stored field that holds the value: the extension in tar shards, the column in
+            Parquet, CSV and JSON lines. A list: the first one that a sample has. `None`: the name of the
+            field in the batch; for `Image`, also the common names such as `jpg`, `png` and `image`.
+        at: The place of the value inside a stored JSON document: names of members and indices of elements,
+            separated by dots, for example `"objects.0.bbox"`.
+        optional: Whether a sample may lack the value. Its array is then 0 or empty, its text empty, its JSON
+            `None`. If `False`, such a sample is an error, to which the loader's `on_error` applies.
+        default: The value of samples that lack it; implies `optional`.
+
+    Raises:
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+    """
+
+    _: KW_ONLY
+    stored_as: str | Sequence[str] | None = None
+    at: str | None = None
+    optional: bool = False
+    default: Any = None
+
+    def __post_init__(self) -> None:
+        names = self.stored_as
+        if names is not None and not isinstance(names, str):
+            names = tuple(check.names("stored_as", names) or ())
+        set_frozen(
+            self,
+            stored_as=None if names is None else names,
+            at=check.text_or_none("at", self.at),
+            optional=check.flag("optional", self.optional),
+        )
+        _native_default(self.default)
+
+    def __repr__(self) -> str:
+        """The arguments that differ from their defaults."""
+        fields = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        shown = (f"{field.name}={value!r}" for field, value in fields if value != field.default)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        """Returns the name of the class and the parameters for the native module."""
+        names = self.stored_as
+        common = {
+            "stored_as": [names] if isinstance(names, str) else names,
+            "at": self.at,
+            "optional": self.optional,
+            "default": _native_default(self.default),
+        }
+        return type(self).__name__, {**common, **self._own()}
+
+    def _own(self) -> dict[str, Any]:
+        """Returns the parameters of the subclass."""
+        common = {field.name for field in dataclasses.fields(Field)}
+        fields = dataclasses.fields(self)
+        return {field.name: getattr(self, field.name) for field in fields if field.name not in common}
+
+
+def _native_default(value: Any) -> tuple[str, Any] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return "text", value
+    if isinstance(value, (bytes, bytearray)):
+        return "bytes", bytes(value)
+    try:
+        return "json", json.dumps(value.tolist() if hasattr(value, "tolist") else value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"default must be text, bytes, numbers or JSON: {error}") from None
+
+
+@dataclass(frozen=True, repr=False)
+class Image(Field, ImageParameters):
+    """An encoded image, decoded, cropped, resized, flipped, augmented and normalised.
+
+    The parameters are those of `spdl_rs.io.DecodeImage`, except `seed`, which is an argument of the loader.
+    The value is `uint8 [N, height, width, 3]` with `layout="nhwc-u8"`, or one of the other layouts.
+
+    Args:
+        view: Images with the same number draw the same crop and flips, if their parameters are equal. Images
+            with different numbers are independent views of one stored image, for example for contrastive
+            learning.
+
+    >>> from spdl_rs import Loader, fields
+    >>> from spdl_rs.io import ColorJitter, RandomResizedCrop
+    >>> view = dict(crop=RandomResizedCrop(), horizontal_flip=0.5, augment=ColorJitter(0.4))
+    >>> loader = Loader(
+    ...     "photos",
+    ...     batch_size=4,
+    ...     first=fields.Image(32, **view),
+    ...     second=fields.Image(32, **view, view=1),
+    ... )
+    >>> {name: value.shape for name, value in next(iter(loader)).items()}
+    {'first': (4, 32, 32, 3), 'second': (4, 32, 32, 3)}
+    """
+
+    _: KW_ONLY
+    view: SupportsIndex = 0
+
+    def __post_init__(self) -> None:
+        Field.__post_init__(self)
+        ImageParameters.__post_init__(self)
+        set_frozen(self, view=check.whole("view", self.view, 0, 2**32 - 1))
+
+    def _own(self) -> dict[str, Any]:
+        return {"decoder": self._decoder(), "view": self.view}
+
+
+@dataclass(frozen=True, repr=False)
+class Mask(Field):
+    """Class numbers of pixels, which follow the crop, resize and flips of an image.
+
+    The stored mask is a grey or palette PNG of the size of its image. Its grey values or palette indices are
+    the class numbers; they are never interpolated. The value is `[N, height, width]`.
+
+    Args:
+        like: The name of the image in the batch.
+        outside: The number of pixels outside the image, such as the ignored class 255.
+        dtype: `"uint8"` or `"int64"`.
+
+    >>> from spdl_rs import fields
+    >>> mask = fields.Mask(like="image", stored_as="seg.png", outside=255)
+    """
+
+    _: KW_ONLY
+    like: str = "image"
+    outside: SupportsIndex = 0
+    dtype: Literal["uint8", "int64"] = "int64"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.text("like", self.like)
+        check.choice("dtype", self.dtype, ("uint8", "int64"))
+        set_frozen(self, outside=check.whole("outside", self.outside, 0, 255))
+
+
+def _checked_collate(collate: Any, shape: tuple[int | None, ...]) -> str:
+    if collate is None:
+        return "list" if None in shape else "stack"
+    return check.choice("collate", collate, _COLLATE)
+
+
+def _checked_shape(shape: Any) -> tuple[int | None, ...]:
+    sides = shape if isinstance(shape, (tuple, list)) else (shape,)
+    return tuple(None if side is None else check.whole("shape", side, 1) for side in sides)
+
+
+def _native_shape(shape: tuple[int | None, ...]) -> list[int]:
+    return [0 if side is None else side for side in shape]
+
+
+@dataclass(frozen=True, repr=False)
+class Boxes(Field):
+    """Boxes that follow the crop, resize and flips of an image, `float32 [boxes, 4]` per sample.
+
+    Boxes are clipped to the sample. Boxes outside it, and boxes below the limits, are dropped, together with
+    the rows of the fields that name these boxes in `rows_of`. A box outside its image is an error.
+
+    Args:
+        like: The name of the image in the batch.
+        format: `"xyxy"` (left, top, right, bottom), `"xywh"` (left, top, width, height; COCO) or `"cxcywh"`
+            (centre, width, height), of the stored boxes and of the batch.
+        normalized: Whether the stored boxes, and those of the batch, are fractions of width and height.
+        min_area: Boxes with a smaller area in the sample, in square pixels, are dropped.
+        min_visibility: Boxes of which a smaller share of the area is in the sample are dropped, 0 to 1.
+        collate: `"list"`: a list of arrays. `"ragged"`: `Ragged`. `"pad"`: `Padded`.
+
+    >>> from spdl_rs import fields
+    >>> boxes = fields.Boxes(like="image", format="xywh", stored_as="json", at="boxes")
+    >>> classes = fields.Array(None, "int64", stored_as="json", at="classes", rows_of="boxes")
+    """
+
+    _: KW_ONLY
+    like: str = "image"
+    format: Literal["xyxy", "xywh", "cxcywh"] = "xyxy"
+    normalized: bool = False
+    min_area: float = 0.0
+    min_visibility: float = 0.0
+    collate: Literal["list", "ragged", "pad"] = "list"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.text("like", self.like)
+        check.choice("format", self.format, ("xyxy", "xywh", "cxcywh"))
+        check.choice("collate", self.collate, ("list", "ragged", "pad"))
+        set_frozen(
+            self,
+            normalized=check.flag("normalized", self.normalized),
+            min_area=check.real("min_area", self.min_area),
+            min_visibility=check.real("min_visibility", self.min_visibility),
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class KeyPoints(Field):
+    """Points that follow the crop, resize and flips of an image, `float32`.
+
+    The last dimension holds x and y in pixels, and optionally a visibility, as in COCO. The visibility of
+    points outside the sample becomes 0.
+
+    Args:
+        shape: The shape of a sample: `(17, 3)`, or `(None, 17, 3)` for any number of persons.
+        like: The name of the image in the batch.
+        mirrored_pairs: Pairs of points that change places in mirrored images, such as the left and the right
+            eye.
+        rows_of: The field of boxes to which the rows belong: see `Array`.
+        collate: `"stack"` for a fixed shape; otherwise `"list"`, `"ragged"` or `"pad"`: see `Boxes`.
+    """
+
+    shape: tuple[int | None, ...]
+    _: KW_ONLY
+    like: str = "image"
+    mirrored_pairs: Sequence[tuple[int, int]] = ()
+    rows_of: str | None = None
+    collate: Literal["stack", "list", "ragged", "pad"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.text("like", self.like)
+        shape = _checked_shape(self.shape)
+        pairs = check.listed("mirrored_pairs", self.mirrored_pairs, "a list of pairs")
+        sides = [tuple(check.whole("mirrored_pairs", one, 0) for one in pair) for pair in pairs]
+        set_frozen(
+            self,
+            shape=shape,
+            mirrored_pairs=tuple(sides),
+            rows_of=check.text_or_none("rows_of", self.rows_of),
+            collate=_checked_collate(self.collate, shape),
+        )
+
+    def _own(self) -> dict[str, Any]:
+        return {**super()._own(), "shape": _native_shape(self.shape)}
+
+
+@dataclass(frozen=True, repr=False)
+class Array(Field):
+    """Numbers: an array in `.npy` format, a list in a column, nested lists in JSON, or text with a number.
+
+    Args:
+        shape: The shape of a sample, in which `None` stands for any length: `(512,)`, `(None, 4)`, or `None`
+            for a list of any length.
+        dtype: `"uint8"`, `"int64"`, `"float16"` or `"float32"`. Integers accept whole numbers in their range
+            only.
+        rows_of: The name of a field of boxes. Each row (along the first dimension) belongs to a box, and is
+            dropped with it.
+        collate: `"stack"` for a fixed shape: one array `[N, ...]`. Otherwise `"list"` (the default): a list
+            of arrays, `"ragged"`: `Ragged`, or `"pad"`: `Padded`.
+
+    >>> from spdl_rs import fields
+    >>> embedding = fields.Array(512, "float32", stored_as="npy")
+    >>> tokens = fields.Array(None, "int64", collate="pad")
+    """
+
+    shape: int | None | tuple[int | None, ...]
+    dtype: Literal["uint8", "int64", "float16", "float32"] = "float32"
+    _: KW_ONLY
+    rows_of: str | None = None
+    collate: Literal["stack", "list", "ragged", "pad"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.choice("dtype", self.dtype, _DTYPES)
+        shape = _checked_shape(self.shape)
+        set_frozen(
+            self,
+            shape=shape,
+            rows_of=check.text_or_none("rows_of", self.rows_of),
+            collate=_checked_collate(self.collate, shape),
+        )
+
+    def _own(self) -> dict[str, Any]:
+        return {**super()._own(), "shape": _native_shape(_checked_shape(self.shape))}
+
+
+@dataclass(frozen=True, repr=False)
+class Number(Field):
+    """One number per sample: the value is `[N]`.
+
+    Args:
+        dtype: See `Array`.
+    """
+
+    dtype: Literal["uint8", "int64", "float16", "float32"] = "float32"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.choice("dtype", self.dtype, _DTYPES)
+
+    def _own(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "shape": []}
+
+
+@dataclass(frozen=True, repr=False)
+class Text(Field):
+    """UTF-8 text: a list of `str`."""
+
+
+@dataclass(frozen=True, repr=False)
+class Bytes(Field):
+    """The stored bytes: a list of `bytes`."""
+
+
+@dataclass(frozen=True, repr=False)
+class Json(Field):
+    """JSON: a list of Python objects, as `json.loads` returns them."""
+
+
+@dataclass(frozen=True, repr=False)
+class Label(Field):
+    """The class number of each sample, `int64 [N]`, by the rules of `ImageLoader(label_field=, classes=)`.
+
+    Args:
+        classes: The names of the classes, in the order of their numbers.
+
+    A loader has at most one label. Its `stored_as` is one name or `None`. `at`, `optional` and `default` have
+    no effect: samples without a label have -1, unless `stored_as` is given.
+    """
+
+    _: KW_ONLY
+    classes: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.text_or_none("stored_as", self.stored_as)
+        names = check.names("classes", self.classes)
+        set_frozen(self, classes=None if names is None else tuple(names))
+
+    def _own(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True, repr=False)
+class Key(Field):
+    """The name of each sample: a list of `str`."""
+
+
+@dataclass(frozen=True, repr=False)
+class Index(Field):
+    """The position of each sample in its epoch, `int64 [N]`."""

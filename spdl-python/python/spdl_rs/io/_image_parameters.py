@@ -1,0 +1,112 @@
+"""The parameters that turn an encoded image into pixels, and their checks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
+
+from .. import _spdl_rs
+from .._arguments import MAX_SIDE, choice, flag, layout, real, reals
+from .._arguments import min_partial as checked_min_partial
+from ._augmentations import Augmentation, several
+from ._crops import RANDOM_CROPS, Crop
+from ._native_settings import set_frozen, size, width_and_height
+
+# Larger standard deviations are for pixels from 0 to 255.
+_MAX_STD = 10
+
+
+@dataclass(frozen=True, repr=False)
+class ImageParameters:
+    """Base class of `DecodeImage` and `fields.Image`, which describe the parameters."""
+
+    size: int | tuple[int, int] = 224
+    _: KW_ONLY
+    train: bool = False
+    layout: Literal["nhwc-u8", "nhwc-f16", "nhwc-f32", "nchw-u8", "nchw-f16", "nchw-f32"] = (
+        "nhwc-u8"
+    )
+    crop: Crop | None = None
+    horizontal_flip: float | None = None
+    vertical_flip: float = 0.0
+    filter: Literal["nearest", "area", "bilinear", "bicubic", "lanczos3"] = "bilinear"
+    color: Literal["rgb", "bgr", "grey"] = "rgb"
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    exact: bool = False
+    on_truncated: Literal["error", "partial"] = "error"
+    augment: Augmentation | Sequence[Augmentation] = ()
+    min_partial: float = 0.5
+
+    def __post_init__(self) -> None:
+        layout(self.layout)
+        if self.crop is not None and not isinstance(self.crop, Crop):
+            raise TypeError(
+                f"crop must be a crop of spdl_rs.io, such as Stretch(), not {self.crop!r}"
+            )
+        choice("filter", self.filter, ("nearest", "area", "bilinear", "bicubic", "lanczos3"))
+        choice("color", self.color, ("rgb", "bgr", "grey"))
+        choice("on_truncated", self.on_truncated, ("error", "partial"))
+        flip = self.horizontal_flip
+        set_frozen(
+            self,
+            size=size("size", self.size, MAX_SIDE),
+            train=flag("train", self.train),
+            horizontal_flip=None if flip is None else real("horizontal_flip", flip),
+            vertical_flip=real("vertical_flip", self.vertical_flip),
+            mean=reals("mean", self.mean, 3),
+            std=reals("std", self.std, 3),
+            exact=flag("exact", self.exact),
+            min_partial=real("min_partial", self.min_partial),
+            augment=several("augment", self.augment),
+        )
+        self._check_normalization()
+        # The native module checks the remaining conditions.
+        self._decoder()
+
+    def _check_normalization(self) -> None:
+        unit = "as a fraction of 255; divide values for pixels from 0 to 255 by 255"
+        if not all(0 <= mean <= 1 for mean in self.mean):
+            raise ValueError(f"mean must be in [0, 1], not {self.mean}: {unit}")
+        if not all(0 < std <= _MAX_STD for std in self.std):
+            raise ValueError(f"std must be in (0, {_MAX_STD}], not {self.std}: {unit}")
+        defaults = type(self).mean, type(self).std
+        if self.layout.endswith("u8") and (self.mean, self.std) != defaults:
+            raise ValueError(
+                f'mean and std have no effect on layout={self.layout!r}, whose pixels are from 0 to 255: choose '
+                'a normalised layout, such as "nchw-f32", or omit mean and std'
+            )
+
+    @property
+    def _is_random(self) -> bool:
+        """Whether the result may depend on random numbers."""
+        default = 0.5 if self.train else 0.0
+        flips = default if self.horizontal_flip is None else self.horizontal_flip, self.vertical_flip
+        crops = self.train if self.crop is None else isinstance(self.crop, RANDOM_CROPS)
+        steps = several("augment", self.augment)
+        return crops or any(0 < flip < 1 for flip in flips) or any(step._is_random for step in steps)
+
+    def _decoder(self) -> _spdl_rs.ImageDecoder:
+        """Returns the native decoder, whose random numbers depend on `seed` if there is one."""
+        return _decoder(self)
+
+
+@functools.lru_cache(maxsize=64)
+def _decoder(of: ImageParameters) -> _spdl_rs.ImageDecoder:
+    return _spdl_rs.ImageDecoder(
+        size=width_and_height(of.size),
+        train=of.train,
+        layout=of.layout,
+        seed=getattr(of, "seed", 0),
+        min_partial=checked_min_partial(of.min_partial, of.on_truncated),
+        crop=None if of.crop is None else of.crop._native(),
+        filter=of.filter,
+        horizontal_flip=of.horizontal_flip,
+        vertical_flip=of.vertical_flip,
+        color=of.color,
+        normalization=(of.mean, of.std),
+        exact=of.exact,
+        augment=[step._native() for step in several("augment", of.augment)],
+    )

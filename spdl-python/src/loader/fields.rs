@@ -1,0 +1,312 @@
+//! The fields of a `Loader`: their specification, and their values as Python objects.
+
+use std::vec::IntoIter;
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
+use spdl_core::stage::Collation;
+use spdl_core::{Batch, DType};
+use spdl_io::FieldValue;
+use spdl_media::OnTruncated;
+use spdl_media::fill::{BoxFormat, Boxes, Mask, Points, SampleField, SampleSpec};
+
+use crate::interop::array::{Array, type_string};
+use crate::interop::error::to_exception;
+use crate::operators::{Described, ImageDecoder};
+
+/// The fields of the samples of a loader.
+#[pyclass(frozen, module = "spdl_rs._spdl_rs")]
+pub(crate) struct SampleFields {
+    pub(crate) spec: SampleSpec,
+    forms: Vec<(Py<PyString>, Form)>,
+    /// Whether truncated images may have black rows.
+    pub(crate) allows_partial: bool,
+}
+
+/// The Python object of a field of a batch.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// One array.
+    Array,
+    /// A list of arrays.
+    Arrays,
+    /// Values and offsets.
+    Ragged,
+    /// Values and sizes.
+    Padded,
+    /// A list of `str`.
+    Text,
+    /// A list of `bytes`.
+    Bytes,
+    /// A list of the objects that JSON describes.
+    Json,
+}
+
+#[pymethods]
+impl SampleFields {
+    /// Validates the fields: their names, the names of their Python classes, and their parameters.
+    #[new]
+    fn new(py: Python<'_>, fields: Vec<(String, Described<'_>)>) -> PyResult<Self> {
+        let mut spec = SampleSpec::new();
+        let (mut forms, mut allows_partial) = (Vec::new(), false);
+        for (name, described) in fields {
+            let (field, form, is_partial) = field_of(described)?;
+            forms.push((PyString::new(py, &name).unbind(), form));
+            spec = spec.with(name, field);
+            allows_partial |= is_partial;
+        }
+        spec.validate().map_err(|error| to_exception(py, &error))?;
+        Ok(SampleFields { spec, forms, allows_partial })
+    }
+
+    /// What determines the values of each field, for `repr`.
+    fn describe(&self) -> Vec<(String, String)> {
+        self.spec.parameters().collect()
+    }
+}
+
+/// The field, the form of its values, and whether it allows partial images.
+fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, bool)> {
+    let setting = |name: &str| settings.as_any().get_item(name);
+    let dtype = || -> PyResult<DType> {
+        let name: String = setting("dtype")?.extract()?;
+        let dtypes = [DType::U8, DType::I64, DType::F16, DType::F32];
+        dtypes.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| {
+            let names = dtypes.map(DType::name).join(", ");
+            PyValueError::new_err(format!("dtype must be one of {names}, not {name:?}"))
+        })
+    };
+    let mut allows_partial = false;
+    let (mut field, mut form) = match kind.as_str() {
+        "Image" => {
+            let decoder: PyRef<'_, ImageDecoder> = setting("decoder")?.extract()?;
+            let transform = decoder.transform.clone();
+            allows_partial = transform.truncation() == OnTruncated::Partial;
+            let field = SampleField::image(transform).augment(decoder.augmenter().clone());
+            (field.view(setting("view")?.extract()?), Form::Array)
+        }
+        "Mask" => {
+            let like: String = setting("like")?.extract()?;
+            let mask = Mask::like(like).outside(setting("outside")?.extract()?);
+            (SampleField::mask(mask, dtype()?), Form::Array)
+        }
+        "Boxes" => {
+            let like: String = setting("like")?.extract()?;
+            let format: String = setting("format")?.extract()?;
+            let boxes = Boxes::like(like)
+                .format(match format.as_str() {
+                    "xywh" => BoxFormat::Xywh,
+                    "cxcywh" => BoxFormat::Cxcywh,
+                    _ => BoxFormat::Xyxy,
+                })
+                .normalized(setting("normalized")?.extract()?)
+                .min_area(setting("min_area")?.extract()?)
+                .min_visibility(setting("min_visibility")?.extract()?);
+            (SampleField::boxes(boxes), Form::Array)
+        }
+        "KeyPoints" => {
+            let like: String = setting("like")?.extract()?;
+            let pairs: Vec<(usize, usize)> = setting("mirrored_pairs")?.extract()?;
+            let shape: Vec<usize> = setting("shape")?.extract()?;
+            let points = Points::like(like).mirrored_pairs(pairs);
+            (SampleField::points(points, &shape), Form::Array)
+        }
+        "Number" | "Array" => {
+            let shape: Vec<usize> = setting("shape")?.extract()?;
+            let dtype = dtype()?;
+            type_string(dtype)?;
+            (SampleField::numbers(dtype, &shape), Form::Array)
+        }
+        "Text" => (SampleField::text(), Form::Text),
+        "Bytes" => (SampleField::bytes(), Form::Bytes),
+        "Json" => (SampleField::json(), Form::Json),
+        "Label" => (SampleField::label(), Form::Array),
+        "Key" => (SampleField::key(), Form::Text),
+        "Index" => (SampleField::index(), Form::Array),
+        other => return Err(PyValueError::new_err(format!("unknown field {other:?}"))),
+    };
+    if let Some(names) = setting("stored_as")?.extract::<Option<Vec<String>>>()? {
+        field = field.stored_as(names);
+    }
+    if let Some(path) = setting("at")?.extract::<Option<String>>()? {
+        field = field.at(path);
+    }
+    if setting("optional")?.extract()? {
+        field = field.optional();
+    }
+    let default = setting("default")?;
+    if !default.is_none() {
+        field = field.or(value_of(&default).map_err(fault_of(&kind))?);
+    }
+    if let Ok(boxes) = setting("rows_of")
+        && let Some(boxes) = boxes.extract::<Option<String>>()?
+    {
+        field = field.rows_of(boxes);
+    }
+    if let Ok(collate) = setting("collate") {
+        let collate: String = collate.extract()?;
+        let collation;
+        (collation, form) = match collate.as_str() {
+            "list" => (Collation::List, Form::Arrays),
+            "ragged" => (Collation::Ragged, Form::Ragged),
+            "pad" => (Collation::Padded, Form::Padded),
+            _ => (Collation::Stacked, Form::Array),
+        };
+        field = field.collation(collation);
+    }
+    Ok((field, form, allows_partial))
+}
+
+fn fault_of(kind: &str) -> impl Fn(PyErr) -> PyErr {
+    move |_| PyValueError::new_err(format!("unsupported default of {kind}"))
+}
+
+/// A default value. Python passes text, bytes, or anything else as JSON.
+fn value_of(value: &Bound<'_, PyAny>) -> PyResult<FieldValue> {
+    let (kind, value): (String, Bound<'_, PyAny>) = value.extract()?;
+    Ok(match kind.as_str() {
+        "text" => FieldValue::Text(value.extract::<String>()?.into()),
+        "bytes" => FieldValue::Bytes(value.extract::<Vec<u8>>()?.into()),
+        _ => {
+            let text: String = value.extract()?;
+            let parsed = serde_json::from_str(&text);
+            FieldValue::Json(parsed.map_err(|error| PyValueError::new_err(error.to_string()))?)
+        }
+    })
+}
+
+/// The arrays and the lists of a batch, in the order of its fields.
+struct Parts<'a, 'py> {
+    arrays: IntoIter<spdl_core::Array>,
+    lists: IntoIter<Vec<spdl_core::Array>>,
+    /// `numpy.asarray`.
+    as_array: &'a Bound<'py, PyAny>,
+}
+
+impl SampleFields {
+    /// The values of a batch by field. Runs no Python code.
+    pub(crate) fn to_dict<'py>(
+        &self,
+        mut batch: Batch,
+        as_array: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let py = as_array.py();
+        let lists: Vec<_> = batch.take_lists().map(|(_, list)| list).collect();
+        let arrays = batch.into_arrays().into_iter();
+        let mut parts = Parts { arrays, lists: lists.into_iter(), as_array };
+        let values = PyDict::new(py);
+        for (name, form) in &self.forms {
+            values.set_item(name, parts.take(*form)?)?;
+        }
+        Ok(values)
+    }
+}
+
+impl<'py> Parts<'_, 'py> {
+    fn next(&mut self) -> PyResult<spdl_core::Array> {
+        self.arrays.next().ok_or_else(|| PyRuntimeError::new_err("a batch lacks an array"))
+    }
+
+    /// The value of the next field.
+    fn take(&mut self, form: Form) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.as_array.py();
+        Ok(match form {
+            Form::Array => {
+                let array = self.next()?;
+                self.convert(array)?
+            }
+            Form::Arrays => {
+                let list = self.lists.next().unwrap_or_default();
+                let arrays = list.into_iter().map(|array| self.convert(array));
+                PyList::new(py, arrays.collect::<PyResult<Vec<_>>>()?)?.into_any()
+            }
+            Form::Ragged => self.pair(ragged_type(py)?)?,
+            Form::Padded => self.pair(padded_type(py)?)?,
+            Form::Text => self.texts(|text| {
+                // Names of files need not be valid UTF-8.
+                let text = String::from_utf8_lossy(text);
+                Ok(PyString::new(py, &text).into_any())
+            })?,
+            Form::Bytes => self.texts(|bytes| Ok(PyBytes::new(py, bytes).into_any()))?,
+            Form::Json => self.texts(|text| match text {
+                // The sample has no value.
+                [] => Ok(py.None().into_bound(py)),
+                text => {
+                    let parsed = serde_json::from_slice(text);
+                    let fault = |error: serde_json::Error| PyValueError::new_err(error.to_string());
+                    object_of(py, &parsed.map_err(fault)?)
+                }
+            })?,
+        })
+    }
+
+    fn convert(&self, array: spdl_core::Array) -> PyResult<Bound<'py, PyAny>> {
+        self.as_array.call1((Array::from(array),))
+    }
+
+    /// The next two arrays, as a named tuple.
+    fn pair(&mut self, class: &Bound<'py, PyType>) -> PyResult<Bound<'py, PyAny>> {
+        let (first, second) = (self.next()?, self.next()?);
+        let arrays = (self.convert(first)?, self.convert(second)?);
+        // The constructor of the class would run Python code.
+        class.py().get_type::<PyTuple>().call_method1("__new__", (class, arrays))
+    }
+
+    /// One object for the bytes of each sample.
+    fn texts(
+        &mut self,
+        object: impl Fn(&[u8]) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.as_array.py();
+        let (values, offsets) = (self.next()?, self.next()?);
+        let offsets = offsets.as_slice::<i64>().map_err(|error| to_exception(py, &error))?;
+        let bytes = values.as_bytes();
+        let objects =
+            offsets.windows(2).map(|ends| object(&bytes[ends[0] as usize..ends[1] as usize]));
+        Ok(PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)?.into_any())
+    }
+}
+
+/// A JSON value as `json.loads` returns it.
+fn object_of<'py>(py: Python<'py>, value: &serde_json::Value) -> PyResult<Bound<'py, PyAny>> {
+    use serde_json::Value;
+    Ok(match value {
+        Value::Null => py.None().into_bound(py),
+        Value::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
+        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(integer), _) => integer.into_pyobject(py)?.into_any(),
+            (None, Some(integer)) => integer.into_pyobject(py)?.into_any(),
+            (None, None) => number.as_f64().unwrap_or(f64::NAN).into_pyobject(py)?.into_any(),
+        },
+        Value::String(text) => PyString::new(py, text).into_any(),
+        Value::Array(values) => {
+            let objects = values.iter().map(|value| object_of(py, value));
+            PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)?.into_any()
+        }
+        Value::Object(members) => {
+            let object = PyDict::new(py);
+            for (name, value) in members {
+                object.set_item(name, object_of(py, value)?)?;
+            }
+            object.into_any()
+        }
+    })
+}
+
+fn ragged_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static RAGGED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    RAGGED.import(py, "spdl_rs.fields", "Ragged")
+}
+
+fn padded_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static PADDED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    PADDED.import(py, "spdl_rs.fields", "Padded")
+}
+
+/// Imports the classes of values now: an import during finalization would unwind a daemon thread.
+pub(crate) fn import_types(py: Python<'_>) -> PyResult<()> {
+    ragged_type(py)?;
+    padded_type(py).map(drop)
+}

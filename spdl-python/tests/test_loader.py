@@ -1,0 +1,462 @@
+"""`Loader`: fields of samples as batches, their errors, and resume."""
+
+import dataclasses
+import io
+import json
+import pathlib
+import random
+import re
+import shutil
+import struct
+import zlib
+from typing import Any
+
+import numpy
+import pytest
+import spdl_rs
+from conftest import picture, write_png
+from dataset_files import write_members
+from spdl_rs import Loader, fields
+from spdl_rs.io import CenterCrop, Letterbox, RandomInvert, RandomRotation
+
+SAMPLES = 23
+
+
+def grey_png(pixels):
+    """A grey PNG, by the standard library."""
+    height, width = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+
+    def chunk(name, data):
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = (b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def document(number):
+    boxes = [[number, 10, 20, 30], [5, 6, 7, 8], [70, 50, 10, 10]][: number % 4]
+    return {
+        "caption": f"Nummer {number} – ü",
+        "boxes": boxes,
+        "classes": [number * 10 + row for row in range(len(boxes))],
+        "size": {"sides": [60, 80]},
+        "score": number / 3,
+    }
+
+
+def array(number):
+    return numpy.arange(6, dtype="f8").reshape(2, 3) * number
+
+
+def members(number, folder):
+    image = folder / "image.png"
+    write_png(image, picture(number))
+    file = io.BytesIO()
+    numpy.save(file, array(number))
+    name = f"{number:03}"
+    return [
+        (f"{name}.png", image.read_bytes()),
+        (f"{name}.seg.png", grey_png(numpy.full((60, 80), number, "u1"))),
+        (f"{name}.json", json.dumps(document(number)).encode()),
+        (f"{name}.npy", file.getvalue()),
+        (f"{name}.txt", f"text {number}".encode()),
+        (f"{name}.cls", str(number % 3).encode()),
+    ]
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fields")
+    path = folder / "shard.tar"
+    write_members(path, [one for number in range(SAMPLES) for one in members(number, folder)])
+    return path
+
+
+def from_json(kind, at, *arguments, **settings):
+    return kind(*arguments, stored_as="json", at=at, **settings)
+
+
+def all_fields():
+    return {
+        "image": fields.Image((30, 40), train=True),
+        "other": fields.Image(16, train=True, layout="nchw-f32", view=1, augment=RandomInvert(0.5)),
+        "mask": fields.Mask(stored_as="seg.png", outside=255),
+        "boxes": from_json(fields.Boxes, "boxes", format="xywh"),
+        "classes": from_json(fields.Array, "classes", None, "int64", rows_of="boxes"),
+        "caption": from_json(fields.Text, "caption"),
+        "score": from_json(fields.Number, "score"),
+        "array": fields.Array((2, 3), stored_as="npy"),
+        "text": fields.Text(stored_as="txt"),
+        "meta": fields.Json(stored_as="json"),
+        "label": fields.Label(),
+        "key": fields.Key(),
+        "index": fields.Index(),
+    }
+
+
+def frozen(value):
+    """A value that compares with `==`."""
+    if isinstance(value, numpy.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, (list, tuple)):
+        return [frozen(one) for one in value]
+    return value
+
+
+def copies(batches):
+    return [{name: frozen(value) for name, value in batch.items()} for batch in batches]
+
+
+def test_each_field_has_the_values_of_its_samples(shard):
+    whole = fields.Image((60, 80), crop=CenterCrop())
+    loader = Loader(
+        shard,
+        {**all_fields(), "image": whole},
+        batch_size=10,
+        ragged=from_json(fields.Array, "classes", None, "int64", collate="ragged"),
+        padded=from_json(fields.Array, "boxes", (None, 4), collate="pad"),
+        raw=fields.Bytes(stored_as="txt"),
+        sides=from_json(fields.Array, "size.sides", 2, "int64"),
+    )
+    assert (len(loader), list(loader.fields)[:2]) == (3, ["image", "other"])
+    start = 0
+    for batch in loader:
+        numbers = range(start, start + len(batch["key"]))
+        start = numbers.stop
+        documents = [document(number) for number in numbers]
+        assert [key.rpartition(":")[2] for key in batch["key"]] == [f"{it:03}" for it in numbers]
+        assert batch["index"].tolist() == list(numbers)
+        assert batch["label"].tolist() == [number % 3 for number in numbers]
+        assert batch["text"] == [f"text {number}" for number in numbers]
+        assert batch["raw"] == [f"text {number}".encode() for number in numbers]
+        assert batch["meta"] == documents
+        assert [list(one) for one in batch["meta"]] == [list(one) for one in documents]
+        assert batch["caption"] == [one["caption"] for one in documents]
+        assert batch["sides"].tolist() == [[60, 80]] * len(numbers)
+        scores = numpy.array([one["score"] for one in documents], "f4")
+        assert (batch["score"] == scores).all() and batch["score"].dtype == "f4"
+        assert (batch["array"] == numpy.stack([array(it) for it in numbers])).all()
+        assert batch["array"].dtype == "f4"
+        # The whole image is the sample, so that positions do not change.
+        assert [one.tolist() for one in batch["boxes"]] == [one["boxes"] for one in documents]
+        assert [one.tolist() for one in batch["classes"]] == [one["classes"] for one in documents]
+        assert (batch["mask"] == numpy.array(numbers).reshape(-1, 1, 1)).all()
+        assert batch["mask"].shape[1:] == (60, 80)
+        pixels = numpy.stack([picture(number) for number in numbers])
+        assert (batch["image"] == pixels).all()
+        values, offsets = batch["ragged"]
+        split = numpy.split(values, offsets[1:-1])
+        assert [one.tolist() for one in split] == [one["classes"] for one in documents]
+        assert isinstance(batch["ragged"], fields.Ragged)
+        values, sizes = batch["padded"]
+        assert sizes.tolist() == [[len(one["boxes"])] for one in documents]
+        for found, size, one in zip(values, sizes[:, 0], documents):
+            assert found[:size].tolist() == one["boxes"] and not found[size:].any()
+    assert start == SAMPLES
+
+
+def test_boxes_classes_and_masks_follow_the_image(shard):
+    # Height and width are halved, and the image is flipped.
+    image = fields.Image((40, 40), crop=Letterbox(), horizontal_flip=1.0)
+    loader = Loader(
+        shard,
+        batch_size=SAMPLES,
+        image=image,
+        mask=fields.Mask(stored_as="seg.png", outside=255),
+        boxes=from_json(fields.Boxes, "boxes", format="xywh", min_area=30),
+        classes=from_json(fields.Array, "classes", None, "int64", rows_of="boxes"),
+    )
+    (batch,) = loader
+    for number, (boxes, classes) in enumerate(zip(batch["boxes"], batch["classes"])):
+        stored = document(number)
+        # The box of 7 × 8 pixels has an area of 14 in the sample, and those of 100 one of 25.
+        assert classes.tolist() == stored["classes"][:1]
+        expected = [[40 - (x + w) / 2, 5 + y / 2, w / 2, h / 2] for x, y, w, h in stored["boxes"][:1]]
+        assert numpy.allclose(boxes, numpy.array(expected).reshape(-1, 4), atol=1e-4)
+    assert (batch["mask"][:, :5] == 255).all() and (batch["mask"][7, 5:35] == 7).all()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_resumed_run_delivers_identical_batches(shard, seed):
+    draw = random.Random(seed)
+    settings = {"batch_size": draw.choice([1, 2, 5, 30]), "shuffle": seed % 2 == 0, "seed": seed}
+
+    def make():
+        return Loader(shard, all_fields(), threads=draw.choice([1, 2, 5]), **settings)
+
+    whole = make()
+    expected = [copies(whole) for _ in range(2)]
+    found, loader = [[], []], make()
+    for _ in range(1000):
+        epoch = loader.epoch
+        if epoch == 2:
+            break
+        with iter(loader) as batches:
+            for batch in batches:
+                found[epoch] += copies([batch])
+                if draw.random() < 0.4:
+                    break
+        state = json.loads(json.dumps(loader.state_dict()))
+        loader = make()
+        loader.load_state_dict(state)
+    assert found == expected
+    assert expected[0] != expected[1]
+
+
+def test_ranks_and_their_combined_states_deliver_every_sample_once(shard):
+    def make(rank, world_size):
+        return Loader(
+            shard, all_fields(), batch_size=2, rank=rank, world_size=world_size, remainder="uneven"
+        )
+
+    def first(loader):
+        with iter(loader) as batches:
+            return next(batches)["index"].tolist(), loader.state_dict()
+
+    parts = [first(make(rank, 3)) for rank in range(3)]
+    state = Loader.combine_states([state for _, state in parts])
+    indices = [index for part, _ in parts for index in part]
+    for rank in range(2):
+        loader = make(rank, 2)
+        loader.load_state_dict(state)
+        indices += [index for batch in loader for index in batch["index"].tolist()]
+    assert sorted(indices) == list(range(SAMPLES))
+
+
+def test_a_state_belongs_to_its_class_its_fields_and_its_settings(shard, photos):
+    loader = Loader(shard, all_fields(), batch_size=2)
+    loader.peek()
+    state = loader.state_dict()
+    images = spdl_rs.ImageLoader(photos, batch_size=2, size=32)
+    with pytest.raises(ValueError, match=r"not a state of an ImageLoader: .*spdl_rs\.Loader"):
+        images.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"not a state of a Loader: .*spdl_rs\.ImageLoader"):
+        loader.load_state_dict(images.state_dict())
+    other = Loader(shard, {**all_fields(), "text": fields.Text(stored_as="json")}, batch_size=2)
+    with pytest.raises(spdl_rs.InvalidArgumentError, match=r"text: was Text from txt, is Text from json"):
+        other.load_state_dict(state)
+    fewer = Loader(shard, {"text": fields.Text(stored_as="txt")}, batch_size=2)
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="image: was .*, is absent"):
+        fewer.load_state_dict(state)
+
+
+@dataclasses.dataclass
+class Pair:
+    text: Any
+    score: Any
+
+
+def test_output_is_a_dict_a_tuple_or_the_result_of_a_function(shard):
+    def make(**settings):
+        score = from_json(fields.Number, "score")
+        return Loader(
+            shard, batch_size=2, text=fields.Text(stored_as="txt"), score=score, **settings
+        )
+
+    assert isinstance(make().peek(), dict)
+    text, score = make(output="tuple").peek()
+    assert text == ["text 0", "text 1"] and score.shape == (2,)
+    pairs = list(make(output=Pair))
+    assert isinstance(pairs[1], Pair) and pairs[1].text == ["text 2", "text 3"]
+    with pytest.raises(ValueError, match='output must be "dict", "tuple", "torch" or a function'):
+        make(output="list")
+
+
+def test_output_as_tensors(shard):
+    torch = pytest.importorskip("torch")
+    boxes = from_json(fields.Boxes, "boxes")
+    ragged = from_json(fields.Array, "classes", None, "int64", collate="ragged")
+    image = fields.Image(16, layout="nchw-f32")
+    loader = Loader(
+        shard, batch_size=4, output="torch", image=image, boxes=boxes, ragged=ragged, key=fields.Key()
+    )
+    batch = loader.peek()
+    assert batch["image"].dtype == torch.float32 and batch["image"].shape == (4, 3, 16, 16)
+    assert all(isinstance(one, torch.Tensor) for one in batch["boxes"])
+    assert batch["ragged"].offsets.tolist()[-1] == len(batch["ragged"].values)
+    assert isinstance(batch["key"][0], str)
+
+
+def test_missing_values_are_errors_or_have_a_default(shard):
+    def first(field):
+        return Loader(shard, batch_size=2, x=field).peek()["x"]
+
+    with pytest.raises(spdl_rs.NotFoundError, match='no field "x": the sample has the fields') as caught:
+        first(fields.Text())
+    assert caught.value.key.endswith("shard.tar:000")
+    with pytest.raises(spdl_rs.NotFoundError, match=r'000\.json: no value at "nothing\.5"'):
+        first(from_json(fields.Number, "nothing.5"))
+    assert first(fields.Text(optional=True)) == ["", ""]
+    assert first(fields.Json(optional=True)) == [None, None]
+    assert first(fields.Text(default="none")) == ["none", "none"]
+    assert first(fields.Bytes(default=b"\xff")) == [b"\xff", b"\xff"]
+    assert first(fields.Json(default={"a": [1, None]})) == [{"a": [1, None]}] * 2
+    assert first(fields.Number("int64", default=-100)).tolist() == [-100, -100]
+    assert first(fields.Array((2,), default=numpy.array([1.5, 2]))).tolist() == [[1.5, 2]] * 2
+    assert [one.shape for one in first(fields.Array((None, 4), optional=True))] == [(0, 4)] * 2
+
+
+def test_errors_name_the_sample_and_the_field(shard):
+    cases = {
+        "expected numbers, found text": fields.Number(stored_as="txt"),
+        "cannot store 0.333": from_json(fields.Number, "score", "int64"),
+        "expects the shape [3], found [2, 3]": fields.Array(3, stored_as="npy"),
+        "expected text, found a list of integers": from_json(fields.Text, "boxes"),
+        "expected an encoded image, found text": fields.Image(8, stored_as="txt"),
+        "expected text, found a NumPy array": fields.Text(stored_as="npy"),
+    }
+    for message, field in cases.items():
+        loader = Loader(shard, batch_size=SAMPLES, x=field)
+        with pytest.raises(spdl_rs.SpdlError) as caught:
+            list(loader)
+        text = str(caught.value)
+        assert message in text and "shard.tar:0" in caught.value.key, text
+        assert 'field "x"' in text, text
+
+
+def test_skipped_samples_are_listed(shard):
+    whole = from_json(fields.Number, "score", "int64")
+    loader = Loader(
+        shard, batch_size=4, on_error=spdl_rs.skip(at_most=SAMPLES), whole=whole, key=fields.Key()
+    )
+    numbers = [number for batch in loader for number in batch["whole"].tolist()]
+    # Scores of every third sample are whole numbers.
+    assert numbers == list(range(8))
+    statistics = loader.stats()
+    assert statistics["dropped_total"] == SAMPLES - 8
+    first = statistics["dropped"][0]
+    assert first["key"].endswith(":001")
+    assert first["reason"] == 'field "whole": cannot store 0.3333333333333333 as int64'
+
+
+def test_the_cache_serves_all_fields(shard, tmp_path):
+    def make(**settings):
+        return Loader(shard, all_fields(), batch_size=4, **settings)
+
+    expected = copies(make())
+    for settings in ({"cache_memory": 1 << 24}, {"cache": tmp_path / "cache"}):
+        loader = make(**settings)
+        first, second = copies(loader), copies(loader)
+        cache = loader.stats()["cache"]
+        assert first == expected and second == copies_of_epoch(make(), 1)
+        assert cache["hits"] > 0 and cache["misses"] == 0, cache
+
+
+def copies_of_epoch(loader, epoch):
+    loader.set_epoch(epoch)
+    return copies(loader)
+
+
+def test_views_draw_other_crops_than_the_image(shard):
+    image = {"size": 16, "train": True}
+    loader = Loader(
+        shard,
+        batch_size=8,
+        a=fields.Image(**image),
+        same=fields.Image(**image),
+        b=fields.Image(**image, view=1),
+    )
+    batch = loader.peek()
+    assert (batch["a"] == batch["same"]).all() and (batch["a"] != batch["b"]).any()
+
+
+def test_peek_uses_up_no_epoch(shard):
+    loader = Loader(shard, all_fields(), batch_size=4)
+    peeked = copies([loader.peek(), loader.peek()])
+    assert loader.epoch == 0
+    batches = copies(loader)
+    assert peeked == [batches[0], batches[0]]
+    state = Loader(shard, all_fields(), batch_size=SAMPLES)
+    iterator = iter(state)
+    next(iterator)
+    state.load_state_dict(state.state_dict())
+    with pytest.raises(ValueError, match="epoch 0 has no batch left"):
+        state.peek()
+
+
+def test_wrong_fields_are_refused_at_once(shard):
+    text = fields.Text(stored_as="txt")
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="the sample has no fields"):
+        Loader(shard, batch_size=2)
+    with pytest.raises(TypeError, match=r"x must be a field of spdl_rs.fields.* it is 3"):
+        Loader(shard, batch_size=2, x=3)
+    with pytest.raises(TypeError, match="it is the class Text; call the class"):
+        Loader(shard, batch_size=2, x=fields.Text)
+    with pytest.raises(ValueError, match="a field is given twice: 'x'"):
+        Loader(shard, {"x": text}, batch_size=2, x=text)
+    with pytest.raises(ValueError, match="at most one Label"):
+        Loader(shard, batch_size=2, x=fields.Label(), y=fields.Label())
+    with pytest.raises(spdl_rs.InvalidArgumentError, match='field "x": there is no field "image"'):
+        Loader(shard, batch_size=2, x=fields.Boxes())
+    with pytest.raises(spdl_rs.InvalidArgumentError, match='field "text" is not boxes'):
+        Loader(shard, batch_size=2, text=text, x=fields.Array(None, rows_of="text"))
+    rotated = fields.Image(8, augment=RandomRotation(10))
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="move its content"):
+        Loader(shard, batch_size=2, image=rotated, x=fields.Boxes())
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="any length"):
+        Loader(shard, batch_size=2, x=fields.Array((None, None), collate="ragged"))
+    with pytest.raises(TypeError, match="default must be text, bytes, numbers or JSON"):
+        fields.Text(default=object())
+    with pytest.raises(ValueError, match="shape must be at least 1"):
+        fields.Array((0, 4))
+
+
+def test_reprs_show_what_differs_from_the_defaults(shard):
+    assert repr(fields.Text()) == "Text()"
+    assert repr(fields.Image(32, train=True)) == "Image(size=32, train=True)"
+    assert repr(fields.Array(None, "int64")) == "Array(shape=(None,), dtype='int64', collate='list')"
+    text = repr(Loader(shard, batch_size=4, caption=fields.Text(stored_as="txt")))
+    assert text.startswith("Loader(tar shards") and "23 samples, 6 batches of 4; epoch=0" in text
+    assert "\n  caption=Text(stored_as='txt'),\n)" in text
+
+
+def test_text_without_images_from_any_format(tmp_path):
+    write_members(tmp_path / "text.tar", [("a.txt", b"one"), ("a.json", b'{"n": 1}')])
+    loader = Loader(
+        tmp_path / "text.tar",
+        batch_size=1,
+        text=fields.Text(stored_as="txt"),
+        n=from_json(fields.Number, "n", "int64"),
+    )
+    (batch,) = loader
+    assert (batch["text"], batch["n"].tolist()) == (["one"], [1])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_columns_of_file_lists(tmp_path, suffix):
+    write_png(tmp_path / "a.png", picture(3))
+    if suffix == ".csv":
+        text = 'path,caption,score\na.png,"a, ""quoted""",0.25\n'
+    else:
+        text = json.dumps({"path": "a.png", "caption": 'a, "quoted"', "score": 0.25})
+    (tmp_path / f"list{suffix}").write_text(text)
+    loader = Loader(
+        tmp_path / f"list{suffix}",
+        batch_size=1,
+        image=fields.Image((60, 80), crop=CenterCrop()),
+        caption=fields.Text(),
+        score=fields.Number(),
+    )
+    (batch,) = loader
+    assert batch["caption"] == ['a, "quoted"'] and batch["score"].tolist() == [0.25]
+    assert (batch["image"][0] == picture(3)).all()
+
+
+def test_the_readme_program_runs(shard, tmp_path, monkeypatch):
+    text = pathlib.Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+    programs = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (program,) = [program for program in programs if "fields.Mask" in program]
+    (tmp_path / "shards").mkdir()
+    for number in range(2):
+        shutil.copy(shard, tmp_path / "shards" / f"train-{number:03}.tar")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    batch = names["batch"]
+    assert len(names["loader"]) == 2 and len(batch["boxes"]) == 2 * SAMPLES - 32
+    assert batch["image"].shape[1:] == (224, 224, 3) and batch["mask"].shape[1:] == (224, 224)
+    assert [len(one) for one in batch["classes"]] == [len(one) for one in batch["boxes"]]
