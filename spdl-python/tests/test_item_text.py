@@ -4,6 +4,7 @@ import collections
 import dataclasses
 
 import pytest
+from spdl_rs.pipeline import PipelineBuilder
 from spdl_rs.pipeline._failures.item_text import describe
 
 LARGE = bytes(1 << 20)
@@ -91,3 +92,9 @@ class Opened:
 )
 def test_descriptions_contain_no_secrets(item):
     assert "secret" not in describe(item) and "cret" not in describe(item)
+
+
+def test_a_printed_pipeline_is_short_for_any_source():
+    for items in (list(range(100_000)), ["x" * 1_000_000], {"large": LARGE}):
+        builder = PipelineBuilder().add_source(items).pipe(str)
+        assert len(str(builder)) < 2_000 and len(repr(builder.add_sink().get_config())) < 2_000

@@ -319,3 +319,15 @@ def test_unsupported_combinations_are_errors_at_build():
         source([[b""]]).path_variants(lambda items: [0], [[Disaggregate(), decode]], batched=True)
     with pytest.raises(spdl_rs.LimitExceededError, match="MiB"):
         build(source().pipe(DecodeImage(SIZE)).aggregate(BatchImages(2**40)))
+
+
+# feature: S05
+def test_a_native_stage_has_its_own_threads_in_a_diagnosis(tmp_path):
+    write_png(str(tmp_path / "large.png"), picture(1, 900, 1200))
+    data = (tmp_path / "large.png").read_bytes()
+    decoding = source([data] * 60).pipe(DecodeImage(SIZE), concurrency=4)
+    pipeline = build(decoding, num_threads=1)
+    assert len(list(pipeline)) == 60
+    shown = pipeline.diagnose()
+    # The threads of Python functions neither wait nor limit the rate.
+    assert "DecodeImage" in shown and "num_threads" not in shown and "wait;" not in shown, shown

@@ -144,14 +144,18 @@ impl MeasuredPipeline<'_> {
         }
         let on_pool = || self.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
         let pool_busy: f64 = on_pool().map(|stage| stage.busy.as_secs_f64()).sum();
+        let own = on_pool().filter(|stage| stage.own_threads).map(|stage| stage.concurrency);
+        // The shared workers count only if a stage uses them.
+        let shared = if on_pool().any(|stage| !stage.own_threads) { self.threads } else { 0 };
+        let threads = own.fold(shared, usize::saturating_add);
         // A preempted thread counts as busy, so at most one thread per CPU is counted.
-        let parallel = self.threads.min(self.cpus).max(1);
+        let parallel = threads.min(self.cpus).max(1);
         let pool_share = pool_busy / (self.elapsed.as_secs_f64() * parallel as f64);
         let heaviest = on_pool().max_by_key(|stage| stage.busy);
         if let (true, Some(stage)) = (pool_share > SATURATED, heaviest) {
             return Limit::Cpu {
                 busy: pool_share.min(1.0),
-                threads: self.threads,
+                threads,
                 cpus: self.cpus,
                 stage: Arc::clone(&stage.name),
                 part: stage.busy.as_secs_f64() / pool_busy,
@@ -302,6 +306,7 @@ mod tests {
                 name: name.into(),
                 kind,
                 concurrency,
+                own_threads: false,
                 items: 100,
                 failures: 0,
                 items_out: 100,
@@ -375,6 +380,21 @@ mod tests {
         assert!(limit.to_string().contains("16 worker threads share 2 CPUs"), "{limit}");
         crowded.cpus = 16;
         assert!(matches!(crowded.limit(), Limit::Balance { .. }), "{}", crowded.limit());
+    }
+
+    #[test]
+    fn threads_of_a_stage_count_as_worker_threads() {
+        let mut own = statistics(&[("decode", StageKind::Cpu, 8, 60.0)], 9.0);
+        own.threads = 1;
+        own.stages[0].own_threads = true;
+        let limit = own.limit();
+        assert!(matches!(limit, Limit::Cpu { busy: 1.0, threads: 8, cpus: 2, .. }), "{limit}");
+        assert!(limit.to_string().contains("8 worker threads share 2 CPUs"), "{limit}");
+        // Two CPUs are half used by two threads.
+        let mut idle = statistics(&[("decode", StageKind::Cpu, 2, 9.9)], 9.0);
+        idle.stages[0].own_threads = true;
+        idle.threads = 1;
+        assert!(matches!(idle.limit(), Limit::Balance { .. }), "{}", idle.limit());
     }
 
     #[test]

@@ -27,10 +27,11 @@ def skip(*, at_most: SupportsIndex | float | None = 0.01, after: SupportsIndex =
 
     Args:
         at_most: The largest number of failed samples of an epoch, if an int. The largest share of the samples
-            tried so far, if a float in (0, 1]. `None`: no limit. An epoch of which all samples failed ends
-            with an exception in any case.
-        after: A share applies only after this number of samples, so that a few failures at the start do not
-            end the epoch. Has no effect on a number.
+            read so far, if a float in (0, 1]; reading is up to a few hundred samples ahead of the batches. The
+            share is checked at each failure and at the end of the epoch. `None`: no limit. An epoch of which
+            all samples failed ends with an exception in any case.
+        after: A share is checked only after this number of samples, so that a few failures at the start do not
+            end the epoch. An epoch with fewer samples has no limit. Has no effect on a number.
 
     Raises:
         TypeError: An argument has the wrong type.

@@ -191,7 +191,7 @@ class ImageDecoder:
         color: str = "rgb",
         normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
         exact: bool = False,
-        augment: list[tuple[str, dict[str, Any]]] = [],
+        augment: list[tuple[str, dict[str, Any]]] = ...,
     ) -> ImageDecoder: ...
     def decode(self, data: Any, draws: Draws) -> Array: ...
 

@@ -312,22 +312,3 @@ pub(crate) fn drop_within<T: Send + 'static>(value: T, at_most: Duration) {
         let _ = thread.join();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn few_requests_are_measured_and_represent_all() {
-        let requests = Arc::new(GilRequests::default());
-        requests.count_on_this_thread();
-        let weights: Vec<_> = (0..13_064).map(|_| weight_of_next_request()).collect();
-        assert_eq!(weights.iter().filter(|&&weight| weight > 0).count(), 64 + 1000);
-        assert_eq!(weights.iter().sum::<u32>(), 13_064);
-        for weight in weights.into_iter().filter(|&weight| weight > 0) {
-            requests.add(2 * CONTENDED, weight);
-        }
-        assert_eq!(requests.counts(), (13_064, 13_064));
-        assert_eq!(requests.waited(), 13_064 * 2 * CONTENDED);
-    }
-}

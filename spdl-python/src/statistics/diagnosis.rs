@@ -123,7 +123,9 @@ pub(super) fn diagnosis(
 ) -> String {
     let limit = statistics.limit();
     let Some(times) = times else { return limit.to_string() };
-    let on_pool = || statistics.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
+    let of_cpu = || statistics.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
+    // Native stages have threads of their own, and never wait for the GIL.
+    let on_pool = || of_cpu().filter(|stage| !stage.own_threads);
     let busy: f64 = on_pool().map(|stage| stage.busy.as_secs_f64()).sum();
     let elapsed = statistics.elapsed.as_secs_f64();
     let occupied = busy / elapsed;
@@ -148,13 +150,17 @@ pub(super) fn diagnosis(
             busiest.name,
         );
     }
-    let (Limit::Cpu { stage, threads, cpus, part, .. }, Some(used)) = (&limit, used) else {
+    let (Limit::Cpu { stage, cpus, part, .. }, Some(used)) = (&limit, used) else {
         return limit.to_string();
     };
+    // A native stage computes whenever it is busy.
+    if of_cpu().any(|each| each.own_threads && each.name == *stage) {
+        return limit.to_string();
+    }
     let share = share_text(*part);
-    let of_threads = occupied / *threads as f64;
+    let of_threads = occupied / threads as f64;
     if used >= COMPUTES * occupied {
-        return match (has_gil, threads < cpus) {
+        return match (has_gil, threads < *cpus) {
             (true, true) => format!(
                 "The CPU is the bottleneck: num_threads={threads}, although the process may use {cpus} \
                  CPUs, and {share} of the work is in stage {stage:?}. If the stage releases the GIL, \
@@ -190,7 +196,7 @@ pub(super) fn diagnosis(
         );
     }
     let concurrency = on_pool().find(|each| each.name == *stage).map_or(1, |it| it.concurrency);
-    let advice = match (of_threads > SATURATED, concurrency > *threads) {
+    let advice = match (of_threads > SATURATED, concurrency > threads) {
         _ if times.has_executors => {
             "raise the concurrency of the stage, and num_threads or the workers of its executor"
                 .to_owned()
@@ -206,32 +212,4 @@ pub(super) fn diagnosis(
         (of_threads.min(1.0) * 100.0).round(),
         (used / occupied * 100.0).round(),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Instant;
-
-    use super::*;
-
-    #[test]
-    fn times_of_threads_are_counted_during_and_after_their_work() {
-        let times = ThreadTimes::default();
-        let Some(before) = times.runnable() else { return };
-        assert_eq!(before, Duration::ZERO);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                times.count(|| {
-                    let started = Instant::now();
-                    while started.elapsed() < Duration::from_millis(50) {}
-                    if let Some(running) = times.runnable() {
-                        assert!(running >= Duration::from_millis(40), "{running:?}");
-                    }
-                });
-            });
-        });
-        if let Some(ended) = times.runnable() {
-            assert!(ended >= Duration::from_millis(40), "{ended:?}");
-        }
-    }
 }
