@@ -2,6 +2,10 @@
 
 import collections
 import json
+import os
+import sys
+import types
+import warnings
 
 import pytest
 import spdl_rs
@@ -160,3 +164,90 @@ def test_combining_inconsistent_states_is_an_error(paths):
     assert sorted(labels_of(loader)) == list(range(17))
     with pytest.raises(ValueError, match="combine_states"):
         ranks(paths, 2, **settings)[0].load_state_dict(states[0])
+
+
+@pytest.fixture
+def no_launcher(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("SLURM_") or name in {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}:
+            monkeypatch.delenv(name)
+    for name in ("torch", "jax"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+
+
+def rank_of(paths, **settings):
+    """The rank and the number of ranks of a loader, from its images."""
+    loader = spdl_rs.ImageLoader(paths, labels=range(len(paths)), batch_size=1, size=8, **settings)
+    first = labels_of(loader)[0]
+    return first, round(len(paths) / len(loader))
+
+
+LAUNCHERS = {
+    "no launcher": ({}, (0, 1)),
+    "torchrun": ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),
+    "srun": ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}, (1, 2)),
+    "a batch script of Slurm": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 1)),
+    "torchrun in srun": (
+        {"RANK": "3", "WORLD_SIZE": "4", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"},
+        (3, 4),
+    ),
+    "invalid variables": ({"RANK": "x", "WORLD_SIZE": "4"}, (0, 1)),
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_rank_auto_is_that_of_the_launcher(paths, launcher, no_launcher, monkeypatch):
+    variables, expected = LAUNCHERS[launcher]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert rank_of(paths[:16], rank="auto") == expected
+    # Explicit numbers take precedence.
+    assert rank_of(paths[:16], rank=1, world_size=2) == (1, 2)
+    with pytest.raises(ValueError, match='world_size must be omitted with rank="auto"'):
+        rank_of(paths, rank="auto", world_size=2)
+    with pytest.raises(TypeError, match='rank must be a whole number or "auto", not \'self\''):
+        rank_of(paths, rank="self")
+
+
+def test_rank_auto_is_that_of_an_initialised_framework(paths, no_launcher, monkeypatch):
+    jax = types.ModuleType("jax")
+    jax.distributed = types.SimpleNamespace(is_initialized=lambda: True)
+    jax.process_index, jax.process_count = lambda: 3, lambda: 8
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    assert rank_of(paths[:16], rank="auto") == (3, 8)
+    torch = types.ModuleType("torch")
+    torch.distributed = types.SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=lambda: 1,
+        get_world_size=lambda: 2,
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert rank_of(paths[:16], rank="auto") == (1, 2)
+    torch.distributed.is_initialized = lambda: False
+    jax.distributed.is_initialized = lambda: False
+    assert rank_of(paths[:16], rank="auto") == (0, 1)
+
+
+def test_a_rank_that_loads_everything_is_warned(paths, no_launcher, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.warns(spdl_rs.DatasetWarning, match=r'rank 1 of 4 .* pass rank="auto"') as caught:
+        rank_of(paths[:16])
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rank_of(paths[:16], rank="auto")
+        assert rank_of(paths[:16], rank=0, world_size=1) == (0, 1)
+
+
+def test_ranks_of_one_machine_share_its_cpus(no_launcher, monkeypatch):
+    ranks = spdl_rs._ranks.Ranks(0, 8, 4, "")
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16))
+    assert spdl_rs._ranks.threads_of(ranks) == 4
+    assert spdl_rs._ranks.threads_of(ranks._replace(on_this_machine=64)) == 1
+    assert spdl_rs._ranks.threads_of(ranks._replace(on_this_machine=1)) is None
+    # The launcher has assigned four CPUs to this rank.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    assert spdl_rs._ranks.threads_of(ranks) is None

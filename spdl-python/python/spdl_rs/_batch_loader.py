@@ -6,10 +6,10 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, SupportsIndex, TypeVar
 
 from . import _arguments as check
-from . import _loader_state, _notebook_page, _spdl_rs
+from . import _loader_state, _notebook_page, _ranks, _spdl_rs
 from ._arguments import Path
 from ._batches import Batches, import_numpy
 from ._errors import CudaUnavailable, DatasetWarning
@@ -41,8 +41,8 @@ class BatchLoader(Generic[B]):
         threads: SupportsIndex | None,
         on_error: OnError,
         drop_last: bool,
-        rank: SupportsIndex,
-        world_size: SupportsIndex,
+        rank: SupportsIndex | Literal["auto"] | None,
+        world_size: SupportsIndex | None,
         remainder: str,
         device: _spdl_rs.CudaDevice | None = None,
         decode_with: list[str] | None = None,
@@ -51,8 +51,10 @@ class BatchLoader(Generic[B]):
         check.choice("remainder", remainder, ("drop", "pad", "uneven"))
         self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
         self._drop_last = check.flag("drop_last", drop_last)
-        self._world_size = check.whole("world_size", world_size, 1, 2**20)
-        self._rank = check.whole("rank", rank, 0, self._world_size - 1)
+        self._rank, self._world_size, ranks = _ranks.chosen(rank, world_size)
+        self._overlooked = _ranks.overlooked(rank, world_size)
+        if ranks is not None and threads is None:
+            threads = _ranks.threads_of(ranks)
         self._device, self._home = device, os.getpid()
         self._settings = _spdl_rs.Settings(
             content,
@@ -119,6 +121,8 @@ class BatchLoader(Generic[B]):
         raise NotImplementedError
 
     def _warn(self) -> None:
+        if self._overlooked is not None:
+            warnings.warn(self._overlooked, DatasetWarning, stacklevel=4)
         found = self._samples.warnings
         for warning in found[:_MAX_WARNINGS]:
             warnings.warn(warning, DatasetWarning, stacklevel=4)

@@ -85,9 +85,13 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         labels: The label of each path, a 64-bit integer, if `source` is a list of paths.
         drop_last: Whether to leave out an incomplete last batch. If no batch remains, a `DatasetWarning`
             is issued.
-        rank: The rank of this loader, 0 to `world_size - 1`. The loader delivers the images `rank`,
+        rank: The rank of this loader, 0 to `world_size - 1`. `"auto"`: rank and number of ranks of
+            `torch.distributed`, or of the launcher (`RANK` and `WORLD_SIZE`, or those of Slurm's `srun`), or of
+            `jax.distributed`; and if `threads` is `None` and the launcher has not assigned CPUs, the CPUs of
+            the machine are divided among its ranks. `None`: 0; a `DatasetWarning` is issued if this process
+            is one of several ranks. The loader delivers the images `rank`,
             `rank + world_size` and so on of the global order, which is the same for all ranks.
-        world_size: The number of ranks. All other arguments except `rank`, `threads`, `on_error`, `device`,
+        world_size: The number of ranks. `None`: 1, or that of `rank="auto"`. All other arguments except `rank`, `threads`, `on_error`, `device`,
             `allocator` and the cache must be the same on all ranks.
         remainder: What to do with the last images if the data set is not divisible by `world_size`.
             `"drop"`: no rank delivers these images. `"pad"`: images from the beginning of the epoch are
@@ -201,8 +205,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         min_partial: float = 0.5,
         labels: Iterable[SupportsIndex] | None = None,
         drop_last: bool = False,
-        rank: SupportsIndex = 0,
-        world_size: SupportsIndex = 1,
+        rank: SupportsIndex | Literal["auto"] | None = None,
+        world_size: SupportsIndex | None = None,
         remainder: Literal["drop", "pad", "uneven"] = "drop",
         image_field: str | None = None,
         label_field: str | None = None,

@@ -1,0 +1,92 @@
+"""The rank of this process among the processes of a training run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NamedTuple
+
+from . import _arguments as check
+
+# The variables of the rank, the number of ranks, and the number of ranks on this machine.
+_LAUNCHERS = (
+    # torchrun, Accelerate, Lightning, DeepSpeed
+    ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    # srun. In a batch script, which is no step, SLURM_NTASKS is set although one process runs.
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"),
+)
+
+
+class Ranks(NamedTuple):
+    """A rank, and how many there are."""
+
+    rank: int
+    world_size: int
+    on_this_machine: int
+    """The number of ranks on this machine; 1 if it is unknown."""
+    place: str
+    """Where the numbers are from."""
+
+
+def found() -> Ranks:
+    """Returns the rank of this process: of PyTorch, of a launcher, of JAX, or 0 of 1."""
+    launched = _of_launcher()
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+        return Ranks(rank, world_size, launched.on_this_machine, "torch.distributed")
+    if launched.world_size > 1:
+        return launched
+    jax = sys.modules.get("jax")
+    is_initialized = getattr(getattr(jax, "distributed", None), "is_initialized", None)
+    if jax is not None and is_initialized is not None and is_initialized():
+        return Ranks(jax.process_index(), jax.process_count(), 1, "jax.distributed")
+    return launched
+
+
+def _of_launcher() -> Ranks:
+    for names in _LAUNCHERS:
+        rank, world_size, on_this_machine = map(_variable, names)
+        if rank is not None and world_size is not None and rank < world_size:
+            return Ranks(rank, world_size, on_this_machine or 1, f"{names[0]} and {names[1]}")
+    return Ranks(0, 1, 1, "no launcher")
+
+
+def _variable(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def chosen(rank: Any, world_size: Any) -> tuple[int, int, Ranks | None]:
+    """Returns rank and number of ranks for the arguments, and the ranks that were found if they are used."""
+    if isinstance(rank, str):
+        if rank != "auto":
+            raise TypeError(f'rank must be a whole number or "auto", not {check.shown(rank)}')
+        if world_size is not None:
+            raise ValueError('world_size must be omitted with rank="auto"')
+        ranks = found()
+        return ranks.rank, ranks.world_size, ranks
+    total = check.whole("world_size", 1 if world_size is None else world_size, 1, 2**20)
+    return check.whole("rank", 0 if rank is None else rank, 0, total - 1), total, None
+
+
+def overlooked(rank: Any, world_size: Any) -> str | None:
+    """Returns a warning if this process is one of several, but the arguments do not say so."""
+    if rank is not None or world_size is not None:
+        return None
+    ranks = found()
+    if ranks.world_size == 1:
+        return None
+    return (
+        f"this process is rank {ranks.rank} of {ranks.world_size} ({ranks.place}), but each rank loads all "
+        'samples; pass rank="auto" to divide them among the ranks, or rank=0 and world_size=1 to load all'
+    )
+
+
+def threads_of(ranks: Ranks) -> int | None:
+    """Returns the threads of this rank, if it shares all CPUs of the machine with others."""
+    if ranks.on_this_machine == 1 or not hasattr(os, "sched_getaffinity"):
+        return None
+    cpus = len(os.sched_getaffinity(0))
+    # A launcher that assigns CPUs to each rank has divided them.
+    return max(1, cpus // ranks.on_this_machine) if cpus == os.cpu_count() else None
