@@ -11,7 +11,7 @@ use spdl_core::{BoxStream, Error, ErrorKind, Result, block_on};
 use spdl_io::archive::{ArchiveStamp, TarIndex, TarOptions};
 use spdl_io::datasets::stored_files;
 use spdl_io::shards::{MANIFEST, Manifest, Sums};
-use spdl_io::{Fetcher, Key, ReadRequest, StoreRegistry};
+use spdl_io::{Fetcher, Key, LocalFetcher, ReadRequest, StoreRegistry};
 use twox_hash::XxHash3_128;
 
 use crate::ui::failure::Failure;
@@ -45,16 +45,12 @@ impl Location {
     /// Errors of the operating system or the store.
     pub(crate) fn open(&self) -> Result<(Box<dyn Read + Send>, Option<u64>)> {
         match self {
-            Location::Local(path) => {
-                let file = File::open(path).map_err(Error::from)?;
-                let size = fs::metadata(path).map(|found| found.len()).ok();
-                Ok((Box::new(file), size))
+            // The fetcher limits the time of a read without progress.
+            Location::Local(path) if path.is_file() => {
+                open_body(&LocalFetcher::with_threads(1), &Key::from_path(path))
             }
-            Location::Remote(RemoteLocation { fetcher, key, .. }) => {
-                let body = block_on(fetcher.open(key, &ReadRequest::whole()))?;
-                let pieces = BodyReader { pieces: body.pieces, piece: Bytes::new() };
-                Ok((Box::new(pieces), body.size))
-            }
+            Location::Local(path) => Ok((Box::new(File::open(path).map_err(Error::from)?), None)),
+            Location::Remote(RemoteLocation { fetcher, key, .. }) => open_body(&**fetcher, key),
         }
     }
 
@@ -186,6 +182,12 @@ impl RemoteLocation {
             read => read,
         }
     }
+}
+
+fn open_body(fetcher: &dyn Fetcher, key: &Key) -> Result<(Box<dyn Read + Send>, Option<u64>)> {
+    let body = block_on(fetcher.open(key, &ReadRequest::whole()))?;
+    let pieces = BodyReader { pieces: body.pieces, piece: Bytes::new() };
+    Ok((Box::new(pieces), body.size))
 }
 
 /// Reads the body of a response as a byte stream.

@@ -457,3 +457,35 @@ fn verify_shows_a_progress_bar_on_a_terminal() {
     // Without a terminal there is no progress bar.
     assert!(run("verify", &shards, &[]).stderr.is_empty());
 }
+
+/// Reading this file waits for the next message of the kernel.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_archive_that_blocks_does_not_hang() {
+    use std::time::{Duration, Instant};
+    const BLOCKING: &str = "/proc/kmsg";
+    if fs::File::open(BLOCKING).is_err() {
+        println!("SKIPPED: this user cannot open {BLOCKING}");
+        return;
+    }
+    let folder = Folder::new();
+    let archive = folder.join("k.tar");
+    std::os::unix::fs::symlink(BLOCKING, &archive).unwrap();
+    for command in ["verify", "stat"] {
+        let output = folder.join(format!("{command}.txt"));
+        let mut program = spdl();
+        program.arg(command).arg(&archive).stdout(fs::File::create(&output).unwrap());
+        let mut program = program.stderr(std::process::Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let code = loop {
+            match program.try_wait().unwrap() {
+                Some(status) => break status.code(),
+                None if Instant::now() > deadline => break None,
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let _ = program.kill();
+        assert_eq!(code, Some(1), "{command}");
+        assert!(fs::read_to_string(&output).unwrap().contains("k.tar"), "{command}");
+    }
+}

@@ -11,7 +11,7 @@
 //! | `quarantine` | `Quarantine`: a file that lists the samples that failure policies dropped |
 //! | `exporters/` | [`Hook`]s and listeners for the crates `tracing` and `metrics` |
 //!
-//! Imports: `error`, `sync`, `seconds`, `memory`, `source`, `item`, `stage`.
+//! Imports: `error`, `sync`, `seconds`, `runtime`, `memory`, `source`, `item`, `stage`.
 
 pub(crate) mod diagnosis;
 pub(crate) mod exporters;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::statistics::Dropped;
+use crate::runtime::{STALL_TIMEOUT, read_file};
 use crate::sync::{Counter, Mutex};
 
 /// A list of the samples that failure policies dropped, written while the pipeline runs.
@@ -132,8 +133,9 @@ impl Quarantine {
     /// Any I/O error of reading the file; `Corrupt` if a complete line is not an [`Entry`].
     pub fn read(path: impl AsRef<Path>) -> Result<QuarantineList> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|error| at_path(path, "open", error))?;
-        QuarantineList::read(BufReader::new(file), path)
+        let text = read_file(path, u64::MAX, STALL_TIMEOUT);
+        let text = text.map_err(|error| at_path(path, "read", error))?;
+        QuarantineList::read(&text[..], path)
     }
 }
 

@@ -9,7 +9,7 @@
 //! | `audit` | [`OrderAudit`]: lists the positions that a set of states has done or misses |
 //! | `replay` | [`OrderRecord`]: records the order of a run, to replay it |
 //!
-//! Imports: `error`, `sync`, `source`, `item`.
+//! Imports: `error`, `sync`, `runtime`, `source`, `item`.
 
 pub(crate) mod audit;
 pub(crate) mod delivery;

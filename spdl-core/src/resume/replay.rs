@@ -14,6 +14,7 @@ use futures_core::stream::BoxStream;
 use futures_util::StreamExt;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::runtime::{STALL_TIMEOUT, read_file};
 use crate::source::random::stage_number;
 use crate::source::sample::SampleId;
 use crate::source::shard::Positions;
@@ -630,7 +631,11 @@ impl OrderRecord {
     /// [`parse`](OrderRecord::parse).
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(|error| at_path(path, "read", error))?;
+        let text = read_file(path, u64::MAX, STALL_TIMEOUT).and_then(|bytes| {
+            String::from_utf8(bytes)
+                .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+        });
+        let text = text.map_err(|error| at_path(path, "read", error))?;
         OrderRecord::parse(&text).map_err(|error| error.with_key(path.display().to_string()))
     }
 

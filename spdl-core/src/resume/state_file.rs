@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File, FileType, OpenOptions, TryLockError};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::resume::state::State;
+use crate::runtime::{STALL_TIMEOUT, read_file};
 use crate::source::random::stage_number;
 use crate::sync::{Condvar, Mutex, thread};
 
@@ -283,9 +284,7 @@ impl StateFile {
         if !file_type.is_file() {
             return Err(named(irregular("read from", file_type)));
         }
-        let mut bytes = Vec::new();
-        let file = File::open(path).map_err(fault)?;
-        file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(fault)?;
+        let bytes = read_file(path, MOST_BYTES + 1, STALL_TIMEOUT).map_err(fault)?;
         if bytes.len() as u64 > MOST_BYTES {
             let message =
                 format!("the state file has more than {MOST_BYTES} bytes, which is the maximum");
@@ -327,15 +326,12 @@ impl StateFile {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(fault(error)),
         }
-        let mut head = Vec::new();
-        let mut file = File::open(path).map_err(fault)?;
-        (&mut file).take(HEAD).read_to_end(&mut head).map_err(fault)?;
+        let mut head = read_file(path, HEAD, STALL_TIMEOUT).map_err(fault)?;
         // After a crash of the machine, some file systems fill the unwritten rest with zeros.
-        let len = file.metadata().map_err(fault)?.len();
+        let len = fs::metadata(path).map_err(fault)?.len();
         if head.last() == Some(&0) && len <= MOST_BYTES {
-            let mut rest = Vec::new();
-            file.take(MOST_BYTES).read_to_end(&mut rest).map_err(fault)?;
-            if rest.iter().all(|byte| *byte == 0) {
+            let whole = read_file(path, MOST_BYTES, STALL_TIMEOUT).map_err(fault)?;
+            if whole.iter().skip(head.len()).all(|byte| *byte == 0) {
                 head.truncate(head.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
             }
         }
@@ -917,6 +913,22 @@ mod tests {
         let error = file.save(&states[1]).unwrap_err();
         assert!(error.to_string().contains("run.state"), "{error}");
         assert_eq!(file.load().unwrap(), states[0]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_read_without_progress_fails_with_the_path() {
+        // Reading this file waits for the next message of the kernel.
+        if File::open("/proc/kmsg").is_err() {
+            println!("SKIPPED: this user cannot open /proc/kmsg");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::new(folder.path().join("run.state"));
+        std::os::unix::fs::symlink("/proc/kmsg", file.path()).unwrap();
+        let error = file.load().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{}", error.report());
+        assert_eq!(error.key(), file.path().to_str());
     }
 
     #[test]

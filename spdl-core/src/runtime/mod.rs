@@ -5,15 +5,18 @@
 //! | this file | [`Runtime`], [`ThreadRuntime`], `TokioRuntime`: async executors with a clock |
 //! | `executor` | [`CpuExecutor`], `RayonExecutor`: thread pools of the caller |
 //! | `affinity` | pins threads to CPUs |
+//! | `watched` | [`run_watched`], [`read_file`]: file reads that fail if they make no progress |
 //!
 //! Imports: `error`, `sync`.
 
 pub(crate) mod affinity;
 pub(crate) mod executor;
+mod watched;
 
 pub use executor::CpuExecutor;
 #[cfg(feature = "rayon")]
 pub use executor::RayonExecutor;
+pub use watched::{ReadProgress, STALL_TIMEOUT, WatchedFile, read_file, run_watched};
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

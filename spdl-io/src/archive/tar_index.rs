@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use spdl_core::runtime::{ReadProgress, WatchedFile};
 use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use super::tar::{HeaderWalk, Step, TarRanges, WindowSizes};
 use super::{TarEntry, TarKind, TarOptions};
 use crate::fetch::{Fetcher, Key};
-use crate::files::os_error;
+use crate::files::{os_error, watched};
 
 /// The members of a tar archive by number, in archive order, and by name.
 ///
@@ -210,10 +211,21 @@ impl TarIndex {
         archive: impl AsRef<Path>,
         options: TarOptions,
     ) -> Result<(Self, Option<Error>)> {
-        let archive = archive.as_ref();
+        let archive = archive.as_ref().to_owned();
+        let key = Key::from_path(&archive);
+        watched("cannot read the archive", &key, move |progress| {
+            TarIndex::build_watched(&archive, options, progress)
+        })
+    }
+
+    fn build_watched(
+        archive: &Path,
+        options: TarOptions,
+        progress: &ReadProgress,
+    ) -> Result<(Self, Option<Error>)> {
         let key = Key::from_path(archive);
         let stamp = ArchiveStamp::of_file(archive)?;
-        let mut file = File::open(archive)
+        let mut file = WatchedFile::open_regular(archive, progress)
             .map_err(|error| os_error("cannot open the archive", &key, error))?;
         let mut index = TarIndex::empty(stamp.clone(), options);
         let mut walk = HeaderWalk::new(stamp.size, options, WindowSizes::LOCAL);
@@ -225,7 +237,7 @@ impl TarIndex {
                 Ok(Step::Read(range)) => walk.put(&range, |bytes| {
                     let len = range.end - range.start;
                     let read = file.seek(SeekFrom::Start(range.start));
-                    let read = read.and_then(|_| (&file).take(len).read_to_end(bytes));
+                    let read = read.and_then(|_| (&mut file).take(len).read_to_end(bytes));
                     read.map(|_| ())
                         .map_err(|error| os_error("cannot read the archive", &key, error))
                 })?,
@@ -767,13 +779,26 @@ impl TarIndex {
     ) -> Result<Self> {
         let path = TarIndex::path_of(archive);
         let key = Key::from_path(&path);
+        let stamp = stamp.clone();
+        watched("cannot read the tar index", &key, move |progress| {
+            TarIndex::load_watched(&path, &stamp, options, progress)
+        })
+    }
+
+    fn load_watched(
+        path: &Path,
+        stamp: &ArchiveStamp,
+        options: TarOptions,
+        progress: &ReadProgress,
+    ) -> Result<Self> {
+        let key = Key::from_path(path);
         let failed = |error| os_error("cannot read the tar index", &key, error);
-        let file = File::open(&path).map_err(failed)?;
+        let file = WatchedFile::open_regular(path, progress).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         // Each member takes less space in the index than in the archive, so a larger index is invalid.
         let max_len = stamp.size.saturating_add(1 << 16);
-        if !metadata.is_file() || metadata.len() > max_len {
-            let message = "the tar index is not a regular file, or is too large for its archive";
+        if metadata.len() > max_len {
+            let message = "the tar index is too large for its archive";
             let error = damaged(message, 0);
             return Err(error.with_key(key.display_name()));
         }

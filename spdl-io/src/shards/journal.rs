@@ -6,7 +6,7 @@
 //! from the first truncated or corrupt one on, and their shards are written again.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,7 @@ use twox_hash::XxHash3_128;
 use super::files;
 use super::{ShardPlan, ShardRecord, Skipped};
 use crate::fetch::Key;
+use crate::files::read_regular_file;
 
 /// Name of the journal file. If it exists, the data set is incomplete.
 pub const JOURNAL: &str = "manifest.journal";
@@ -72,12 +73,10 @@ impl Journal {
     pub(super) fn read(folder: &Path) -> Result<Option<(ShardPlan, Vec<FinishedShard>)>> {
         let path = folder.join(JOURNAL);
         let failed = |error| files::failed("cannot read the journal", &path, error);
-        let file = match File::open(&path) {
+        let text = match read_regular_file(&path, MAX_JOURNAL_BYTES) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(failed)?,
+            text => text.map_err(failed)?,
         };
-        let mut text = Vec::new();
-        file.take(MAX_JOURNAL_BYTES).read_to_end(&mut text).map_err(failed)?;
         parse(&text).map(Some).map_err(|error| error.with_key(Key::from_path(&path).display_name()))
     }
 }

@@ -1,8 +1,6 @@
 //! [`Manifest`]: the content of a written data set, and the settings that produced it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::ShardPlan;
 use crate::fetch::Key;
-use crate::files::os_error;
+use crate::files::{os_error, read_regular_file};
 
 /// File name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
@@ -128,9 +126,7 @@ impl Manifest {
         let path = folder.as_ref().join(MANIFEST);
         let key = Key::from_path(&path);
         let failed = |error| os_error("cannot read the manifest", &key, error);
-        let mut text = Vec::new();
-        let file = File::open(&path).map_err(failed)?;
-        file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+        let text = read_regular_file(&path, MAX_MANIFEST_BYTES + 1).map_err(failed)?;
         if text.len() as u64 > MAX_MANIFEST_BYTES {
             let message = format!("the manifest exceeds the limit of {MAX_MANIFEST_BYTES} bytes");
             return Err(Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name()));

@@ -1,8 +1,7 @@
 //! [`Sums`]: the checksums of the members of a shard.
 
 use std::borrow::Cow;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use spdl_core::{Error, ErrorKind, Result};
@@ -10,7 +9,7 @@ use twox_hash::XxHash3_128;
 
 use super::manifest::sum_of;
 use crate::fetch::Key;
-use crate::files::os_error;
+use crate::files::{os_error, read_regular_file};
 
 /// Size limit of a checksum file in bytes.
 const MAX_BYTES: u64 = 1 << 30;
@@ -65,12 +64,10 @@ impl Sums {
         let path = Sums::path_of(shard);
         let key = Key::from_path(&path);
         let failed = |error| os_error("cannot read the checksum file", &key, error);
-        let file = match File::open(&path) {
+        let text = match read_regular_file(&path, MAX_BYTES + 1) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(failed)?,
+            text => text.map_err(failed)?,
         };
-        let mut text = Vec::new();
-        file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
         if text.len() as u64 > MAX_BYTES {
             let message = format!("the checksum file exceeds the limit of {MAX_BYTES} bytes");
             return Err(Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name()));

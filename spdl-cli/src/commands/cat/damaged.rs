@@ -4,6 +4,7 @@ use std::fs;
 
 use bytes::Bytes;
 use spdl_core::Error;
+use spdl_core::runtime::{STALL_TIMEOUT, read_file};
 use spdl_io::archive::{TarIndex, TarKind, TarOptions, TarStream};
 use spdl_io::shards::Sums;
 use twox_hash::XxHash3_128;
@@ -66,7 +67,7 @@ fn before_damage(archive: &Archive, name: &[u8]) -> (Option<Bytes>, Option<Error
 
 fn by_old_index(archive: &Archive, sums: &Sums, name: &[u8]) -> Option<Bytes> {
     let Location::Local(path) = &archive.location else { return None };
-    let index = fs::read(TarIndex::path_of(path)).ok()?;
+    let index = read_file(TarIndex::path_of(path), u64::MAX, STALL_TIMEOUT).ok()?;
     let stamp = TarIndex::claimed_stamp(&index)?;
     let index = TarIndex::from_bytes(&index, &stamp, TarOptions::default()).ok()?;
     let place = index.file(index.find(name)?).ok()?.data_range();

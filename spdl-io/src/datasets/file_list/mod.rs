@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use spdl_core::runtime::read_file;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
@@ -31,7 +32,7 @@ pub use self::options::FileListOptions;
 pub(crate) use self::row_stores::RowStores;
 use self::rows::{corrupt, csv_row, json_line, line};
 use crate::fetch::{Fetcher, Key};
-use crate::files::os_error;
+use crate::files::{STALL_TIMEOUT, os_error};
 use crate::records::label_text::{LabelColumn, LabelText};
 use crate::records::{Encoding, Extent, StoredRecord};
 
@@ -129,13 +130,11 @@ impl FileList {
     /// # Errors
     /// The errors of [`open`](FileList::open).
     pub fn open_with(path: impl AsRef<Path>, options: &FileListOptions) -> Result<Self> {
-        use std::io::Read;
         let path = path.as_ref();
         let key = Key::from_path(path);
         let failed = |error| os_error("cannot read the list", &key, error);
-        let file = std::fs::File::open(path).map_err(failed)?;
-        let mut text = Vec::new();
-        file.take(options.limit().saturating_add(1)).read_to_end(&mut text).map_err(failed)?;
+        let max_bytes = options.limit().saturating_add(1);
+        let text = read_file(path, max_bytes, STALL_TIMEOUT).map_err(failed)?;
         FileList::of(key, text.into(), options)
     }
 

@@ -15,7 +15,7 @@ use super::grouping::{TarShard, checksum_file};
 use crate::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
 use crate::datasets::sharded::read_files;
 use crate::fetch::{Fetcher, Key, ObjectMeta};
-use crate::files::IoThreads;
+use crate::files::{IoThreads, read_regular_file};
 use crate::shards::Sums;
 
 /// File name suffixes of compressed archives.
@@ -175,7 +175,7 @@ fn load(path: &Path, stamp: &ArchiveStamp, options: &WebDatasetOptions) -> Optio
     if metadata.len() > stamp.size().saturating_add(MAX_INDEX_OVERHEAD) {
         return None;
     }
-    TarIndex::from_bytes(&fs::read(path).ok()?, stamp, options.tar).ok()
+    TarIndex::from_bytes(&read_regular_file(path, metadata.len()).ok()?, stamp, options.tar).ok()
 }
 
 /// Parses the index file next to a shard. `None` if it does not match the size of the shard and the header of
