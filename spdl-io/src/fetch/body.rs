@@ -32,6 +32,9 @@ pub struct ReadRequest {
     pub end: Option<u64>,
     /// Required version of the object. Default: any.
     pub version: Option<Arc<str>>,
+    /// Size of the object, if it is known. [`Resilient`](crate::Resilient) compares it with the size
+    /// in the response.
+    pub(crate) size: Option<u64>,
     /// Stores when the request was sent and answered.
     pub(crate) times: Option<Arc<RequestTimes>>,
 }

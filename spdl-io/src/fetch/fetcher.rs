@@ -88,6 +88,27 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
         body.bytes_within(key, size, memory).await
     }
 
+    /// Reads a whole object of a required version and size, as [`read_whole`](Fetcher::read_whole)
+    /// does. `None` accepts any version or size.
+    ///
+    /// The provided method does not compare the size. [`Resilient`](crate::Resilient) compares it with
+    /// the size in each response.
+    ///
+    /// # Errors
+    /// As [`read_whole`](Fetcher::read_whole). `Changed` if the version or the size differs.
+    async fn read_whole_version(
+        &self,
+        key: &Key,
+        memory: &dyn ReadMemory,
+        version: Option<&Arc<str>>,
+        size: Option<u64>,
+    ) -> Result<Bytes> {
+        let request = ReadRequest { version: version.cloned(), size, ..ReadRequest::whole() };
+        let body = self.open(key, &request).await?;
+        let size = body.size;
+        body.bytes_within(key, size, memory).await
+    }
+
     /// Returns the size of an object, and its version if [`Capability::versions`] is true.
     ///
     /// # Errors
@@ -156,6 +177,25 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
             parts.push(body.bytes().await?);
         }
         Ok((parts, version))
+    }
+
+    /// Reads ranges of one version of an object of `size` bytes, as
+    /// [`read_version`](Fetcher::read_version) does.
+    ///
+    /// The provided method does not compare the size. [`Resilient`](crate::Resilient) compares it with
+    /// the size in each response.
+    ///
+    /// # Errors
+    /// As [`read_version`](Fetcher::read_version). `Changed` if the object has another size.
+    async fn read_sized_version(
+        &self,
+        key: &Key,
+        ranges: &[Range<u64>],
+        version: Option<&Arc<str>>,
+        size: Option<u64>,
+    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
+        let _ = size;
+        self.read_version(key, ranges, version).await
     }
 
     /// Opens an object, or a range of it, as a stream of chunks.
@@ -343,6 +383,17 @@ pub(crate) fn past_the_end(key: &Key, range: Range<u64>, len: u64) -> Error {
     let Range { start, end } = range;
     let message = format!("range {start}..{end} exceeds the object size of {len} bytes");
     Error::new(ErrorKind::Truncated, message).with_key(key.display_name()).with_offset(len)
+}
+
+/// Returns the error `Changed` if two sizes of an object are known and differ.
+pub(crate) fn check_size(key: &Key, known: Option<u64>, found: Option<u64>) -> Result<()> {
+    let (Some(known), Some(found)) = (known, found) else { return Ok(()) };
+    if known == found {
+        return Ok(());
+    }
+    let message =
+        format!("the object has changed: its size was {known} bytes and is now {found} bytes");
+    Err(Error::new(ErrorKind::Changed, message).with_key(key.display_name()))
 }
 
 /// Returns the error `Changed` if a version is required, and `found` is another version or `None`.

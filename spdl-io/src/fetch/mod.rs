@@ -27,7 +27,7 @@ pub(crate) use self::body::{ContentCheck, JoinedPieces, RequestTimes, ResponseMe
 #[cfg(feature = "local")]
 pub(crate) use self::buffer::ObjectBuffer;
 pub use self::fetcher::{Capability, Fetcher, ObjectMeta};
-pub(crate) use self::fetcher::{check_limit, check_version, past_the_end, range_len};
+pub(crate) use self::fetcher::{check_limit, check_size, check_version, past_the_end, range_len};
 pub use self::key::Key;
 pub(crate) use self::key::quoted;
 pub use self::stage::Fetch;

@@ -11,17 +11,18 @@ use futures_core::stream::BoxStream;
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetch::{
-    Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_version,
+    Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_size, check_version,
 };
 
 /// Reads each object in one version, so that parts of two versions are never mixed.
 ///
 /// The first `stat` of an object, or the first read of a part of it, pins the version of the
 /// object. Later reads fail with `Changed` if the object has another version, and later calls of
-/// `stat` return the first result. If the versions of the inner fetcher are
+/// `stat` return the first result. After `stat`, reads of parts, and of objects without a version,
+/// also fail with `Changed` if a response reports another size. If the versions of the inner fetcher are
 /// [local](Capability::local_versions), `stat` neither pins nor remembers. Reads of whole objects,
 /// which are consistent, do not pin either. Without [`Capability::versions`], and for objects
-/// without a version, changes are not detected.
+/// without a version, changes that keep the size are not detected.
 ///
 /// Memory use: the key and the version of each pinned object.
 pub(crate) struct Pinned {
@@ -36,8 +37,8 @@ pub(crate) struct PinnedVersions(Arc<Mutex<HashMap<Key, PinnedObject>>>);
 #[derive(Default)]
 struct PinnedObject {
     version: Option<Arc<str>>,
-    /// The result of `stat`.
-    meta: Option<ObjectMeta>,
+    /// The result of `stat`, or its error `Unsupported`.
+    stat: Option<Result<ObjectMeta>>,
 }
 
 impl Pinned {
@@ -52,7 +53,10 @@ impl PinnedVersions {
     /// # Errors
     /// As [`Fetcher::stat`]. `Changed` if another version is pinned.
     pub(crate) async fn pin(&self, fetcher: &dyn Fetcher, key: &Key) -> Result<()> {
-        self.check(key, fetcher.stat(key).await?.version)
+        let meta = fetcher.stat(key).await?;
+        self.check(key, meta.version.clone())?;
+        self.remember(key, Ok(meta));
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, PinnedObject>> {
@@ -64,8 +68,12 @@ impl PinnedVersions {
         self.lock().get(key)?.version.clone()
     }
 
-    fn meta(&self, key: &Key) -> Option<ObjectMeta> {
-        self.lock().get(key)?.meta.clone()
+    fn size(&self, key: &Key) -> Option<u64> {
+        Some(self.lock().get(key)?.stat.as_ref()?.as_ref().ok()?.size)
+    }
+
+    fn stat(&self, key: &Key) -> Option<Result<ObjectMeta>> {
+        self.lock().get(key)?.stat.clone()
     }
 
     /// Compares a version with the pinned one, or pins it.
@@ -80,14 +88,14 @@ impl PinnedVersions {
             }
             Some(object) => object.version = found,
             None => {
-                objects.insert(key.clone(), PinnedObject { version: found, meta: None });
+                objects.insert(key.clone(), PinnedObject { version: found, stat: None });
             }
         }
         Ok(())
     }
 
-    fn remember(&self, meta: &ObjectMeta) {
-        self.lock().entry(meta.key.clone()).or_default().meta = Some(meta.clone());
+    fn remember(&self, key: &Key, stat: Result<ObjectMeta>) {
+        self.lock().entry(key.clone()).or_default().stat = Some(stat);
     }
 }
 
@@ -106,38 +114,78 @@ impl Fetcher for Pinned {
     }
 
     async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
-        let Some(version) = self.versions.version(key) else {
-            return self.inner.read_whole(key, memory).await;
-        };
-        let body = self.inner.open(key, &ReadRequest::whole().of_version(version)).await?;
-        let size = body.size;
-        body.bytes_within(key, size, memory).await
+        self.read_whole_version(key, memory, None, None).await
+    }
+
+    async fn read_whole_version(
+        &self,
+        key: &Key,
+        memory: &dyn ReadMemory,
+        version: Option<&Arc<str>>,
+        size: Option<u64>,
+    ) -> Result<Bytes> {
+        let version = version.cloned().or_else(|| self.versions.version(key));
+        // An object of the required version is consistent, so its size does not count.
+        let pinned_size = || self.versions.size(key).filter(|_| version.is_none());
+        match (&version, size.or_else(pinned_size)) {
+            (None, None) => self.inner.read_whole(key, memory).await,
+            (_, size) => self.inner.read_whole_version(key, memory, version.as_ref(), size).await,
+        }
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
         if self.inner.capability().local_versions {
             return self.inner.stat(key).await;
         }
-        if let Some(known) = self.versions.meta(key) {
-            return Ok(known);
+        if let Some(known) = self.versions.stat(key) {
+            return known;
         }
-        let meta = self.inner.stat(key).await?;
-        self.versions.check(key, meta.version.clone())?;
-        self.versions.remember(&meta);
-        Ok(meta)
+        let stat = self.inner.stat(key).await;
+        match &stat {
+            Ok(meta) => self.versions.check(key, meta.version.clone())?,
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            Err(_) => return stat,
+        }
+        self.versions.remember(key, stat.clone());
+        stat
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let version = self.versions.version(key);
-        let (parts, found) = self.inner.read_version(key, ranges, version.as_ref()).await?;
-        self.versions.check(key, found)?;
-        Ok(parts)
+        Ok(self.read_sized_version(key, ranges, None, None).await?.0)
+    }
+
+    async fn read_version(
+        &self,
+        key: &Key,
+        ranges: &[Range<u64>],
+        version: Option<&Arc<str>>,
+    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
+        self.read_sized_version(key, ranges, version, None).await
+    }
+
+    async fn read_sized_version(
+        &self,
+        key: &Key,
+        ranges: &[Range<u64>],
+        version: Option<&Arc<str>>,
+        size: Option<u64>,
+    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
+        let version = version.cloned().or_else(|| self.versions.version(key));
+        let size = size.or_else(|| self.versions.size(key));
+        let read = self.inner.read_sized_version(key, ranges, version.as_ref(), size).await?;
+        self.versions.check(key, read.1.clone())?;
+        Ok(read)
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         let is_part = request.start > 0 || request.end.is_some();
         let version = request.version.clone().or_else(|| self.versions.version(key));
-        let body = self.inner.open(key, &ReadRequest { version, ..request.clone() }).await?;
+        // A whole object of the pinned version is consistent, so only its version counts.
+        let needs_size = is_part || version.is_none();
+        let size = request.size.or_else(|| self.versions.size(key).filter(|_| needs_size));
+        let request = ReadRequest { version, size, ..request.clone() };
+        let body = self.inner.open(key, &request).await?;
+        check_size(key, size, body.size)?;
         if is_part {
             self.versions.check(key, body.version.clone())?;
         }

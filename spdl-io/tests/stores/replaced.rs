@@ -5,7 +5,7 @@ use std::path::Path;
 
 use spdl_core::{PipelineBuilder, block_on};
 use spdl_io::datasets::OpenedDataset;
-use spdl_io::testing::FaultServer;
+use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 use spdl_io::{Cache, ErrorKind, FetchLabeled, Result, StoreRegistry};
 
 const SAMPLES: u64 = 40;
@@ -72,6 +72,27 @@ fn a_shard_that_is_replaced_before_its_first_read_is_an_error() {
     let data = open(&format!("{}/s.tar", server.url()));
     server.insert("s.tar", shard(b'b'));
     check_changed(read(&data, data.fetch_labeled(), 3), "s.tar");
+}
+
+#[test]
+fn a_replaced_object_of_another_size_is_an_error_without_another_version() {
+    let longer = [shard(b'b'), vec![0; 10_240]].concat();
+    for has_etag in [true, false] {
+        let server = FaultServer::start([("s.tar", shard(b'a'))]);
+        let no_version = (!has_etag).then_some(Fault::NoVersion);
+        server.set_faults(FaultPlan::script(move |_| no_version));
+        server.insert_with_etag("s.tar", shard(b'a'), "\"same\"");
+        let data = open(&format!("{}/s.tar", server.url()));
+        assert_eq!(read(&data, data.fetch_labeled(), 0).unwrap(), b'a');
+        server.insert_with_etag("s.tar", longer.clone(), "\"same\"");
+        check_changed(read(&data, data.fetch_labeled(), 2), "s.tar");
+        // A few wrong responses are not a change.
+        server.insert_with_etag("s.tar", shard(b'a'), "\"same\"");
+        server.set_faults(FaultPlan::script(move |request| {
+            if request.attempt <= 2 { Some(Fault::OtherSize) } else { no_version }
+        }));
+        assert_eq!(read(&data, data.fetch_labeled(), 3).unwrap(), b'a');
+    }
 }
 
 /// Sets another modification time: writes within the resolution of the clock may have the same.

@@ -84,6 +84,18 @@ impl Fetcher for RowStores {
         route.with_requested_key(key, route.fetcher.read_whole(&route.key, memory).await)
     }
 
+    async fn read_whole_version(
+        &self,
+        key: &Key,
+        memory: &dyn ReadMemory,
+        version: Option<&Arc<str>>,
+        size: Option<u64>,
+    ) -> Result<Bytes> {
+        let route = self.route(key)?;
+        let read = route.fetcher.read_whole_version(&route.key, memory, version, size).await;
+        route.with_requested_key(key, read)
+    }
+
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
         let route = self.route(key)?;
         let meta = route.with_requested_key(key, route.fetcher.stat(&route.key).await)?;
@@ -103,6 +115,18 @@ impl Fetcher for RowStores {
     ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
         let route = self.route(key)?;
         let read = route.fetcher.read_version(&route.key, ranges, version).await;
+        route.with_requested_key(key, read)
+    }
+
+    async fn read_sized_version(
+        &self,
+        key: &Key,
+        ranges: &[Range<u64>],
+        version: Option<&Arc<str>>,
+        size: Option<u64>,
+    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
+        let route = self.route(key)?;
+        let read = route.fetcher.read_sized_version(&route.key, ranges, version, size).await;
         route.with_requested_key(key, read)
     }
 

@@ -304,7 +304,22 @@ impl Fetcher for Resilient {
     }
 
     async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
-        let reading = self.reading(key, ReadRequest::whole(), memory.max_bytes())?;
+        self.read_whole_version(key, memory, None, None).await
+    }
+
+    async fn read_whole_version(
+        &self,
+        key: &Key,
+        memory: &dyn ReadMemory,
+        version: Option<&Arc<str>>,
+        size: Option<u64>,
+    ) -> Result<Bytes> {
+        if version.is_some() && !self.inner.capability().versions {
+            // The inner fetcher returns its own error.
+            return self.inner.read_whole_version(key, memory, version, size).await;
+        }
+        let request = ReadRequest { version: version.cloned(), size, ..ReadRequest::whole() };
+        let reading = self.reading(key, request, memory.max_bytes())?;
         Ok(reading.all(memory).await?.0)
     }
 
@@ -327,6 +342,16 @@ impl Fetcher for Resilient {
         ranges: &[Range<u64>],
         version: Option<&Arc<str>>,
     ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
+        self.read_sized_version(key, ranges, version, None).await
+    }
+
+    async fn read_sized_version(
+        &self,
+        key: &Key,
+        ranges: &[Range<u64>],
+        version: Option<&Arc<str>>,
+        size: Option<u64>,
+    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
         if version.is_some() && !self.inner.capability().versions {
             // The inner fetcher returns its own error.
             return self.inner.read_version(key, ranges, version).await;
@@ -341,7 +366,7 @@ impl Fetcher for Resilient {
             .into_iter()
             .map(|joined| {
                 let request = ReadRequest::range(joined.range.clone());
-                let request = ReadRequest { version: version.clone(), ..request };
+                let request = ReadRequest { version: version.clone(), size, ..request };
                 let reading = self.reading(key, request, u64::MAX);
                 async move {
                     let (bytes, version) = reading?.all(&u64::MAX).await?;

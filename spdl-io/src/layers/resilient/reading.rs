@@ -15,11 +15,14 @@ use super::hedged_request::{HedgedRequest, MAX_HEDGES};
 use super::retry::{RetryState, is_retryable};
 use crate::fetch::{
     Body, ContentCheck, Fetcher, JoinedPieces, Key, ReadMemory, ReadRequest, ResponseMemory,
-    check_limit, check_version, range_len,
+    check_limit, check_size, check_version, range_len,
 };
 
 /// Number of bytes after a failure that count as progress and reset the retry limits.
 const PROGRESS_BYTES: u64 = 1 << 20;
+
+/// Number of consecutive responses with another size after which the object counts as changed.
+const MAX_OTHER_SIZES: u32 = 3;
 
 /// An open response.
 pub(super) struct OpenResponse {
@@ -116,6 +119,8 @@ pub(super) struct Reading {
     /// if neither is known.
     end: Option<u64>,
     size: Option<u64>,
+    /// The number of consecutive responses with another size than the request.
+    other_sizes: u32,
     version: Option<Arc<str>>,
     opened: Option<OpenResponse>,
     /// Checks all bytes from the start of the request.
@@ -154,6 +159,7 @@ impl Reading {
             next: request.start,
             end: request.end,
             size: None,
+            other_sizes: 0,
             version: request.version.clone(),
             request,
             opened: None,
@@ -406,6 +412,7 @@ impl Reading {
             // Uses only the end in the request: the size that the store reported may be wrong.
             end: self.request.end,
             version: self.version.clone().filter(|_| self.inner.capability().versions),
+            size: self.request.size,
             times: None,
         }
     }
@@ -462,6 +469,15 @@ impl Reading {
                 return Err(AttemptFailure::Final(error));
             }
         }
+        if let Err(error) = check_size(&self.key, self.request.size, body.size) {
+            self.other_sizes += 1;
+            // A few responses may be wrong.
+            return Err(match self.other_sizes < MAX_OTHER_SIZES {
+                true => AttemptFailure::Restart(error),
+                false => AttemptFailure::Final(error),
+            });
+        }
+        self.other_sizes = 0;
         if let (Some(known), Some(metadata)) = (self.size, body.size)
             && known != metadata
         {

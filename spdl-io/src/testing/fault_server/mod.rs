@@ -185,6 +185,17 @@ impl FaultServer {
         state.objects.insert(name.into(), StoredObject { bytes, etag });
     }
 
+    /// Stores an object with this ETag, as servers do whose ETags do not depend on the content.
+    pub fn insert_with_etag(
+        &self,
+        name: impl Into<String>,
+        bytes: impl Into<Bytes>,
+        etag: impl Into<String>,
+    ) {
+        let object = StoredObject { bytes: bytes.into(), etag: etag.into() };
+        self.shared.state().objects.insert(name.into(), object);
+    }
+
     /// Sets the fault plan for further requests, and resets the attempt counts.
     pub fn set_faults(&self, plan: FaultPlan) {
         let mut state = self.shared.state();
