@@ -141,8 +141,12 @@ impl FetchLabeled {
     ///   ([`StoredRecord::version`]).
     /// - TFRecord, MDS and Parquet files of a store have the version that they had when they were
     ///   opened or first read. If the version changes later, reads fail with `Changed`.
-    /// - Changes of other objects, such as those of address lists, are not detected. Use a separate
-    ///   namespace for each version of such data.
+    /// - Other objects of a store, such as those of address lists, have the size and version that they
+    ///   had when they were first read. One [`stat`](Fetcher::stat) per object finds them, also for
+    ///   cached samples. If they change later, reads fail with `Changed`. Memory use: the key and the
+    ///   version of each object.
+    /// - If a store reports no sizes, changes are not detected. Use a separate namespace for each
+    ///   version of such data.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -373,25 +377,20 @@ fn cache_key(item: &StoredRecord, value: &str, label: Option<&str>) -> Vec<u8> {
 /// The current version of a sample.
 ///
 /// If the fetcher reports versions without a network request, these are the versions of the objects that hold
-/// the value and the label. Otherwise, it is the version that the data set recorded, or else the pinned version of
-/// the shard.
+/// the value and the label. Otherwise, it is the version that the data set recorded, or else the pinned sizes and
+/// versions of these objects.
 ///
 /// # Errors
-/// The errors of [`Fetcher::stat`].
+/// The errors of [`Fetcher::stat`], except `Unsupported`.
 #[cfg(feature = "cache")]
 pub(super) async fn cache_version(
     fetcher: &dyn Fetcher,
     item: &StoredRecord,
     names: impl IntoIterator<Item = &str>,
 ) -> Result<Option<Vec<u8>>> {
-    if !fetcher.capability().local_versions {
-        if let Some(recorded) = item.version {
-            return Ok(Some(recorded.to_le_bytes().to_vec()));
-        }
-        let shard = item.row.as_ref().and_then(|row| row.group.object());
-        let Some(shard) = shard.filter(|_| fetcher.capability().versions) else { return Ok(None) };
-        let version = fetcher.stat(shard).await?.version;
-        return Ok(version.map(|version| version.as_bytes().to_vec()));
+    let is_local = fetcher.capability().local_versions;
+    if let (false, Some(recorded)) = (is_local, item.version) {
+        return Ok(Some(recorded.to_le_bytes().to_vec()));
     }
     let mut objects: Vec<&Key> = Vec::new();
     for name in names {
@@ -404,9 +403,17 @@ pub(super) async fn cache_version(
     }
     let mut versions = Vec::new();
     for object in objects {
-        let version = local_version(fetcher, object).await?.unwrap_or_default();
-        versions.extend_from_slice(version.as_bytes());
-        versions.push(0);
+        if is_local {
+            let version = local_version(fetcher, object).await?.unwrap_or_default();
+            versions.extend_from_slice(version.as_bytes());
+            versions.push(0);
+            continue;
+        }
+        match fetcher.stat(object).await {
+            Ok(meta) => versions.extend(meta.version_hash().to_le_bytes()),
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(None),
+            Err(error) => return Err(error),
+        }
     }
     Ok((!versions.is_empty()).then_some(versions))
 }

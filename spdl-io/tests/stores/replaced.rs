@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
-use spdl_core::{PipelineBuilder, block_on};
+use spdl_core::{DatasetSource, PipelineBuilder, StageOptions, block_on};
 use spdl_io::datasets::OpenedDataset;
-use spdl_io::testing::{Fault, FaultPlan, FaultServer};
+use spdl_io::testing::{Fault, FaultPlan, FaultServer, SeenRequest};
 use spdl_io::{Cache, ErrorKind, FetchLabeled, Result, StoreRegistry};
 
 const SAMPLES: u64 = 40;
@@ -128,6 +129,41 @@ fn a_local_shard_that_is_rewritten_or_replaced_is_an_error() {
             let again = open(path.to_str().unwrap());
             assert_eq!(read(&again, again.fetch_labeled(), 5).unwrap(), b'b');
         }
+    }
+}
+
+#[test]
+fn a_cache_serves_no_bytes_of_a_replaced_file_of_a_list() {
+    for has_etag in [true, false] {
+        let rows = "a.jpg,1\nb.jpg,2\n";
+        let server = FaultServer::start([("list.csv", rows), ("a.jpg", "a"), ("b.jpg", "b")]);
+        let no_version = (!has_etag).then_some(Fault::NoVersion);
+        server.set_faults(FaultPlan::script(move |_| no_version));
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::builder().folder(folder.path(), 10 << 20).open().unwrap();
+        let epochs = |epochs: u64| {
+            let data = open(&format!("{}/list.csv", server.url()));
+            let source = DatasetSource::new(Arc::clone(&data.samples));
+            let fetch = data.fetch_labeled().with_cache(cache.clone());
+            let images = PipelineBuilder::new(source)
+                .epochs(0..epochs)
+                .async_stage(StageOptions::new("fetch").concurrency(1), fetch)
+                .deterministic()
+                .build();
+            images.unwrap().map(|image| image.unwrap().value).collect::<Vec<_>>()
+        };
+        let requests = |method: &str| {
+            let of_image = |it: &&SeenRequest| it.method == method && it.target.ends_with(".jpg");
+            server.seen().iter().filter(of_image).count()
+        };
+        assert_eq!(epochs(2), ["a", "b", "a", "b"]);
+        assert_eq!((requests("HEAD"), requests("GET")), (2, 2), "one of each per object and run");
+        assert_eq!(epochs(1), ["a", "b"]);
+        assert_eq!((requests("HEAD"), requests("GET")), (4, 2), "cached");
+        // Without a version, only the size differs.
+        server.insert("b.jpg", if has_etag { "x" } else { "longer" });
+        assert_eq!(epochs(1), ["a", if has_etag { "x" } else { "longer" }]);
+        assert_eq!((requests("HEAD"), requests("GET")), (6, 3));
     }
 }
 

@@ -267,9 +267,9 @@ pub(crate) struct BenchArguments {
     ///
     /// Several runs and all ranks of a host can share the folder. If the data set exceeds
     /// --cache-size, only a fixed pseudo-random subset of the images is cached. Local files that
-    /// have changed are read again. Changed images and tar shards in a store are read again if the
-    /// store reports versions of objects. Changes of the files in a list of URLs, and of Parquet,
-    /// TFRecord and MDS files in stores, are not detected. After such a change, use a new folder.
+    /// have changed are read again. Changed files in a store are read again in a new run if the store
+    /// reports their sizes and versions. For a list of URLs, this takes one request per file and run.
+    /// Otherwise, use a new folder after a change.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache: Option<PathBuf>,
 
