@@ -69,7 +69,8 @@ fn an_index_next_to_a_shard_avoids_reading_headers() {
     let without = Recording::new([("s.tar", shard)]);
     assert_eq!(keys(&samples), keys(&fetch(&without, "s.tar", &WebDatasetOptions::default())));
     let requests = without.requests();
-    assert!(requests.len() > 2 && requests[2].starts_with("read s.tar Some(0.."), "{requests:?}");
+    assert_eq!(requests[..3], ["stat s.tar", "read s.tar.idx", "read s.tar.sums"]);
+    assert!(requests[3].starts_with("read s.tar Some(0.."), "{requests:?}");
 }
 
 #[test]
@@ -263,6 +264,28 @@ fn damaged_members_of_packed_shards_are_errors() {
         let read = texts(&open(&WebDatasetOptions::default().verify(false)), &fetcher);
         assert_eq!(read[3].as_ref().unwrap(), "sole text");
     }
+}
+
+#[test]
+fn checksums_without_an_index_are_compared() {
+    let place = tempfile::tempdir().unwrap();
+    let options = WebDatasetOptions::default().index_folder(place.path());
+    let store = Recording::new(packed());
+    store.store.remove(&"s-000000.tar.idx".into());
+    let (_, mut shard) = packed().into_iter().find(|(name, _)| name == "s-000000.tar").unwrap();
+    damage(&mut shard);
+    store.store.insert("s-000000.tar", shard);
+    for _ in 0..2 {
+        let read = texts(&fetch(&store, "s-000000.tar", &options), &store.arc());
+        let error = read[3].as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.message().contains("checksum mismatch"), "{error}");
+        assert_eq!(read.iter().filter(|text| text.is_ok()).count(), 9);
+    }
+    // The page that a server sends for a missing file.
+    store.store.insert("s-000000.tar.sums", "<!DOCTYPE html><title>Not found</title>");
+    let read = texts(&fetch(&store, "s-000000.tar", &options), &store.arc());
+    assert_eq!(read[3].as_ref().unwrap(), "sole text");
 }
 
 /// Inverts a bit of every second range of the shard.

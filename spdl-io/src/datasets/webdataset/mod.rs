@@ -149,7 +149,7 @@ impl WebDatasetOptions {
 
     /// Sets a local folder that caches the indexes of a store's shards, so that their headers are
     /// read once. A cached index is valid for one version of its shard. If the store reports no
-    /// versions, indexes are not cached. Default: none.
+    /// versions, or if there is a checksum file, indexes are not cached. Default: none.
     #[must_use]
     pub fn index_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.index_folder = Some(folder.into());
@@ -199,8 +199,9 @@ impl_openers! {
     /// Opens shards of a store, in this order.
     ///
     /// The index next to a shard (`SHARD.tar.idx`) is used if it matches the size of the shard and the
-    /// header of its last member. Then the checksum file next to the shard (`SHARD.tar.sums`) is used as
-    /// well. Otherwise the headers are read, and there are no checksums.
+    /// header of its last member. Otherwise the headers are read. The checksum file next to the shard
+    /// (`SHARD.tar.sums`) is used if it exists. Without an index, the file is ignored if its first line is
+    /// invalid, because some servers send a page for a missing file.
     ///
     /// # Errors
     /// - The errors of the fetcher.

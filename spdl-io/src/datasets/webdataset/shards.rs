@@ -16,7 +16,7 @@ use crate::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
 use crate::datasets::sharded::read_files;
 use crate::fetch::{Fetcher, Key, ObjectMeta};
 use crate::files::{IoThreads, read_regular_file};
-use crate::shards::Sums;
+use crate::shards::{Sums, sums};
 
 /// File name suffixes of compressed archives.
 const COMPRESSED: [&str; 9] =
@@ -110,8 +110,7 @@ async fn fetch_index(
     let read = |file: Key, max_bytes| read_beside(fetcher, key, file, max_bytes);
     let sidecar = Key::from_bytes(&[key.as_bytes(), b".idx"].concat());
     let sidecar = read(sidecar, object.size.saturating_add(MAX_INDEX_OVERHEAD)).await;
-    // Shards that other programs wrote have neither an index nor checksums. For a missing file, some
-    // servers send a web page.
+    // For a missing file, some servers send a web page.
     let is_packed = match &sidecar {
         Ok(bytes) => bytes.as_ref().and_then(|bytes| TarIndex::claimed_stamp(bytes)).is_some(),
         Err(_) => true,
@@ -122,10 +121,12 @@ async fn fetch_index(
         sidecar => sidecar.unwrap_or_default(),
     };
     let sums = async {
-        match is_packed && options.verify {
-            true => read(checksum_file(key), Sums::MAX_BYTES).await,
-            false => Ok(None),
+        if !options.verify {
+            return Ok(None);
         }
+        let text = read(checksum_file(key), Sums::MAX_BYTES).await?;
+        // Without an index, the text of a missing file is not an error either.
+        Ok(text.filter(|text| is_packed || matches!(sums::lines(text).next(), Some(Ok(_)))))
     };
     let index = check_sidecar(fetcher, object, sidecar, options);
     let (index, sums) = try_join(index, sums).await?;
@@ -136,7 +137,7 @@ async fn fetch_index(
     let (index, damage) =
         TarIndex::fetch_until_damage(Arc::clone(fetcher), key.clone(), stamp, options.tar).await?;
     // A cached index has no checksums.
-    if let (Some((path, _)), None, false) = (&cached, &damage, is_packed) {
+    if let (Some((path, _)), None, false, None) = (&cached, &damage, is_packed, &sums) {
         // Caching is optional.
         let _ = path.parent().map(fs::create_dir_all);
         let _ = index.save(path);
