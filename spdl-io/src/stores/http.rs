@@ -23,7 +23,7 @@ use crate::fetch::{
 };
 use crate::stores::network::{
     self, Checksum, Connections, MAX_OFFSET, Reactor, ResponseError, Substitute,
-    buffer_first_chunk, exact, is_this_machine, transport_error,
+    buffer_first_chunk, check_empty, exact, is_this_machine, transport_error,
 };
 use crate::stores::{Address, SourceOptions};
 
@@ -221,7 +221,7 @@ impl Server {
             return self.empty_body(key, request).await;
         }
         accept(&response)?;
-        let substitute = Substitute::announced(response.headers(), key, true);
+        let substitute = Substitute::possible(response.headers(), key, true);
         let is_part = response.status() == StatusCode::PARTIAL_CONTENT;
         let found = version_of(response.headers());
         let is_version = version.is_none() || *version == found;
@@ -236,6 +236,9 @@ impl Server {
             let message = "the response has neither Content-Length nor chunked encoding, so a \
                            truncated body cannot be detected";
             return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        if reported == Some(0) && !is_range && request.size.is_none() {
+            check_empty(self.stat(key).await)?;
         }
         let (len, size) = if is_range {
             let (part, size) = part_of(&response)?;
@@ -315,7 +318,7 @@ impl Server {
             headers.insert(RANGE, HeaderValue::from_static("bytes=0-0"));
             let mut response = self.send(Method::GET, key, headers).await?;
             if response.status().is_success() {
-                let substitute = Substitute::announced(response.headers(), key, true);
+                let substitute = Substitute::possible(response.headers(), key, true);
                 check_content(substitute, &mut response).await?;
             }
             let size = match response.status() {

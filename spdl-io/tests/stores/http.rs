@@ -419,3 +419,43 @@ fn a_web_page_is_neither_a_size_nor_a_range_nor_another_version() {
     });
     assert_eq!(block_on(self::fetcher(&url).stat(&key)).unwrap().size, 1234);
 }
+
+#[test]
+fn a_web_page_without_content_type_is_not_an_object() {
+    let url = start_raw_server(|_| {
+        let page = "\n<!DOCTYPE HTML><title>Please log in</title>";
+        let len = page.len();
+        format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n{page}")
+    });
+    let resilient = Resilient::new(Arc::new(fetcher(&url)), crate::many_retries().attempts(3));
+    let resilient = resilient.unwrap();
+    for name in ["a.jpg", "a"] {
+        let error = block_on(resilient.read(&name.into(), None)).unwrap_err();
+        assert_eq!((error.kind(), error.key()), (ErrorKind::Unavailable, Some(name)));
+        assert!(error.message().contains("web page (without Content-Type)"), "{error}");
+    }
+    assert_eq!(resilient.statistics().requests, 6);
+    for name in ["a.html", "a.txt", "a.json"] {
+        assert!(block_on(resilient.read(&name.into(), None)).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn an_empty_body_is_an_object_only_if_its_size_is_zero() {
+    let server = FaultServer::start([("a.jpg", contents(1, 10_000)), ("e.cls", Bytes::new())]);
+    let resilient = Resilient::new(Arc::new(fetcher(&server.url())), crate::many_retries());
+    let resilient = resilient.unwrap();
+    let read = |name: &str| block_on(resilient.read(&name.into(), None));
+    assert_eq!(read("e.cls").unwrap(), "");
+    let empty = |attempts| {
+        FaultPlan::script(move |request| {
+            (request.method == "GET" && request.attempt <= attempts).then_some(Fault::EmptyBody)
+        })
+    };
+    server.set_faults(empty(2));
+    assert_eq!(read("a.jpg").unwrap(), contents(1, 10_000));
+    server.set_faults(empty(u32::MAX));
+    let error = read("a.jpg").unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Unavailable, Some("a.jpg")));
+    assert!(error.message().contains("an empty body, but reports a size of 10000"), "{error}");
+}

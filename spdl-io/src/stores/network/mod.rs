@@ -30,7 +30,7 @@ pub(crate) use self::checksum::Checksum;
 pub(crate) use self::reactor::panicked;
 pub(crate) use self::reactor::{Connections, Reactor};
 pub(crate) use self::response_error::ResponseError;
-pub(crate) use self::substitute::Substitute;
+pub(crate) use self::substitute::{Substitute, check_empty};
 use crate::fetch::Unreached;
 use crate::stores::SourceOptions;
 

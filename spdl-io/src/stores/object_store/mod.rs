@@ -34,7 +34,7 @@ use crate::fetch::{
 use crate::stores::Secret;
 use crate::stores::network::{
     Checksum, Connections, MAX_OFFSET, Reactor, ResponseError, Substitute, buffer_first_chunk,
-    causes, chain, exact, is_unresolved, panicked, unreached,
+    causes, chain, check_empty, exact, is_unresolved, panicked, unreached,
 };
 
 const CONCURRENT_RANGES: usize = 8;
@@ -134,6 +134,9 @@ impl ObjectStoreFetcher {
         let found = result.meta.e_tag.as_deref().map(Arc::from);
         check_version(key, version.as_ref(), found.as_ref())?;
         let size = result.meta.size;
+        if size == 0 && !has_range && request.size.is_none() {
+            check_empty(self.head(key).await)?;
+        }
         let end = end.unwrap_or(size);
         if end > size {
             return Err(past_the_end(key, start..end, size));
@@ -148,7 +151,7 @@ impl ObjectStoreFetcher {
         let response: Option<ResponseHeaders> = result.extensions.get().cloned();
         let checksum = response.as_ref().filter(|_| self.verify && !has_range);
         let checksum = checksum.and_then(|it| Checksum::announced(&it.headers, it.has_tls));
-        let substitute = response.and_then(|it| Substitute::announced(&it.headers, key, false));
+        let substitute = response.and_then(|it| Substitute::possible(&it.headers, key, false));
         let pieces = self.pieces(result);
         let pieces = exact(pieces, key, start, end - start, Arc::clone(&connection));
         let mut body = Body::new(self.reactor.in_tokio_context(|| pieces)?.boxed()).with_size(size);
