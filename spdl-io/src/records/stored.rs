@@ -189,6 +189,13 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// If the rows have the field `name`, but its type cannot hold labels: the error of using it. The
+    /// provided method returns `None`.
+    fn no_labels(&self, name: &str) -> Option<Error> {
+        let _ = name;
+        None
+    }
+
     /// The distinct values of a field of texts or floating-point numbers over all rows, as text; `None` if
     /// the field has another type, or cannot be read without other fields. Values after the first number
     /// that is not an integer may be missing. The provided method returns `None`.

@@ -74,7 +74,8 @@ mod parquet {
     use std::sync::Arc;
 
     use ::parquet::data_type::{
-        ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int32Type, Int96, Int96Type,
+        BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArrayType, FloatType,
+        Int32Type, Int96, Int96Type,
     };
     use ::parquet::file::writer::SerializedFileWriter;
     use ::parquet::schema::parser::parse_message_type;
@@ -283,16 +284,27 @@ mod parquet {
 
     /// A file of images and a column `label` of this type.
     fn typed<T: DataType>(label: &str, values: &[T::T]) -> Vec<u8> {
-        let schema = format!("message rows {{ required binary image; required {label}; }}");
+        with_levels::<T>(&format!("required {label};"), values, values.len(), None)
+    }
+
+    /// A file of `rows` images and a column with these definition and repetition levels.
+    fn with_levels<T: DataType>(
+        column: &str,
+        values: &[T::T],
+        rows: usize,
+        levels: Option<[&[i16]; 2]>,
+    ) -> Vec<u8> {
+        let schema = format!("message rows {{ required binary image; {column} }}");
         let schema = Arc::new(parse_message_type(&schema).unwrap());
         let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
         let mut group = file.next_row_group().unwrap();
         let mut column = group.next_column().unwrap().unwrap();
-        let images = vec![ByteArray::from("a"); values.len()];
+        let images = vec![ByteArray::from("a"); rows];
         column.typed::<ByteArrayType>().write_batch(&images, None, None).unwrap();
         column.close().unwrap();
         let mut column = group.next_column().unwrap().unwrap();
-        column.typed::<T>().write_batch(values, None, None).unwrap();
+        let [definitions, repetitions] = levels.map_or([None; 2], |levels| levels.map(Some));
+        column.typed::<T>().write_batch(values, definitions, repetitions).unwrap();
         column.close().unwrap();
         group.close().unwrap();
         file.into_inner().unwrap()
@@ -337,6 +349,54 @@ mod parquet {
             let missing = data.check_field("cost").unwrap_err();
             assert!(missing.message().contains("no sample has a field \"cost\""), "{missing}");
         }
+    }
+
+    #[test]
+    fn a_struct_or_map_is_named_as_unsupported() {
+        let of_struct = "required group label { required int32 id; }";
+        let of_struct = with_levels::<Int32Type>(of_struct, &[7], 1, None);
+        let of_map =
+            "required group label (MAP) { repeated group key_value { required int32 key; } }";
+        let of_map = with_levels::<Int32Type>(of_map, &[7], 1, Some([&[1], &[0]]));
+        for (file, type_name) in [(of_struct, "struct"), (of_map, "map")] {
+            let data = open(&[("1.parquet", file)]).1.unwrap();
+            let error = data.check_field("label").unwrap_err();
+            assert_eq!((error.kind(), error.key()), (ErrorKind::Unsupported, Some("1.parquet")));
+            let message = format!(
+                "cannot read column \"label\" of type {type_name}: {type_name}s are not supported"
+            );
+            assert_eq!(error.message(), message);
+        }
+    }
+
+    #[test]
+    fn label_columns_of_other_types_are_refused_when_the_data_set_is_opened() {
+        let list =
+            "required group label (LIST) { repeated group list { required int32 element; } }";
+        let list = with_levels::<Int32Type>(list, &[7], 1, Some([&[1], &[0]]));
+        let null = "optional int32 label (UNKNOWN);";
+        let null = with_levels::<Int32Type>(null, &[], 1, Some([&[0], &[0]]));
+        let bool = typed::<BoolType>("boolean label", &[true]);
+        for (file, words) in [(list, "lists"), (null, "only nulls"), (bool, "booleans")] {
+            let error = open(&[("1.parquet", file)]).1.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.key().unwrap().ends_with("1.parquet"), "{error}");
+            let start = format!("column \"label\" holds {words}, which are no labels");
+            assert!(error.message().starts_with(&start), "{error}");
+            assert_eq!(Remedy::of(&error), Some(Remedy::LabelField));
+        }
+        // 1, 3 and 0.5.
+        let half = |values: &[[u8; 2]]| {
+            let values: Vec<_> =
+                values.iter().map(|it| ByteArray::from(it.to_vec()).into()).collect();
+            typed::<FixedLenByteArrayType>("fixed_len_byte_array (2) label (FLOAT16)", &values)
+        };
+        let (one, three, fraction) = ([0, 0x3C], [0, 0x42], [0, 0x38]);
+        let data = open(&[("1.parquet", half(&[one, three]))]).1.unwrap();
+        assert_eq!(labels(&data), [1, 3]);
+        let error = open(&[("1.parquet", half(&[one, fraction]))]).1.unwrap_err();
+        let words = "column \"label\" holds floating-point numbers: label \"0.5\"";
+        assert!(error.message().starts_with(words), "{error}");
     }
 
     #[test]

@@ -87,6 +87,7 @@ impl OpenedDataset {
     /// - `LimitExceeded` for more than 1,000,000 distinct texts.
     /// - `InvalidArgument`, with the row, for a mixture of integers and names, and for a number that is not
     ///   an integer.
+    /// - `InvalidArgument` for a column of lists, booleans or only nulls.
     pub async fn name_classes(&mut self, label: &str) -> Result<()> {
         if self.kind == DatasetKind::FileList {
             return if self.is_own_label(label) {
@@ -105,6 +106,9 @@ impl OpenedDataset {
         }
         if groups.is_empty() {
             return Ok(());
+        }
+        if let Some(error) = groups.iter().find_map(|(_, _, row)| row.group.no_labels(label)) {
+            return Err(error);
         }
         let fetcher = &self.fetcher;
         let may_be_empty = self.may_be_empty(label);

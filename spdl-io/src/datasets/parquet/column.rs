@@ -139,7 +139,7 @@ impl ColumnPart {
         }
     }
 
-    /// Adds the distinct texts of a column that is not a list. Fails if there are more than
+    /// Adds the distinct texts of a column of texts or floating-point numbers. Fails if there are more than
     /// `max_texts`.
     pub(super) fn add_texts(&self, texts: &mut BTreeSet<String>, max_texts: usize) -> Result<()> {
         let mut add = |text: &str| {
@@ -165,6 +165,11 @@ impl ColumnPart {
             }
             ColumnValues::Doubles(values) => up_to_a_fraction(values.iter().copied())
                 .try_for_each(|value| add(&value.to_string())),
+            ColumnValues::Fixed(values) => {
+                let values = values.iter().map(|value| half(value.data()));
+                let values = values.collect::<Result<Vec<_>>>()?;
+                up_to_a_fraction(values.into_iter()).try_for_each(|value| add(&value.to_string()))
+            }
             _ => Ok(()),
         }
     }
@@ -230,17 +235,19 @@ fn up_to_a_fraction(values: impl Iterator<Item = f64>) -> impl Iterator<Item = f
 /// Copies the bytes, so that a sample does not keep the pages of its row group in memory.
 fn bytes_field(kind: ColumnKind, bytes: &[u8]) -> Result<FieldValue> {
     let encoding = match kind {
-        ColumnKind::Half => {
-            let bits = <[u8; 2]>::try_from(bytes).map(u16::from_le_bytes).map_err(|_| {
-                Error::new(ErrorKind::Corrupt, "a 16-bit float is not stored in 2 bytes")
-            })?;
-            return Ok(FieldValue::Float(half_to_f64(bits)));
-        }
+        ColumnKind::Half => return half(bytes).map(FieldValue::Float),
         ColumnKind::Text => Encoding::Text,
         ColumnKind::Json => Encoding::Json,
         _ => Encoding::Bytes,
     };
     encoding.decode(Bytes::copy_from_slice(bytes))
+}
+
+fn half(bytes: &[u8]) -> Result<f64> {
+    let bits = <[u8; 2]>::try_from(bytes)
+        .map(u16::from_le_bytes)
+        .map_err(|_| Error::new(ErrorKind::Corrupt, "a 16-bit float is not stored in 2 bytes"))?;
+    Ok(half_to_f64(bits))
 }
 
 fn decode(column: &ParquetColumn, chunk: &Chunk, bytes: Bytes, rows: u64) -> Result<ColumnPart> {

@@ -26,6 +26,8 @@ const MAX_DEPTH: usize = 64;
 #[derive(Debug)]
 pub(super) struct Footer {
     pub(super) columns: Vec<ParquetColumn>,
+    /// The groups that are no field, with the names of their types.
+    pub(super) structs: Vec<(Arc<str>, &'static str)>,
     pub(super) groups: Vec<RowGroup>,
 }
 
@@ -148,7 +150,7 @@ fn parse_inner(footer: &[u8], data_end: u64) -> Result<Footer> {
             .map_err(|error| with_context(error, &format!("row group {number}")))
     });
     let groups = groups.collect::<Result<_>>()?;
-    Ok(Footer { columns: schema::columns(schema), groups })
+    Ok(Footer { columns: schema::columns(schema), structs: schema::structs(schema), groups })
 }
 
 fn row_group(group: &RowGroupMetaData, columns: usize, data_end: u64) -> Result<RowGroup> {

@@ -33,7 +33,7 @@ use super::part_cache::{PartCache, default_part_cache_bytes};
 use super::patterns::FilePatterns;
 use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers, read_files};
 use crate::fetch::{Fetcher, Key};
-use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
+use crate::records::{FieldRequest, FieldValue, PackedRows, Remedy, StoredRecord};
 
 /// The rows of Parquet files, such as those of Hugging Face's `datasets`.
 ///
@@ -168,7 +168,8 @@ impl ParquetDataset {
                 |column: &&ParquetColumn| !matches!(column.kind, ColumnKind::Unsupported(_));
             let names = footer.columns.iter().filter(is_supported);
             let names = names.map(|column| Arc::clone(&column.name)).collect();
-            let file = Arc::new(ParquetFile { key, names, columns: footer.columns });
+            let (columns, structs) = (footer.columns, footer.structs);
+            let file = Arc::new(ParquetFile { key, names, columns, structs });
             let mut first_row = 0_u64;
             for (number, rows) in footer.groups.into_iter().enumerate() {
                 let next = first_row.saturating_add(rows.rows);
@@ -194,6 +195,7 @@ struct ParquetFile {
     /// The names of the supported columns.
     names: Vec<Arc<str>>,
     columns: Vec<ParquetColumn>,
+    structs: Vec<(Arc<str>, &'static str)>,
 }
 
 /// A row group of a file.
@@ -279,9 +281,30 @@ impl PackedRows for ParquetGroup {
     }
 
     fn unsupported(&self, name: &str) -> Option<Error> {
+        let ParquetFile { columns, structs, key, .. } = &*self.file;
+        let error = match columns.iter().find(|column| *column.name == *name) {
+            Some(column) => match column.kind {
+                ColumnKind::Unsupported(why) => unsupported(column, why),
+                _ => return None,
+            },
+            None => {
+                let (_, type_name) = structs.iter().find(|(found, _)| **found == *name)?;
+                let message = format!(
+                    "cannot read column {name:?} of type {type_name}: {type_name}s are not supported"
+                );
+                Error::new(ErrorKind::Unsupported, message)
+            }
+        };
+        Some(error.with_key(key.display_name()))
+    }
+
+    fn no_labels(&self, name: &str) -> Option<Error> {
         let column = self.file.columns.iter().find(|column| *column.name == *name)?;
-        let ColumnKind::Unsupported(why) = column.kind else { return None };
-        let error = unsupported(column, why);
+        let message = format!(
+            "column {name:?} holds {}, which are no labels: labels are integers or class names",
+            column.no_labels()?
+        );
+        let error = Error::new(ErrorKind::InvalidArgument, message).with_source(Remedy::LabelField);
         Some(error.with_key(self.file.key.display_name()))
     }
 
@@ -294,7 +317,8 @@ impl PackedRows for ParquetGroup {
         let has_name = |column: &ParquetColumn| *column.name == *name;
         let Some(at) = self.file.columns.iter().position(has_name) else { return Ok(None) };
         let column = &self.file.columns[at];
-        let has_texts = matches!(column.kind, ColumnKind::Text | ColumnKind::Float);
+        let has_texts =
+            matches!(column.kind, ColumnKind::Text | ColumnKind::Float | ColumnKind::Half);
         if !has_texts || column.item_level.is_some() {
             return Ok(None);
         }

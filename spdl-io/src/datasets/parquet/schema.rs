@@ -18,6 +18,18 @@ pub(super) struct ParquetColumn {
     pub(super) item_level: Option<i16>,
 }
 
+impl ParquetColumn {
+    /// What the column holds, as a plural noun, if it can hold no labels.
+    pub(super) fn no_labels(&self) -> Option<&'static str> {
+        match (self.kind, self.descriptor.logical_type_ref()) {
+            _ if self.item_level.is_some() => Some("lists"),
+            (_, Some(LogicalType::Unknown)) => Some("only nulls"),
+            (ColumnKind::Bool, _) => Some("booleans"),
+            _ => None,
+        }
+    }
+}
+
 /// The value type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ColumnKind {
@@ -40,21 +52,23 @@ pub(super) enum ColumnKind {
 /// Names of groups and members are joined by dots. Lists add no name. A Hugging Face image is a group of
 /// `bytes` and `path`. The field of `bytes` has the name of the group; `path` adds the suffix `.path`.
 pub(super) fn columns(schema: &SchemaDescriptor) -> Vec<ParquetColumn> {
-    let mut walk = SchemaWalk { schema, leaf: 0, columns: Vec::new() };
-    for field in schema.root_schema().get_fields() {
-        walk.node(field, SchemaPath::default(), NameUse::Own);
-    }
-    let mut columns = walk.columns;
+    let mut columns = SchemaWalk::whole(schema).columns;
     // If several columns have the same name, the first one is used.
     let mut seen = std::collections::HashSet::new();
     columns.retain(|column| seen.insert(Arc::clone(&column.name)));
     columns
 }
 
+/// The groups of a schema that are no field, with the names of their types.
+pub(super) fn structs(schema: &SchemaDescriptor) -> Vec<(Arc<str>, &'static str)> {
+    SchemaWalk::whole(schema).structs
+}
+
 struct SchemaWalk<'a> {
     schema: &'a SchemaDescriptor,
     leaf: usize,
     columns: Vec<ParquetColumn>,
+    structs: Vec<(Arc<str>, &'static str)>,
 }
 
 #[derive(Clone, Default)]
@@ -73,7 +87,15 @@ enum NameUse {
     None,
 }
 
-impl SchemaWalk<'_> {
+impl<'a> SchemaWalk<'a> {
+    fn whole(schema: &'a SchemaDescriptor) -> Self {
+        let mut walk = SchemaWalk { schema, leaf: 0, columns: Vec::new(), structs: Vec::new() };
+        for field in schema.root_schema().get_fields() {
+            walk.node(field, SchemaPath::default(), NameUse::Own);
+        }
+        walk
+    }
+
     fn node(&mut self, node: &Type, mut path: SchemaPath, name: NameUse) {
         if let NameUse::Own = name {
             if !path.name.is_empty() {
@@ -114,6 +136,15 @@ impl SchemaWalk<'_> {
                 let mut names: Vec<_> = fields.iter().map(|field| field.name()).collect();
                 names.sort_unstable();
                 let is_image = names == ["bytes", "path"];
+                if !is_image {
+                    let is_map = matches!(info.logical_type_ref(), Some(LogicalType::Map))
+                        || matches!(
+                            info.converted_type(),
+                            ConvertedType::MAP | ConvertedType::MAP_KEY_VALUE
+                        );
+                    let name = if is_map { "map" } else { "struct" };
+                    self.structs.push((path.name.as_str().into(), name));
+                }
                 for field in fields {
                     let is_bytes = is_image && field.name() == "bytes" && field.is_primitive();
                     let name = if is_bytes { NameUse::None } else { NameUse::Own };
