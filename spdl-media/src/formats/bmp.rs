@@ -161,9 +161,9 @@ impl FormatReader for Bmp {
         let stored: StoredRows<'_> = if let PixelEncoding::Runs(bits) = file.encoding {
             reserve(&mut self.indices, job.info.size.pixels(), job.limits, job.info.size)?;
             self.indices.fill(0);
-            let data = job.encoded.get(file.data..).unwrap_or_default();
-            if let Err((row, error)) = read_runs(data, bits, width, &mut self.indices) {
-                truncation = Some((row, error.with_offset(job.encoded.len() as u64)));
+            let runs = read_runs(job.encoded, file.data, bits, width, &mut self.indices);
+            if let Err((row, error)) = runs {
+                truncation = Some((row, error));
             }
             StoredRows { rows: &self.indices, row_bytes: width, stride: width }
         } else {
@@ -291,12 +291,17 @@ fn fields(bytes: usize, masks: [u32; CHANNELS]) -> Result<PixelEncoding> {
     }
 }
 
-/// Decodes run-length encoded palette indices of 4 or 8 bits into `indices`: rows of `width`
-/// indices, which the caller has set to zero. An error includes the number of complete rows.
+/// Decodes run-length encoded palette indices of 4 or 8 bits, which start at `data`, into `indices`:
+/// rows of `width` indices, which the caller has set to zero. An error includes the number of
+/// complete rows.
 ///
-/// Indices beyond the end of a row are dropped, as in other decoders.
+/// As in Pillow, an encoded run stops at the end of the row. Pillow continues other runs and deltas
+/// in the next row, and does not advance at an end-of-line marker in column 0. Here the former are
+/// corrupt, and the latter skips a row. If the data continue after the last row then, Pillow has
+/// other pixels, so the file is corrupt.
 fn read_runs(
-    data: &[u8],
+    encoded: &[u8],
+    data: usize,
     bits: usize,
     width: usize,
     indices: &mut [u8],
@@ -310,46 +315,76 @@ fn read_runs(
         (_, 0) => byte >> 4,
         _ => byte & 15,
     };
-    let (mut x, mut y, mut at) = (0, 0, 0);
-    while y < height && !(y == height - 1 && x >= width) {
+    let pair = |at: usize| encoded.get(at..).and_then(|rest| rest.first_chunk().copied());
+    // `next` is the position of the next pixel in row order, and `x` is its column: `width` after
+    // the last pixel of a row.
+    let (mut next, mut x, mut at) = (0, 0, data);
+    let (mut is_moved, mut has_empty_row) = (false, false);
+    while next < indices.len() {
+        let (y, start) = (next / width, at as u64);
         let ended = |what| {
             let message = format!("truncated BMP: {what} after {y} of {height} rows");
-            (y, Error::new(ErrorKind::Truncated, message))
+            let error = Error::new(ErrorKind::Truncated, message);
+            (y, error.with_offset(encoded.len() as u64))
         };
-        let Some(&[count, value]) = data.get(at..).and_then(|rest| rest.first_chunk()) else {
-            return Err(ended("the data end"));
+        let corrupt = |what| {
+            let message = format!("corrupt BMP: {what} exceeds the row after {y} of {height} rows");
+            (y, Error::new(ErrorKind::Corrupt, message).with_offset(start))
         };
+        let Some([count, value]) = pair(at) else { return Err(ended("the data end")) };
         at += 2;
+        let was_moved = std::mem::replace(&mut is_moved, (count, value) == (0, DELTA));
         match (count, value) {
-            (0, END_OF_LINE) => (x, y) = (0, y + 1),
+            (0, END_OF_LINE) => {
+                has_empty_row |= x == 0;
+                next = if x == 0 { next + width } else { next.next_multiple_of(width) };
+                x = 0;
+            }
             (0, END_OF_BITMAP) => return Err(ended("end-of-bitmap marker")),
             (0, DELTA) => {
-                let Some(&[right, up]) = data.get(at..).and_then(|rest| rest.first_chunk()) else {
-                    return Err(ended("the data end"));
-                };
+                let Some([right, up]) = pair(at) else { return Err(ended("the data end")) };
+                let (right, up) = (usize::from(right), usize::from(up));
+                next += right + up * width;
+                x += right;
+                if x > width && next < indices.len() {
+                    return Err(corrupt("a delta"));
+                }
                 at += 2;
-                (x, y) = (x + usize::from(right), y + usize::from(up));
             }
             (0, count) => {
-                let count = usize::from(count);
+                let count = usize::from(count).min(indices.len() - next);
+                if x + count > width {
+                    return Err(corrupt("an absolute run"));
+                }
                 let length = (count * bits).div_ceil(8);
-                let Some(values) = data.get(at..at + length) else {
+                let Some(values) = encoded.get(at..at + length) else {
                     return Err(ended("the data end"));
                 };
                 // The next pair starts at an even address.
-                at += length.next_multiple_of(2);
-                let row = &mut indices[y * width..][..width];
-                for (offset, place) in row.iter_mut().skip(x).take(count).enumerate() {
+                at = (at + length).next_multiple_of(2);
+                for (offset, place) in indices[next..].iter_mut().take(count).enumerate() {
                     *place = index(values[offset * bits / 8], offset);
                 }
-                x += count;
+                (next, x) = (next + count, x + count);
             }
+            // The row of this run is ambiguous.
+            (_, _) if was_moved && x == width => return Err(corrupt("a run after a delta")),
             (count, value) => {
-                let row = &mut indices[y * width..][..width];
-                for (offset, place) in row.iter_mut().skip(x).take(count.into()).enumerate() {
+                let count = usize::from(count).min(width - x);
+                for (offset, place) in indices[next..].iter_mut().take(count).enumerate() {
                     *place = index(value, offset);
                 }
-                x += usize::from(count);
+                (next, x) = (next + count, x + count);
+            }
+        }
+    }
+    while has_empty_row && let Some([count, value]) = pair(at) {
+        match (count, value) {
+            (0, END_OF_LINE) => at += 2,
+            (0, END_OF_BITMAP) => break,
+            _ => {
+                let error = Error::new(ErrorKind::Corrupt, "corrupt BMP: runs after the last row");
+                return Err((height, error.with_offset(at as u64)));
             }
         }
     }

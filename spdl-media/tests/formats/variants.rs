@@ -24,6 +24,13 @@ fn expected(name: &str) -> Image {
     Image { size: Size::new(side(0), side(4)), pixels: content[8..].to_vec() }
 }
 
+/// CRC-32 of the pixels.
+fn checksum(image: &Image) -> u32 {
+    let mut crc = flate2::Crc::new();
+    crc.update(&image.pixels);
+    crc.sum()
+}
+
 fn kind_of(encoded: &[u8]) -> Option<ErrorKind> {
     decode_rgb(encoded).err().map(|error| error.kind())
 }
@@ -148,9 +155,7 @@ fn dac_segments_set_arithmetic_conditioning() {
         let file = variant(name);
         let scan = file.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap();
         let image = decode_rgb(&[&file[..scan], &segment, &file[scan..]].concat()).unwrap();
-        let mut crc = flate2::Crc::new();
-        crc.update(&image.pixels);
-        assert_eq!(crc.sum(), expected, "{name} {conditioning:?}");
+        assert_eq!(checksum(&image), expected, "{name} {conditioning:?}");
     }
 }
 
@@ -248,6 +253,50 @@ fn truncated_bitmaps_and_invalid_masks_are_errors() {
         Some(ErrorKind::Unsupported),
         "mask exceeds 16 bits"
     );
+}
+
+#[test]
+fn damaged_runs_of_a_bitmap_have_the_pixels_of_pillow_or_are_corrupt() {
+    // Top-down rows of 4 × 3 palette indices. The green of each colour is its index.
+    let decode = |runs: &[u8], gap: usize| {
+        let mut file = b"BM\0\0\0\0\0\0\0\0".to_vec();
+        file.extend((54 + 8 * 4 + gap as u32).to_le_bytes());
+        for field in [40, 4, -3, 1 | 8 << 16, 1, 0, 0, 0, 8, 0] {
+            file.extend(i32::to_le_bytes(field));
+        }
+        file.extend((0..8).flat_map(|index| [9, index, 7, 0]));
+        file.resize(file.len() + gap, 0);
+        file.extend(runs);
+        let greens =
+            |image: Image| image.pixels.chunks(3).map(|pixel| pixel[1]).collect::<Vec<_>>();
+        decode_rgb(&file).map(greens).map_err(|error| error.kind())
+    };
+    let rows = |rows: [[u8; 4]; 3]| Ok(rows.concat());
+    let corrupt = Err(ErrorKind::Corrupt);
+    for (runs, gap, expected) in [
+        // Encoded runs stop at the end of the row.
+        (&[6, 1, 0, 0, 4, 2, 3, 5, 0, 0, 9, 3][..], 0, rows([[1; 4], [2; 4], [3; 4]])),
+        // Absolute runs do not, except after the last row.
+        (&[0, 6, 1, 2, 3, 4, 5, 6, 0, 0, 4, 2, 0, 1], 0, corrupt.clone()),
+        (
+            &[4, 1, 0, 0, 4, 2, 0, 0, 0, 6, 1, 2, 3, 4, 5, 6, 0, 1],
+            0,
+            rows([[1; 4], [2; 4], [1, 2, 3, 4]]),
+        ),
+        // Deltas to the end of a row, beyond it, and from it.
+        (&[2, 1, 0, 2, 2, 0, 0, 0, 4, 2, 0, 0, 4, 3], 0, rows([[1, 1, 0, 0], [2; 4], [3; 4]])),
+        (&[0, 2, 5, 0, 1, 1, 0, 0, 4, 2, 0, 1], 0, corrupt.clone()),
+        (&[4, 1, 0, 2, 0, 1, 0, 0, 4, 3], 0, rows([[1; 4], [0; 4], [3; 4]])),
+        (&[4, 1, 0, 2, 0, 1, 4, 3, 0, 1], 0, corrupt.clone()),
+        // An end-of-line marker skips a row, but Pillow ignores it.
+        (&[4, 1, 0, 0, 0, 0, 4, 2, 0, 0, 0, 1], 0, rows([[1; 4], [0; 4], [2; 4]])),
+        (&[4, 1, 0, 0, 0, 0, 4, 2, 0, 0, 4, 3, 0, 1], 0, corrupt),
+        // Absolute runs are padded to an even offset in the file.
+        (&[0, 3, 1, 2, 3, 9, 0, 0, 4, 2, 0, 0, 4, 3], 0, rows([[1, 2, 3, 0], [2; 4], [3; 4]])),
+        (&[0, 3, 1, 2, 3, 0, 0, 4, 2, 0, 0, 4, 3], 1, rows([[1, 2, 3, 0], [2; 4], [3; 4]])),
+    ] {
+        assert_eq!(decode(runs, gap), expected, "{runs:?}");
+    }
 }
 
 /// The offset of the value field of a TIFF tag.
