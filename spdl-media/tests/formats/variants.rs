@@ -476,6 +476,23 @@ fn uncompressed_ycbcr_in_a_tiff_becomes_rgb() {
     assert!(decode_rgb(&file).unwrap() == expected("luma.tiff"));
 }
 
+#[test]
+fn invalid_ycbcr_coefficients_have_the_pixels_of_libtiff() {
+    // Changed bytes in fractions of the tags YCbCrCoefficients and ReferenceBlackWhite. The values
+    // are CRC-32 of the pixels by Pillow 13.0.0 with libtiff 4.7.2.
+    for (name, at, value, expected) in [
+        ("luma-709.tiff", 2960, 64, 0x5edf_10a7),
+        ("luma-709.tiff", 2963, 40, 0x81a2_b7fe),
+        ("luma-709.tiff", 2966, 0, 0xe37a_ed9a),
+        ("luma-709.tiff", 2971, 103, 0x0fe8_8202),
+        ("luma-video.tiff", 2996, 2, 0x73d0_ee10),
+    ] {
+        let mut file = variant(name);
+        file[at] = value;
+        assert_eq!(checksum(&decode_rgb(&file).unwrap()), expected, "{name} {at} {value}");
+    }
+}
+
 /// A PNG with so many rows that the reader does not buffer the last ones early.
 fn tall_png() -> Vec<u8> {
     let rows = (0..9_000 * (37 * 3 + 1)).map(|at: u32| match at % (37 * 3 + 1) {

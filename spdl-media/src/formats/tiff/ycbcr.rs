@@ -53,21 +53,40 @@ impl YCbCrCoefficients {
             && self.range.iter().flatten().zip(range.iter().flatten()).all(|(a, b)| near(a, b, 0.5))
     }
 
-    /// Converts with the formulas of TIFF 6.0, section 21. As in libtiff, the normalised values are
-    /// truncated to integers first.
+    /// Converts with the formulas of TIFF 6.0, section 21, in the arithmetic of libtiff: normalised
+    /// values are truncated to integers, and factors have 16 fractional bits.
     pub(super) fn rgb(&self, stored: [u8; CHANNELS]) -> [u8; CHANNELS] {
         let scales = [255.0, 127.0, 127.0];
+        let centres = [0, 128, 128];
         let [y, cb, cr] = std::array::from_fn(|at| {
-            let [none, all] = self.range[at];
-            ((f32::from(stored[at]) - none) * scales[at] / (all - none)).trunc()
+            let [none, all] = self.range[at].map(|value| value - centres[at] as f32);
+            // A cast from `f32` truncates and saturates.
+            let above = (i32::from(stored[at]) - centres[at]).saturating_sub(none as i32);
+            let normalised = above as f32 * scales[at] / (all - none);
+            normalised.clamp(-MAX_NORMALISED, MAX_NORMALISED) as i32
         });
-        let [red_part, green_part, blue_part] = self.parts;
-        let red = y + cr * (2.0 - 2.0 * red_part);
-        let blue = y + cb * (2.0 - 2.0 * blue_part);
-        let green = (y - red_part * red - blue_part * blue) / green_part;
-        // A cast from `f32` saturates.
-        [red, green, blue].map(|value| (value + 0.5).floor() as u8)
+        let [red, green, blue] = self.parts;
+        let (of_red, of_blue) = (2.0 - 2.0 * red, 2.0 - 2.0 * blue);
+        let of_green = [blue * of_blue / green, red * of_red / green];
+        let [cb_in_green, cr_in_green] = of_green.map(|factor| -fixed(factor));
+        let half = 1 << (FRACTION_BITS - 1);
+        [
+            y + ((fixed(of_red) * cr + half) >> FRACTION_BITS),
+            y + ((cb_in_green * cb + cr_in_green * cr + half) >> FRACTION_BITS),
+            y + ((fixed(of_blue) * cb + half) >> FRACTION_BITS),
+        ]
+        .map(|value| value.clamp(0, 255) as u8)
     }
+}
+
+const FRACTION_BITS: u32 = 16;
+/// The limit of normalised values, which prevents overflows.
+const MAX_NORMALISED: f32 = 4096.0;
+
+/// A factor from 0 to 2 with `FRACTION_BITS` fractional bits. Other factors are clamped, and NaN is 0.
+fn fixed(factor: f32) -> i32 {
+    let scaled = factor.clamp(0.0, 2.0) * (1 << FRACTION_BITS) as f32;
+    (f64::from(scaled) + 0.5) as i32
 }
 
 /// The numbers of a tag; `None` if the tag is missing.
