@@ -473,7 +473,13 @@ fn uncompressed_ycbcr_in_a_tiff_becomes_rgb() {
     }
     let compression = tag_value(&file, 259);
     file[compression] = 1;
-    assert!(decode_rgb(&file).unwrap() == expected("luma.tiff"));
+    // CRC-32 of the pixels by Pillow 13.0.0, which converts them with other rounding than libtiff.
+    assert_eq!(checksum(&decode_rgb(&file).unwrap()), 0x72aa_7310);
+
+    let mut file = variant("luma-709.tiff");
+    let compression = tag_value(&file, 259);
+    file[compression] = 1;
+    assert_eq!(kind_of(&file), Some(ErrorKind::Unsupported), "coefficients that Pillow ignores");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::tags::{
     ASSOCIATED_ALPHA, BLACK_IS_ZERO, FLOAT, PALETTE, RGB, SEPARATED, SIGNED, Tag,
     UNASSOCIATED_ALPHA, UNSIGNED, WHITE_IS_ZERO, YCBCR,
 };
-use super::ycbcr::YCbCrCoefficients;
+use super::ycbcr::{YCbCrCoefficients, uncompressed_rgb};
 use crate::image::{CHANNELS, Rect};
 
 /// The samples of a pixel, from the tags of the page.
@@ -113,6 +113,8 @@ enum ColorMeaning {
     Cmyk,
     /// Luma and two colour differences.
     YCbCr,
+    /// The same, uncompressed, which Pillow converts without libtiff.
+    UncompressedYCbCr,
 }
 
 /// How a sample is stored, and reduced to 8 bits.
@@ -157,7 +159,12 @@ impl PixelReader {
             (SEPARATED, _) if whole && channels - extra.0 == 4 && !has_alpha => {
                 Some(ColorMeaning::Cmyk)
             }
-            (YCBCR, 3) if bits == 8 && format == UNSIGNED => Some(ColorMeaning::YCbCr),
+            (YCBCR, 3) if bits == 8 && format == UNSIGNED => {
+                match directory.number(Tag::Compression)?.unwrap_or(1) {
+                    1 => Some(ColorMeaning::UncompressedYCbCr),
+                    _ => Some(ColorMeaning::YCbCr),
+                }
+            }
             _ => None,
         };
         let is_inverted = photometric == WHITE_IS_ZERO;
@@ -188,7 +195,7 @@ impl PixelReader {
             _ => Vec::new(),
         };
         let luma = match meaning {
-            ColorMeaning::YCbCr => {
+            ColorMeaning::YCbCr | ColorMeaning::UncompressedYCbCr => {
                 for index in 0..2 {
                     let values = directory.values(Tag::YCbCrSubSampling)?;
                     let factor = values.map_or(Ok(2), |values| values.number(index))?;
@@ -196,7 +203,13 @@ impl PixelReader {
                         return Err(unsupported("TIFF with subsampled YCbCr other than JPEG"));
                     }
                 }
-                YCbCrCoefficients::read(directory)?
+                let luma = YCbCrCoefficients::read(directory)?;
+                // Pillow ignores these coefficients, libtiff does not.
+                if meaning == ColorMeaning::UncompressedYCbCr && !luma.is_jpeg() {
+                    let what = "uncompressed TIFF with unusual YCbCr coefficients";
+                    return Err(unsupported(what));
+                }
+                luma
             }
             _ => YCbCrCoefficients::JPEG,
         };
@@ -208,7 +221,7 @@ impl PixelReader {
         match self.meaning {
             ColorMeaning::Grey | ColorMeaning::Palette => 1,
             ColorMeaning::GreyPremultiplied => 2,
-            ColorMeaning::Rgb | ColorMeaning::YCbCr => 3,
+            ColorMeaning::Rgb | ColorMeaning::YCbCr | ColorMeaning::UncompressedYCbCr => 3,
             ColorMeaning::RgbPremultiplied | ColorMeaning::Cmyk => 4,
         }
     }
@@ -231,6 +244,7 @@ impl PixelReader {
                 [0, 1, 2].map(|channel| divided(sample(channel), sample(3)))
             }
             ColorMeaning::YCbCr => self.luma.rgb([sample(0), sample(1), sample(2)]),
+            ColorMeaning::UncompressedYCbCr => uncompressed_rgb([sample(0), sample(1), sample(2)]),
             ColorMeaning::Cmyk => cmyk_to_rgb([sample(0), sample(1), sample(2), sample(3)]),
         }
     }

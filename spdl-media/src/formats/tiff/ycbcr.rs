@@ -45,7 +45,6 @@ impl YCbCrCoefficients {
 
     /// Whether the coefficients and reference values are the values that JPEG uses. Stored
     /// fractions have few digits, so the comparison has a tolerance.
-    #[cfg(feature = "jpeg")]
     pub(super) fn is_jpeg(&self) -> bool {
         let near = |a: &f32, b: &f32, most: f32| (a - b).abs() < most;
         let YCbCrCoefficients { parts, range } = YCbCrCoefficients::JPEG;
@@ -77,6 +76,16 @@ impl YCbCrCoefficients {
         ]
         .map(|value| value.clamp(0, 255) as u8)
     }
+}
+
+/// Converts with the coefficients of JPEG and factors with 6 fractional bits, as Pillow does without
+/// libtiff.
+pub(super) fn uncompressed_rgb([y, cb, cr]: [u8; CHANNELS]) -> [u8; CHANNELS] {
+    let scaled =
+        |factor: f64, stored: u8| (factor * 64.0 * f64::from(i32::from(stored) - 128) + 0.5) as i32;
+    let green = scaled(-0.34414, cb) + scaled(-0.71414, cr);
+    [scaled(1.402, cr), green, scaled(1.772, cb)]
+        .map(|difference| (i32::from(y) + (difference >> 6)).clamp(0, 255) as u8)
 }
 
 const FRACTION_BITS: u32 = 16;
