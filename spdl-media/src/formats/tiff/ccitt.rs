@@ -39,6 +39,8 @@ pub(super) fn decode(
     // coding row; even indices change from white to black.
     let (mut reference, mut current) = (Vec::new(), Vec::new());
     let row_bytes = (width as usize).div_ceil(8).max(1);
+    // Whether EOL codes precede the rows. The data may lack all of them.
+    let mut has_eol = None;
     for (index, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
         current.clear();
         let outcome = match scheme {
@@ -46,7 +48,11 @@ pub(super) fn decode(
                 bits.at = bits.at.next_multiple_of(8);
                 read_one_dimensional(&mut bits, width, &mut current)
             }
-            CcittScheme::Group3 { two_dimensional } => bits.skip_eol().and_then(|()| {
+            CcittScheme::Group3 { two_dimensional } => bits.skip_eol().and_then(|found| {
+                // Between damaged rows, other decoders skip data until the next EOL.
+                if *has_eol.get_or_insert(found) != found {
+                    return Err(CcittError::InvalidCode);
+                }
                 if two_dimensional && !bits.next_bit() {
                     read_two_dimensional(&mut bits, width, &reference, &mut current)
                 } else {
@@ -145,10 +151,9 @@ fn read_two_dimensional(
                 }
             }
             Mode::Vertical(by) => {
-                let next = within(change(index).saturating_add_signed(by.into()), width)?;
-                if next < at {
-                    return Err(CcittError::InvalidCode);
-                }
+                let next = change(index).checked_add_signed(by.into());
+                let next = next.filter(|&next| next >= at).ok_or(CcittError::InvalidCode)?;
+                let next = within(next, width)?;
                 at = next;
                 changes.push(at);
                 is_black = !is_black;
@@ -199,11 +204,12 @@ impl CcittBitReader<'_> {
         bit
     }
 
-    /// Skips an EOL code (11 or more zeros and a one) before a row, if present. Two EOL codes mean
-    /// end of data.
-    fn skip_eol(&mut self) -> Result<(), CcittError> {
+    /// Skips an EOL code (11 or more zeros and a one) before a row, and returns whether there is one.
+    /// Two EOL codes mean end of data.
+    fn skip_eol(&mut self) -> Result<bool, CcittError> {
         let is_eol = |bits: &Self| bits.peek_16() >> 5 == 0;
-        if is_eol(self) {
+        let found = is_eol(self);
+        if found {
             while !self.next_bit() {
                 if self.is_beyond() {
                     return Err(CcittError::EndOfData);
@@ -213,7 +219,7 @@ impl CcittBitReader<'_> {
                 return Err(CcittError::EndOfData);
             }
         }
-        Ok(())
+        Ok(found)
     }
 }
 
@@ -292,6 +298,25 @@ mod tests {
             Err((0, CcittError::EndOfData))
         );
         assert_eq!(read("", CcittScheme::Group4, 1).1, Err((0, CcittError::EndOfData)));
+    }
+
+    #[test]
+    fn rows_without_eol_codes_are_valid_only_if_all_rows_lack_them() {
+        let group3 = CcittScheme::Group3 { two_dimensional: false };
+        let found = read(&format!("{ROW} {ROW} {ROW}"), group3, 2);
+        assert_eq!(found, (vec![0b0001_1000; 2], Ok(())));
+        for lines in
+            [format!("{MARK} {ROW} {ROW} {MARK} {ROW}"), format!("{ROW} {MARK} {ROW} {ROW}")]
+        {
+            assert_eq!(read(&lines, group3, 2).1, Err((1, CcittError::InvalidCode)), "{lines}");
+        }
+    }
+
+    #[test]
+    fn a_change_before_the_row_is_an_invalid_code() {
+        // A row with a black pixel in column 0, and then V(L)1 relative to it.
+        let found = read("001 00110101 010 1 010 000000000000000000", CcittScheme::Group4, 2);
+        assert_eq!(found, (vec![0x80, 0xAA], Err((1, CcittError::InvalidCode))));
     }
 
     #[test]
