@@ -499,6 +499,17 @@ fn invalid_ycbcr_coefficients_have_the_pixels_of_libtiff() {
     }
 }
 
+#[test]
+fn a_tiff_tag_with_too_many_values_is_corrupt() {
+    // libtiff ignores the tags, so the pixels are inverted, or the coding is one-dimensional.
+    for (name, tag) in [("group3.tiff", 262), ("group3-2d.tiff", 292)] {
+        let mut file = variant(name);
+        let count = tag_value(&file, tag) - 4;
+        file[count] = 2;
+        assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt), "{name}");
+    }
+}
+
 /// A PNG with so many rows that the reader does not buffer the last ones early.
 fn tall_png() -> Vec<u8> {
     let rows = (0..9_000 * (37 * 3 + 1)).map(|at: u32| match at % (37 * 3 + 1) {

@@ -86,12 +86,18 @@ impl<'a> Directory<'a> {
         Ok((field.count > 0).then_some(values))
     }
 
-    /// The first value of a tag.
+    /// The value of a tag with one value. libtiff ignores such a tag if it has more values, so they
+    /// are corrupt here. Only the tag `Compression` may have one value per sample.
     pub(super) fn number(&self, tag: Tag) -> Result<Option<u64>> {
-        self.values(tag)?.map(|values| values.number(0)).transpose()
+        let Some(values) = self.values(tag)? else { return Ok(None) };
+        if values.len() != 1 && tag != Tag::Compression {
+            let message = format!("tag {tag:?} has {} values: expected 1", values.len());
+            return Err(errors::corrupt(NAME, message));
+        }
+        values.number(0).map(Some)
     }
 
-    /// The first value of a tag that must be present.
+    /// The value of a tag that must be present.
     pub(super) fn required(&self, tag: Tag) -> Result<u64> {
         let missing = || errors::corrupt(NAME, format!("missing tag {tag:?}"));
         self.number(tag)?.ok_or_else(missing)
