@@ -510,6 +510,18 @@ fn a_tiff_tag_with_too_many_values_is_corrupt() {
     }
 }
 
+#[test]
+fn a_jpeg_with_alpha_in_a_tiff_is_unsupported() {
+    for (name, samples) in [("jpeg-grey.tiff", 2), ("jpeg-rgb.tiff", 4)] {
+        let mut file = variant(name);
+        let count = tag_value(&file, 277);
+        file[count] = samples;
+        let error = decode_rgb(&file).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
+        assert!(error.message().contains("JPEG with alpha"), "{name}: {error}");
+    }
+}
+
 /// A PNG with so many rows that the reader does not buffer the last ones early.
 fn tall_png() -> Vec<u8> {
     let rows = (0..9_000 * (37 * 3 + 1)).map(|at: u32| match at % (37 * 3 + 1) {

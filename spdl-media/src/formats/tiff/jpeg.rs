@@ -33,6 +33,9 @@ pub(super) fn read_jpeg(
         }
         _ => return Err(unsupported("JPEG other than grey, RGB, YCbCr or CMYK in TIFF").into()),
     };
+    if directory.number(Tag::SamplesPerPixel)?.is_some_and(|samples| samples > components.into()) {
+        return Err(unsupported("JPEG with alpha or other extra samples in TIFF").into());
+    }
     if directory.number(Tag::PlanarConfiguration)? == Some(2) && components > 1 {
         return Err(unsupported("JPEG with separate planes in TIFF").into());
     }
