@@ -129,13 +129,14 @@ fn read_two_dimensional(
     changes: &mut Vec<u32>,
 ) -> Result<(), CcittError> {
     let (mut at, mut is_black) = (0, false);
-    let (mut is_start, mut index) = (true, 0);
+    let mut index = 0;
     while at < width {
         // b1 in T.4: the first changing element of the reference row to the right that has the
-        // opposite colour.
+        // opposite colour. As in libtiff, it may be at the current position before the first change.
         while index > 0 && reference.get(index - 1).is_some_and(|&change| change > at) {
             index -= 1;
         }
+        let is_start = changes.is_empty();
         while reference.get(index).is_some_and(|&change| change < at || (change == at && !is_start))
             || index % 2 != usize::from(is_black)
         {
@@ -143,6 +144,8 @@ fn read_two_dimensional(
         }
         let change = |index: usize| reference.get(index).copied().unwrap_or(width);
         match mode::decode(bits).ok_or(CcittError::InvalidCode)? {
+            // Without b1 there is no b2.
+            Mode::Pass if change(index) >= width => return Err(CcittError::InvalidCode),
             Mode::Pass => at = change(index + 1),
             Mode::Horizontal => {
                 for is_black in [is_black, !is_black] {
@@ -162,7 +165,6 @@ fn read_two_dimensional(
             // This code selects the uncompressed mode, which no known encoder writes.
             Mode::Extension => return Err(CcittError::InvalidCode),
         }
-        is_start = false;
     }
     Ok(())
 }
@@ -317,6 +319,20 @@ mod tests {
         // A row with a black pixel in column 0, and then V(L)1 relative to it.
         let found = read("001 00110101 010 1 010 000000000000000000", CcittScheme::Group4, 2);
         assert_eq!(found, (vec![0x80, 0xAA], Err((1, CcittError::InvalidCode))));
+    }
+
+    #[test]
+    fn a_pass_mode_without_a_changing_element_is_an_invalid_code() {
+        let found = read("0001 000000000000000000", CcittScheme::Group4, 1);
+        assert_eq!(found.1, Err((0, CcittError::InvalidCode)));
+    }
+
+    #[test]
+    fn empty_runs_of_the_reference_row_are_as_in_libtiff() {
+        // White runs of 0 and 0, and black runs of 1 and 3; pass mode, and three times V(0).
+        let row = "001 00110101 010 001 00110101 10 1";
+        let found = read(&format!("{row} 0001 111"), CcittScheme::Group4, 2);
+        assert_eq!(found, (vec![0b1111_0000, 0b0111_0000], Ok(())));
     }
 
     #[test]
