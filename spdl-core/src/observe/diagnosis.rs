@@ -144,9 +144,9 @@ impl MeasuredPipeline<'_> {
         }
         let on_pool = || self.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
         let pool_busy: f64 = on_pool().map(|stage| stage.busy.as_secs_f64()).sum();
-        let own = on_pool().filter(|stage| stage.own_threads).map(|stage| stage.concurrency);
+        let own = on_pool().filter(|stage| stage.dedicated).map(|stage| stage.concurrency);
         // The shared workers count only if a stage uses them.
-        let shared = if on_pool().any(|stage| !stage.own_threads) { self.threads } else { 0 };
+        let shared = if on_pool().any(|stage| !stage.dedicated) { self.threads } else { 0 };
         let threads = own.fold(shared, usize::saturating_add);
         // A preempted thread counts as busy, so at most one thread per CPU is counted.
         let parallel = threads.min(self.cpus).max(1);
@@ -306,7 +306,7 @@ mod tests {
                 name: name.into(),
                 kind,
                 concurrency,
-                own_threads: false,
+                dedicated: false,
                 items: 100,
                 failures: 0,
                 items_out: 100,
@@ -386,13 +386,13 @@ mod tests {
     fn threads_of_a_stage_count_as_worker_threads() {
         let mut own = statistics(&[("decode", StageKind::Cpu, 8, 60.0)], 9.0);
         own.threads = 1;
-        own.stages[0].own_threads = true;
+        own.stages[0].dedicated = true;
         let limit = own.limit();
         assert!(matches!(limit, Limit::Cpu { busy: 1.0, threads: 8, cpus: 2, .. }), "{limit}");
         assert!(limit.to_string().contains("8 worker threads share 2 CPUs"), "{limit}");
         // Two CPUs are half used by two threads.
         let mut idle = statistics(&[("decode", StageKind::Cpu, 2, 9.9)], 9.0);
-        idle.stages[0].own_threads = true;
+        idle.stages[0].dedicated = true;
         idle.threads = 1;
         assert!(matches!(idle.limit(), Limit::Balance { .. }), "{}", idle.limit());
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 // Standard atomics instead of `crate::sync`: model checkers need not explore these counters,
 // because the control flow does not depend on them.
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::ErrorKind;
@@ -182,9 +182,9 @@ pub struct StageStatistics {
     pub kind: StageKind,
     /// Maximum number of items that the stage processes at the same time.
     pub concurrency: usize,
-    /// Whether the stage has [threads of its own](crate::StageOptions::dedicated), as many as its
+    /// Whether the stage has [dedicated threads](crate::StageOptions::dedicated), as many as its
     /// concurrency.
-    pub own_threads: bool,
+    pub dedicated: bool,
     /// Number of items processed, including failed ones.
     pub items: u64,
     /// Number of items that failed.
@@ -310,7 +310,7 @@ pub(crate) struct StageMeter {
     pub(crate) name: Arc<str>,
     pub(crate) kind: StageKind,
     pub(crate) concurrency: AtomicUsize,
-    own_threads: AtomicBool,
+    dedicated: AtomicBool,
     items: AtomicU64,
     failures: AtomicU64,
     items_out: AtomicU64,
@@ -330,7 +330,7 @@ impl StageMeter {
             name,
             kind,
             concurrency: AtomicUsize::new(concurrency),
-            own_threads: AtomicBool::new(false),
+            dedicated: AtomicBool::new(false),
             items: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             items_out: AtomicU64::new(0),
@@ -343,9 +343,9 @@ impl StageMeter {
         }
     }
 
-    /// Sets that the stage has threads of its own.
-    pub(crate) fn set_own_threads(&self) {
-        self.own_threads.store(true, Ordering::Relaxed);
+    /// Sets that the stage has dedicated threads.
+    pub(crate) fn set_dedicated(&self) {
+        self.dedicated.store(true, Ordering::Relaxed);
     }
 
     /// Sets what the stage does.
@@ -416,7 +416,7 @@ impl StageMeter {
             name: Arc::clone(&self.name),
             kind: self.kind,
             concurrency: self.concurrency.load(Ordering::Relaxed),
-            own_threads: self.own_threads.load(Ordering::Relaxed),
+            dedicated: self.dedicated.load(Ordering::Relaxed),
             items: self.items.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
             items_out: self.items_out.load(Ordering::Relaxed),
@@ -442,7 +442,7 @@ pub(crate) struct StageSnapshot {
     name: Arc<str>,
     kind: StageKind,
     concurrency: usize,
-    own_threads: bool,
+    dedicated: bool,
     pub(crate) items: u64,
     failures: u64,
     items_out: u64,
@@ -458,7 +458,7 @@ impl StageSnapshot {
             name: Arc::clone(&self.name),
             kind: self.kind,
             concurrency: self.concurrency,
-            own_threads: self.own_threads,
+            dedicated: self.dedicated,
             items: self.items.saturating_sub(earlier.items),
             failures: self.failures.saturating_sub(earlier.failures),
             items_out: self.items_out.saturating_sub(earlier.items_out),
@@ -473,7 +473,7 @@ impl StageSnapshot {
             name: Arc::clone(&self.name),
             kind: self.kind,
             concurrency: self.concurrency,
-            own_threads: self.own_threads,
+            dedicated: self.dedicated,
             items: self.items,
             failures: self.failures,
             items_out: self.items_out,

@@ -19,10 +19,10 @@ const STEP_BYTES: usize = 4 << 20;
 
 /// Counts the steps of a call of [`run_watched`].
 #[derive(Clone, Debug, Default)]
-pub struct ReadProgress(Arc<Counter>);
+pub struct ReadProgress(Arc<ProgressCounter>);
 
 #[derive(Debug, Default)]
-struct Counter {
+struct ProgressCounter {
     steps: AtomicU64,
     has_no_limit: AtomicBool,
 }
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("no progress"), "{error}");
         drop(release);
-        let error = run_watched(60 * TIMEOUT, |_| panic!("on purpose")).map(|()| ()).unwrap_err();
+        let error = run_watched::<()>(60 * TIMEOUT, |_| panic!("on purpose")).unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");
     }
 

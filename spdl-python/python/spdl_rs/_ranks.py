@@ -71,7 +71,7 @@ def chosen(rank: Any, world_size: Any) -> tuple[int, int, Ranks | None]:
 
 
 def overlooked(rank: Any, world_size: Any) -> str | None:
-    """Returns a warning if this process is one of several, but the arguments do not say so."""
+    """Returns a warning if this process is one of several, but the arguments name no rank."""
     if rank is not None or world_size is not None:
         return None
     ranks = found()

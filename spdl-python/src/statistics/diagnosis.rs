@@ -124,8 +124,8 @@ pub(super) fn diagnosis(
     let limit = statistics.limit();
     let Some(times) = times else { return limit.to_string() };
     let of_cpu = || statistics.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
-    // Native stages have threads of their own, and never wait for the GIL.
-    let on_pool = || of_cpu().filter(|stage| !stage.own_threads);
+    // Native stages have dedicated threads, and never wait for the GIL.
+    let on_pool = || of_cpu().filter(|stage| !stage.dedicated);
     let busy: f64 = on_pool().map(|stage| stage.busy.as_secs_f64()).sum();
     let elapsed = statistics.elapsed.as_secs_f64();
     let occupied = busy / elapsed;
@@ -154,7 +154,7 @@ pub(super) fn diagnosis(
         return limit.to_string();
     };
     // A native stage computes whenever it is busy.
-    if of_cpu().any(|each| each.own_threads && each.name == *stage) {
+    if of_cpu().any(|each| each.dedicated && each.name == *stage) {
         return limit.to_string();
     }
     let share = share_text(*part);

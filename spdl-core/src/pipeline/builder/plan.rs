@@ -489,7 +489,7 @@ impl Plan {
                 return pool;
             }
         };
-        core.meter.set_own_threads();
+        core.meter.set_dedicated();
         let pool = WorkerPool::new(&options.name, &self.shared, place);
         add_control(ConcurrencyControl::Dedicated(Arc::clone(&pool)));
         self.pools.push((Arc::clone(&pool), core.concurrency()));
