@@ -160,10 +160,16 @@ impl FormatReader for Bmp {
         let mut truncation = None;
         let stored: StoredRows<'_> = if let PixelEncoding::Runs(bits) = file.encoding {
             reserve(&mut self.indices, job.info.size.pixels(), job.limits, job.info.size)?;
-            self.indices.fill(0);
-            let runs = read_runs(job.encoded, file.data, bits, width, &mut self.indices);
-            if let Err((row, error)) = runs {
-                truncation = Some((row, error));
+            // Pillow ignores end-of-line markers in column 0. If data are missing then, each such marker
+            // skips a row.
+            for skips_rows in [false, true] {
+                self.indices.fill(0);
+                let start = file.data;
+                truncation =
+                    read_runs(job.encoded, start, bits, width, skips_rows, &mut self.indices).err();
+                if truncation.is_none() {
+                    break;
+                }
             }
             StoredRows { rows: &self.indices, row_bytes: width, stride: width }
         } else {
@@ -295,15 +301,14 @@ fn fields(bytes: usize, masks: [u32; CHANNELS]) -> Result<PixelEncoding> {
 /// rows of `width` indices, which the caller has set to zero. An error includes the number of
 /// complete rows.
 ///
-/// As in Pillow, an encoded run stops at the end of the row. Pillow continues other runs and deltas
-/// in the next row, and does not advance at an end-of-line marker in column 0. Here the former are
-/// corrupt, and the latter skips a row. If the data continue after the last row then, Pillow has
-/// other pixels, so the file is corrupt.
+/// As in Pillow, an encoded run stops at the end of the row, and an absolute run or a delta continues
+/// in the next row. If `skips_rows` is set, an end-of-line marker in column 0 skips a row.
 fn read_runs(
     encoded: &[u8],
     data: usize,
     bits: usize,
     width: usize,
+    skips_rows: bool,
     indices: &mut [u8],
 ) -> Result<(), (usize, Error)> {
     const END_OF_LINE: u8 = 0;
@@ -316,46 +321,36 @@ fn read_runs(
         _ => byte & 15,
     };
     let pair = |at: usize| encoded.get(at..).and_then(|rest| rest.first_chunk().copied());
-    // `next` is the position of the next pixel in row order, and `x` is its column: `width` after
-    // the last pixel of a row.
+    // `next` is the position of the next pixel in row order. `x` is its column, or at least `width` if
+    // only an end-of-line marker or a delta ends the row.
     let (mut next, mut x, mut at) = (0, 0, data);
-    let (mut is_moved, mut has_empty_row) = (false, false);
+    let mut is_row_end = false;
     while next < indices.len() {
-        let (y, start) = (next / width, at as u64);
+        let y = next / width;
         let ended = |what| {
             let message = format!("truncated BMP: {what} after {y} of {height} rows");
             let error = Error::new(ErrorKind::Truncated, message);
             (y, error.with_offset(encoded.len() as u64))
         };
-        let corrupt = |what| {
-            let message = format!("corrupt BMP: {what} exceeds the row after {y} of {height} rows");
-            (y, Error::new(ErrorKind::Corrupt, message).with_offset(start))
-        };
         let Some([count, value]) = pair(at) else { return Err(ended("the data end")) };
         at += 2;
-        let was_moved = std::mem::replace(&mut is_moved, (count, value) == (0, DELTA));
+        let was_row_end = std::mem::take(&mut is_row_end);
         match (count, value) {
             (0, END_OF_LINE) => {
-                has_empty_row |= x == 0;
-                next = if x == 0 { next + width } else { next.next_multiple_of(width) };
+                let skips = skips_rows && x == 0 && !was_row_end;
+                next = if skips { next + width } else { next.next_multiple_of(width) };
                 x = 0;
             }
             (0, END_OF_BITMAP) => return Err(ended("end-of-bitmap marker")),
             (0, DELTA) => {
                 let Some([right, up]) = pair(at) else { return Err(ended("the data end")) };
-                let (right, up) = (usize::from(right), usize::from(up));
-                next += right + up * width;
-                x += right;
-                if x > width && next < indices.len() {
-                    return Err(corrupt("a delta"));
-                }
                 at += 2;
+                next += usize::from(right) + usize::from(up) * width;
+                is_row_end = x + usize::from(right) > 0 && next.is_multiple_of(width);
+                x = next % width;
             }
             (0, count) => {
                 let count = usize::from(count).min(indices.len() - next);
-                if x + count > width {
-                    return Err(corrupt("an absolute run"));
-                }
                 let length = (count * bits).div_ceil(8);
                 let Some(values) = encoded.get(at..at + length) else {
                     return Err(ended("the data end"));
@@ -367,24 +362,12 @@ fn read_runs(
                 }
                 (next, x) = (next + count, x + count);
             }
-            // The row of this run is ambiguous.
-            (_, _) if was_moved && x == width => return Err(corrupt("a run after a delta")),
             (count, value) => {
-                let count = usize::from(count).min(width - x);
+                let count = usize::from(count).min(width.saturating_sub(x));
                 for (offset, place) in indices[next..].iter_mut().take(count).enumerate() {
                     *place = index(value, offset);
                 }
                 (next, x) = (next + count, x + count);
-            }
-        }
-    }
-    while has_empty_row && let Some([count, value]) = pair(at) {
-        match (count, value) {
-            (0, END_OF_LINE) => at += 2,
-            (0, END_OF_BITMAP) => break,
-            _ => {
-                let error = Error::new(ErrorKind::Corrupt, "corrupt BMP: runs after the last row");
-                return Err((height, error.with_offset(at as u64)));
             }
         }
     }

@@ -256,7 +256,7 @@ fn truncated_bitmaps_and_invalid_masks_are_errors() {
 }
 
 #[test]
-fn damaged_runs_of_a_bitmap_have_the_pixels_of_pillow_or_are_corrupt() {
+fn damaged_runs_of_a_bitmap_have_the_pixels_of_pillow() {
     // Top-down rows of 4 × 3 palette indices. The green of each colour is its index.
     let decode = |runs: &[u8], gap: usize| {
         let mut file = b"BM\0\0\0\0\0\0\0\0".to_vec();
@@ -272,12 +272,15 @@ fn damaged_runs_of_a_bitmap_have_the_pixels_of_pillow_or_are_corrupt() {
         decode_rgb(&file).map(greens).map_err(|error| error.kind())
     };
     let rows = |rows: [[u8; 4]; 3]| Ok(rows.concat());
-    let corrupt = Err(ErrorKind::Corrupt);
     for (runs, gap, expected) in [
         // Encoded runs stop at the end of the row.
         (&[6, 1, 0, 0, 4, 2, 3, 5, 0, 0, 9, 3][..], 0, rows([[1; 4], [2; 4], [3; 4]])),
-        // Absolute runs do not, except after the last row.
-        (&[0, 6, 1, 2, 3, 4, 5, 6, 0, 0, 4, 2, 0, 1], 0, corrupt.clone()),
+        // Absolute runs do not; then encoded runs are ignored until the end-of-line marker.
+        (
+            &[0, 6, 1, 2, 3, 4, 5, 6, 4, 7, 0, 0, 4, 2, 0, 1],
+            0,
+            rows([[1, 2, 3, 4], [5, 6, 0, 0], [2; 4]]),
+        ),
         (
             &[4, 1, 0, 0, 4, 2, 0, 0, 0, 6, 1, 2, 3, 4, 5, 6, 0, 1],
             0,
@@ -285,12 +288,13 @@ fn damaged_runs_of_a_bitmap_have_the_pixels_of_pillow_or_are_corrupt() {
         ),
         // Deltas to the end of a row, beyond it, and from it.
         (&[2, 1, 0, 2, 2, 0, 0, 0, 4, 2, 0, 0, 4, 3], 0, rows([[1, 1, 0, 0], [2; 4], [3; 4]])),
-        (&[0, 2, 5, 0, 1, 1, 0, 0, 4, 2, 0, 1], 0, corrupt.clone()),
+        (&[0, 2, 5, 0, 1, 1, 0, 0, 4, 2, 0, 1], 0, rows([[0; 4], [0, 1, 0, 0], [2; 4]])),
         (&[4, 1, 0, 2, 0, 1, 0, 0, 4, 3], 0, rows([[1; 4], [0; 4], [3; 4]])),
-        (&[4, 1, 0, 2, 0, 1, 4, 3, 0, 1], 0, corrupt.clone()),
-        // An end-of-line marker skips a row, but Pillow ignores it.
+        (&[4, 1, 0, 2, 0, 1, 4, 3, 0, 1], 0, rows([[1; 4], [0; 4], [3; 4]])),
+        // An end-of-line marker in column 0 is ignored, or skips a row if data are missing.
         (&[4, 1, 0, 0, 0, 0, 4, 2, 0, 0, 0, 1], 0, rows([[1; 4], [0; 4], [2; 4]])),
-        (&[4, 1, 0, 0, 0, 0, 4, 2, 0, 0, 4, 3, 0, 1], 0, corrupt),
+        (&[4, 1, 0, 0, 0, 0, 4, 2, 0, 0, 4, 3, 0, 1], 0, rows([[1; 4], [2; 4], [3; 4]])),
+        (&[2, 1, 0, 2, 2, 0, 0, 0, 0, 0, 4, 3, 0, 1], 0, rows([[1, 1, 0, 0], [0; 4], [3; 4]])),
         // Absolute runs are padded to an even offset in the file.
         (&[0, 3, 1, 2, 3, 9, 0, 0, 4, 2, 0, 0, 4, 3], 0, rows([[1, 2, 3, 0], [2; 4], [3; 4]])),
         (&[0, 3, 1, 2, 3, 0, 0, 4, 2, 0, 0, 4, 3], 1, rows([[1, 2, 3, 0], [2; 4], [3; 4]])),
