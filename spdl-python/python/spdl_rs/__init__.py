@@ -7,6 +7,7 @@ your own Python functions as concurrent stages, with the interface of SPDL (`imp
 |---|---|
 | images and labels as batches | `ImageLoader` |
 | samples of any fields as batches: images, masks, boxes, text, numbers | `Loader`, `fields` |
+| the augmentations of ImageNet, DeiT, SimCLR, DINO and CLIP | `recipes` |
 | custom functions as stages of a pipeline | `spdl_rs.pipeline.PipelineBuilder` |
 | replace `torch.utils.data.DataLoader` | `spdl_rs.torch.DataLoader` |
 | load a map-style data set in threads or processes | `spdl_rs.dataloader` |
@@ -76,7 +77,7 @@ from ._statistics import (
 )
 
 if TYPE_CHECKING:
-    from . import compat, cuda, dataloader, fields, io, pipeline, source, torch, usage
+    from . import compat, cuda, dataloader, fields, io, pipeline, recipes, source, torch, usage
 
 __all__ = [
     "Batches",
@@ -119,8 +120,22 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "compat",
+    "cuda",
+    "dataloader",
+    "fields",
+    "io",
+    "pipeline",
+    "recipes",
+    "source",
+    "torch",
+    "usage",
+}
+
+
 def __getattr__(name: str) -> ModuleType:
     # Imported lazily, so that `import spdl_rs` stays fast.
-    if name in ("compat", "cuda", "dataloader", "fields", "io", "pipeline", "source", "torch", "usage"):
+    if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

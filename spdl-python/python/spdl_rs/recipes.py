@@ -1,0 +1,189 @@
+"""Recipes: the fields of common training set-ups, for `Loader`.
+
+| function | images |
+|---|---|
+| `imagenet_train`, `imagenet_eval` | the recipes of torchvision's classification references |
+| `deit` | strong augmentation for vision transformers |
+| `simclr` | two views for contrastive learning |
+| `dino` | global and local crops for self-distillation |
+| `clip_train`, `clip_eval` | images of image–text pairs |
+
+Each function returns one `fields.Image`, or a `dict` of several by name. `layout` is that of the image. Further
+arguments replace or add arguments of `fields.Image`, such as `stored_as`.
+
+>>> from spdl_rs import Loader, fields, recipes
+>>> loader = Loader("photos", batch_size=4, image=recipes.imagenet_train(64), label=fields.Label())
+>>> loader.peek()["image"].shape
+(4, 3, 64, 64)
+>>> loader = Loader("photos", recipes.simclr(32), batch_size=4)
+>>> sorted(loader.peek())
+['view0', 'view1']
+
+Random numbers differ from those of the original programs; distributions are equal, except where noted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .fields import Image
+from .io._augmentations import (
+    Augmentation,
+    ColorJitter,
+    GaussianBlur,
+    RandAugment,
+    RandomApply,
+    RandomErasing,
+    RandomGrayscale,
+    RandomSolarize,
+)
+from .io._crops import RandomResizedCrop, ResizedCenterCrop
+
+__all__ = [
+    "clip_eval",
+    "clip_train",
+    "deit",
+    "dino",
+    "imagenet_eval",
+    "imagenet_train",
+    "simclr",
+]
+
+# Mean and standard deviation of the data on which CLIP was trained: the constants of OpenAI's CLIP.
+_CLIP = {
+    "mean": (0.48145466, 0.4578275, 0.40821073),
+    "std": (0.26862954, 0.26130258, 0.27577711),
+}
+
+
+def imagenet_train(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image:
+    """Returns an image as torchvision's classification reference trains on it.
+
+    A random crop of 8 to 100 % of the area, resized to `size`, flipped with probability 0.5, normalised with
+    the mean and standard deviation of ImageNet. It equals `ImageLoader(train=True)`.
+    """
+    return _image(size, layout, {"train": True}, settings)
+
+
+def imagenet_eval(
+    size: int = 224, *, covering: int = 256, layout: str = "nchw-f32", **settings: Any
+) -> Image:
+    """Returns an image as torchvision's classification reference evaluates it.
+
+    The shorter side is resized to `covering`, and the centre is cropped.
+    """
+    return _image(size, layout, {"crop": ResizedCenterCrop(covering)}, settings)
+
+
+def deit(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image:
+    """Returns an image with strong augmentation, as for DeiT (Touvron et al., 2021).
+
+    As `imagenet_train` with bicubic interpolation, RandAugment with two operations of magnitude 9, and random
+    erasing with probability 0.25. Differences: RandAugment is that of torchvision, whose operations and
+    magnitudes differ from those of timm; MixUp and CutMix, which mix images of a batch, are not included.
+    """
+    erasing = RandomErasing(p=0.25, scale=(0.02, 1 / 3), ratio=(0.3, 1 / 0.3), value="random")
+    recipe = {
+        "train": True,
+        "filter": "bicubic",
+        "augment": (RandAugment(2, 9, interpolation="bilinear"), erasing),
+    }
+    return _image(size, layout, recipe, settings)
+
+
+def simclr(
+    size: int = 224, *, views: int = 2, layout: str = "nchw-f32", **settings: Any
+) -> dict[str, Image]:
+    """Returns independent views of an image, `view0`, `view1` and so on, as for SimCLR (Chen et al., 2020).
+
+    Each view: a random crop of 8 to 100 % of the area, a flip, colour jitter of strength 1 with probability
+    0.8, greyscale with probability 0.2, and blur with a kernel of a tenth of `size` with probability 0.5.
+    """
+    kernel = size // 10 // 2 * 2 + 1
+    augment = (
+        RandomApply(ColorJitter(0.8, 0.8, 0.8, 0.2), p=0.8),
+        RandomGrayscale(0.2),
+        RandomApply(GaussianBlur(kernel), p=0.5),
+    )
+    recipe = {"train": True, "augment": augment}
+    return {
+        f"view{view}": _image(size, layout, {**recipe, "view": view}, settings) for view in range(views)
+    }
+
+
+def dino(
+    size: int = 224,
+    *,
+    local_size: int = 96,
+    local_crops: int = 8,
+    global_scale: tuple[float, float] = (0.4, 1.0),
+    local_scale: tuple[float, float] = (0.05, 0.4),
+    layout: str = "nchw-f32",
+    **settings: Any,
+) -> dict[str, Image]:
+    """Returns two large and several small crops of an image, as for DINO (Caron et al., 2021).
+
+    The large crops are `global0` and `global1`, the small ones `local0` and so on. All are flipped with
+    probability 0.5, and have colour jitter, greyscale and blur; `global1` is solarised with probability 0.2.
+
+    Args:
+        size: The side of the large crops.
+        local_size: The side of the small crops.
+        local_crops: The number of small crops.
+        global_scale, local_scale: The minimum and maximum fraction of the image's area.
+        layout: See `ImageLoader`.
+        settings: Further arguments of `fields.Image`.
+    """
+    jitter = (RandomApply(ColorJitter(0.4, 0.4, 0.2, 0.1), p=0.8), RandomGrayscale(0.2))
+
+    def blurred(p: float, *more: Augmentation) -> tuple[Augmentation, ...]:
+        # The kernel spans six standard deviations of at most 2 pixels.
+        return (*jitter, RandomApply(GaussianBlur(13), p=p), *more)
+
+    crops = [
+        ("global0", size, global_scale, blurred(1.0)),
+        ("global1", size, global_scale, blurred(0.1, RandomSolarize(128, p=0.2))),
+    ]
+    crops += [(f"local{crop}", local_size, local_scale, blurred(0.5)) for crop in range(local_crops)]
+    images = {}
+    for view, (name, side, scale, augment) in enumerate(crops):
+        recipe = {
+            "crop": RandomResizedCrop(scale),
+            "horizontal_flip": 0.5,
+            "filter": "bicubic",
+            "augment": augment,
+            "view": view,
+        }
+        images[name] = _image(side, layout, recipe, settings)
+    return images
+
+
+def clip_train(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image:
+    """Returns an image as OpenCLIP trains on it.
+
+    A random crop of 90 to 100 % of the area, bicubic, normalised with the constants of CLIP.
+    """
+    recipe = {"crop": RandomResizedCrop((0.9, 1.0)), "filter": "bicubic"}
+    return _image(size, layout, recipe, settings, **_CLIP)
+
+
+def clip_eval(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image:
+    """Returns an image as OpenCLIP evaluates it.
+
+    The shorter side is resized to `size`, bicubic, and the centre is cropped.
+    """
+    recipe = {"crop": ResizedCenterCrop(size), "filter": "bicubic"}
+    return _image(size, layout, recipe, settings, **_CLIP)
+
+
+def _image(
+    size: int,
+    layout: str,
+    recipe: dict[str, Any],
+    settings: dict[str, Any],
+    **normalization: tuple[float, ...],
+) -> Image:
+    if layout.endswith("u8"):
+        # Pixels from 0 to 255 are not normalised.
+        normalization = {}
+    return Image(size, **{"layout": layout, **normalization, **recipe, **settings})
