@@ -304,7 +304,6 @@ class SampleFields:
     """The fields of the samples of a loader: names, and for each the name and parameters of its class."""
 
     def __new__(cls, fields: list[tuple[str, tuple[str, dict[str, Any]]]]) -> SampleFields: ...
-    def describe(self) -> list[tuple[str, str]]: ...
 
 @final
 class Settings:

@@ -60,11 +60,6 @@ impl SampleFields {
         spec.validate().map_err(|error| to_exception(py, &error))?;
         Ok(SampleFields { spec, forms, allows_partial })
     }
-
-    /// What determines the values of each field, for `repr`.
-    fn describe(&self) -> Vec<(String, String)> {
-        self.spec.parameters().collect()
-    }
 }
 
 /// The field, the form of its values, and whether it allows partial images.

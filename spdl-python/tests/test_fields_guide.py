@@ -1,0 +1,65 @@
+"""The programs of docs/fields.md run."""
+
+import io
+import json
+import pathlib
+import re
+
+import numpy
+import pytest
+from conftest import picture, write_png
+from dataset_files import write_members
+from test_loader import grey_png
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "fields.md"
+SECTIONS = ["Images and captions", "Boxes and classes", "Masks", "Numbers and arrays"]
+
+
+def members(number, folder):
+    """The files of one sample, for all sections."""
+    write_png(str(folder / "image.png"), picture(number))
+    file = io.BytesIO()
+    numpy.save(file, numpy.arange(4.0) + number)
+    document = {"boxes": [[5, 5, 20, 30], [30, 20, 9, 9]], "classes": [1, 2]}
+    document["tokens"] = list(range(number % 3))
+    return {
+        "png": (folder / "image.png").read_bytes(),
+        "seg.png": grey_png(numpy.full((60, 80), number, "u1")),
+        "txt": f"caption {number}".encode(),
+        "json": json.dumps(document).encode(),
+        "npy": file.getvalue(),
+    }
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
+    text = PAGE.read_text(encoding="utf-8")
+    parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    (part,) = [part for part in parts if part.startswith(section)]
+    (program,) = re.findall(r"^```python\n(.*?)^```", part, re.DOTALL | re.MULTILINE)
+    (folder,) = re.findall(r'"(\w+)/train-\*\.tar"', program)
+    (tmp_path / folder).mkdir()
+    for shard in range(2):
+        numbers = range(10 * shard, 10 * shard + 10)
+        files = [
+            (f"{number:03}.{name}", data)
+            for number in numbers
+            for name, data in members(number, tmp_path).items()
+        ]
+        write_members(tmp_path / folder / f"train-{shard}.tar", files)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    statistics = names["loader"].stats()
+    assert statistics["stages"][-1]["items"] == 20 and not statistics["dropped"]
+    if section == "Images and captions":
+        assert names["images"].shape == (20, 3, 224, 224)
+        assert sorted(names["captions"])[0] == "caption 0"
+    elif section == "Boxes and classes":
+        (found,) = names["targets_of_batch"][-1:]
+        assert found["boxes"].shape == (2, 4) and found["labels"].tolist() == [1, 2]
+    elif section == "Masks":
+        assert names["batch"]["mask"].shape[1:] == (512, 512)
+    else:
+        assert names["tokens"].shape == (20, 2) and names["sizes"].shape == (20, 1)
+        assert names["batch"]["meta"][1]["tokens"] == [0] and not names["batch"]["score"].any()
