@@ -1,4 +1,4 @@
-"""Measures the rate of `spdl_rs.ImageLoader` over a folder, and the time from import to first batch."""
+"""Measures the rate of `ImageLoader` or `Loader` over a folder, and the time from import to first batch."""
 
 import time
 
@@ -18,12 +18,22 @@ def cpu_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
+def make(kind, data):
+    if kind == "ImageLoader":
+        return spdl_rs.ImageLoader(data, batch_size=BATCH, size=SIZE)
+    # A function that does nothing, or the same values without a function.
+    output = (lambda image, label: (image, label)) if kind == "function" else "tuple"
+    image, label = spdl_rs.fields.Image(SIZE), spdl_rs.fields.Label()
+    return spdl_rs.Loader(data, batch_size=BATCH, output=output, image=image, label=label)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("data")
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--loader", choices=["ImageLoader", "Loader", "function"], default="ImageLoader")
     options = parser.parse_args()
-    loader = spdl_rs.ImageLoader(options.data, batch_size=BATCH, size=SIZE)
+    loader = make(options.loader, options.data)
     since_start, first, images, total = None, None, 0, 0
     cpu, start = cpu_seconds(), time.perf_counter()
     for _ in range(options.epochs):
