@@ -698,6 +698,24 @@ def test_stages_that_wait_are_answered_with_num_threads():
 
 
 # feature: S05
+def test_the_event_loop_is_the_bottleneck_of_coroutines_that_compute():
+    async def compute(item):
+        return spin(item)
+
+    async def wait(item):
+        await asyncio.sleep(0.02)
+        return item
+
+    shown = []
+    for function in (compute, wait):
+        pipeline = build(source(range(40)).pipe(function, concurrency=2), num_threads=2)
+        list(pipeline)
+        shown.append(pipeline.diagnose())
+    assert "event loop" in shown[0] and '"compute"' in shown[0], shown
+    assert "event loop" not in shown[1] and "raise its concurrency" in shown[1], shown
+
+
+# feature: S05
 def test_a_stage_at_its_concurrency_is_named_although_another_takes_more_time():
     def fetch(item):
         time.sleep(0.1)

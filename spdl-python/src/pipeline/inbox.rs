@@ -17,6 +17,7 @@ use spdl_core::{Error, ErrorKind, block_on};
 use super::Item;
 use crate::interop::fork::OwnerProcess;
 use crate::interop::wait::with_python;
+use crate::statistics::ThreadTimes;
 
 /// The jobs for an event loop. Submitting needs no GIL: a pipe wakes the loop.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -31,6 +32,8 @@ struct InboxShared {
     reader: PipeReader,
     writer: PipeWriter,
     next: AtomicU64,
+    /// The times of the thread that runs the loop.
+    times: Arc<ThreadTimes>,
 }
 
 #[derive(Default)]
@@ -48,8 +51,16 @@ impl Inbox {
     fn new() -> PyResult<Self> {
         let (reader, writer) = std::io::pipe()?;
         let state = Mutex::default();
-        let shared = InboxShared { state, reader, writer, next: AtomicU64::new(0) };
+        let (next, times) = (AtomicU64::new(0), Arc::default());
+        let shared = InboxShared { state, reader, writer, next, times };
         Ok(Inbox { shared: Arc::new(shared) })
+    }
+
+    /// Calls the main function of the event loop, and counts the CPU time of this thread.
+    fn run_loop(&self, main: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut result = Ok(());
+        self.shared.times.count(|| result = main.call0().map(drop));
+        result
     }
 
     /// The file descriptor that becomes readable when `take` has a result.
@@ -79,6 +90,10 @@ impl Inbox {
 }
 
 impl Inbox {
+    pub(super) fn times(&self) -> Arc<ThreadTimes> {
+        Arc::clone(&self.shared.times)
+    }
+
     fn state(&self) -> MutexGuard<'_, InboxState> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

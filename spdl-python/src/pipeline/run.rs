@@ -122,6 +122,7 @@ impl PipelineRun {
         all.extend(pools.iter().map(|workers| Arc::clone(&workers.pool)));
         let times = all.iter().map(|pool| Arc::clone(&pool.times)).collect();
         let inbox = inbox.map(|inbox| inbox.clone());
+        let loop_times = inbox.as_ref().map(Inbox::times);
         let python_side = Arc::new(PythonSide { queues: described.queues, pools: all, inbox });
         let mut pipeline = described
             .pipeline
@@ -148,7 +149,7 @@ impl PipelineRun {
         let built = py.detach(|| pipeline.build());
         let mut engine = built.map_err(|error| to_exception(py, &error))?;
         engine.set_end_timeout(END_TIMEOUT);
-        let monitor = Py::new(py, Monitor::of(engine.monitor(), None).with_threads(times))?;
+        let monitor = Py::new(py, Monitor::of(engine.monitor(), None).with_threads(times, loop_times))?;
         let run = ActiveRun { engine, _pools: ClosePools(Arc::clone(&python_side)) };
         Ok(PipelineRun {
             run: Mutex::new(Some(run)),

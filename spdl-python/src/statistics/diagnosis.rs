@@ -42,11 +42,13 @@ pub(crate) struct PoolTimes {
     waited: Duration,
     /// Whether stages run on executors of the user.
     has_executors: bool,
+    /// The time in which the thread of the event loop used a CPU or waited for one.
+    event_loop: Option<Duration>,
 }
 
 impl PoolTimes {
     /// The times so far. The first pool runs the stages that have no executor.
-    pub(crate) fn of(pools: &[Arc<ThreadTimes>]) -> Option<Self> {
+    pub(crate) fn of(pools: &[Arc<ThreadTimes>], event_loop: Option<&ThreadTimes>) -> Option<Self> {
         let counts = pools.iter().map(|pool| pool.gil.counts());
         let (all, contended) = counts.fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
         (!pools.is_empty()).then(|| PoolTimes {
@@ -54,6 +56,7 @@ impl PoolTimes {
             contended: contended as f64 / all.max(1) as f64,
             waited: pools.iter().map(|pool| pool.gil.waited()).sum(),
             has_executors: pools.len() > 1,
+            event_loop: event_loop.and_then(ThreadTimes::runnable),
         })
     }
 }
@@ -134,6 +137,17 @@ pub(super) fn diagnosis(
         100.0 => "all".to_owned(),
         percent => format!("{percent} %"),
     };
+    let loop_share = times.event_loop.map_or(0.0, |runnable| runnable.as_secs_f64() / elapsed);
+    if let Limit::Concurrency { stage, waits: true, .. } | Limit::Balance { stage, .. } = &limit
+        && loop_share > SATURATED
+    {
+        return format!(
+            "The event loop is the bottleneck: its thread uses a CPU {} % of the time, because coroutines \
+             compute, most of all in stage {stage:?}. Make the function of the stage synchronous, so that it runs \
+             on the worker threads, or run the stage in processes (to(ProcessPoolExecutorConfig())).",
+            (loop_share.min(1.0) * 100.0).round(),
+        );
+    }
     let waits_for_gil = times.contended > CONTENDED || times.waited.as_secs_f64() > WAITED * busy;
     let threads = statistics.threads;
     // If a Python source waits for the GIL as well, no thread is saturated.

@@ -53,6 +53,8 @@ struct RunningView {
     decoded: Option<Box<DeviceImages>>,
     /// The times of worker threads that run Python functions.
     threads: Vec<Arc<ThreadTimes>>,
+    /// The times of the thread of the event loop.
+    event_loop: Option<Arc<ThreadTimes>>,
 }
 
 #[derive(Clone, Default)]
@@ -121,8 +123,14 @@ impl Monitor {
 
 impl Monitor {
     pub(crate) fn of(pipeline: spdl_core::pipeline::Monitor, partial: Option<Counter>) -> Self {
-        let running =
-            RunningView { pipeline, work: None, cache: None, decoded: None, threads: Vec::new() };
+        let running = RunningView {
+            pipeline,
+            work: None,
+            cache: None,
+            decoded: None,
+            threads: Vec::new(),
+            event_loop: None,
+        };
         let view = Mutex::new(View::Running(running));
         Monitor {
             view,
@@ -133,11 +141,16 @@ impl Monitor {
         }
     }
 
-    /// Adds the times of worker threads that run Python functions.
-    pub(crate) fn with_threads(mut self, times: Vec<Arc<ThreadTimes>>) -> Self {
+    /// Adds the times of worker threads that run Python functions, and of the event loop.
+    pub(crate) fn with_threads(
+        mut self,
+        times: Vec<Arc<ThreadTimes>>,
+        event_loop: Option<Arc<ThreadTimes>>,
+    ) -> Self {
         let view = self.view.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let View::Running(running) = view {
             running.threads = times;
+            running.event_loop = event_loop;
         }
         self
     }
@@ -238,12 +251,12 @@ impl Monitor {
 impl View {
     fn snapshot(&self) -> FinalStatistics {
         match self {
-            View::Running(RunningView { pipeline, cache, decoded, threads, .. }) => {
+            View::Running(RunningView { pipeline, cache, decoded, threads, event_loop, .. }) => {
                 FinalStatistics {
                     statistics: pipeline.statistics(),
                     cache: cache.as_ref().map(|(cache, before)| cache.statistics().since(before)),
                     decoded: decoded.as_ref().map(|images| images.statistics()),
-                    times: PoolTimes::of(threads),
+                    times: PoolTimes::of(threads, event_loop.as_deref()),
                     state: None,
                 }
             }

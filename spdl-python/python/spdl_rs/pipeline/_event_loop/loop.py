@@ -35,7 +35,7 @@ class EventLoop:
 
     def __call__(self) -> None:
         try:
-            self._run_loop()
+            self._jobs.run_loop(self._run_loop)
         except BaseException as error:
             self._fail(error)
             self._refuse_all()
