@@ -149,7 +149,8 @@ impl PipelineRun {
         let built = py.detach(|| pipeline.build());
         let mut engine = built.map_err(|error| to_exception(py, &error))?;
         engine.set_end_timeout(END_TIMEOUT);
-        let monitor = Py::new(py, Monitor::of(engine.monitor(), None).with_threads(times, loop_times))?;
+        let monitor =
+            Py::new(py, Monitor::of(engine.monitor(), None).with_threads(times, loop_times))?;
         let run = ActiveRun { engine, _pools: ClosePools(Arc::clone(&python_side)) };
         Ok(PipelineRun {
             run: Mutex::new(Some(run)),

@@ -251,15 +251,15 @@ impl Monitor {
 impl View {
     fn snapshot(&self) -> FinalStatistics {
         match self {
-            View::Running(RunningView { pipeline, cache, decoded, threads, event_loop, .. }) => {
-                FinalStatistics {
-                    statistics: pipeline.statistics(),
-                    cache: cache.as_ref().map(|(cache, before)| cache.statistics().since(before)),
-                    decoded: decoded.as_ref().map(|images| images.statistics()),
-                    times: PoolTimes::of(threads, event_loop.as_deref()),
-                    state: None,
-                }
-            }
+            View::Running(RunningView {
+                pipeline, cache, decoded, threads, event_loop, ..
+            }) => FinalStatistics {
+                statistics: pipeline.statistics(),
+                cache: cache.as_ref().map(|(cache, before)| cache.statistics().since(before)),
+                decoded: decoded.as_ref().map(|images| images.statistics()),
+                times: PoolTimes::of(threads, event_loop.as_deref()),
+                state: None,
+            },
             View::Ended(ended) => (**ended).clone(),
         }
     }
