@@ -111,5 +111,5 @@ def test_large_files_limit_the_prefetch(photos, tmp_path):
 def test_batches_larger_than_memory_are_an_error(photos):
     paths = [photos / "cat" / "1.png"] * 2**20
     loader = spdl_rs.ImageLoader(paths, batch_size=2**20, size=2**14, layout="nchw-f32")
-    with pytest.raises(spdl_rs.LimitExceededError, match="batches of 1048576 images"):
+    with pytest.raises(spdl_rs.LimitExceededError, match="batches of 1048576 samples"):
         iter(loader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, TypeAlias
 
@@ -187,7 +188,8 @@ def _converter(output: Any) -> Callable[[dict[str, Any]], Any] | None:
 
 def _torch_converter() -> Callable[[dict[str, Any]], Any]:
     import numpy
-    import torch
+
+    torch: Any = importlib.import_module("torch")
 
     def tensors(value: Any) -> Any:
         if isinstance(value, numpy.ndarray):
