@@ -266,9 +266,10 @@ def test_output_is_a_dict_a_tuple_or_the_result_of_a_function(shard):
         make(output="list")
 
 
+@pytest.mark.frameworks
 def test_output_as_tensors(shard):
     torch = pytest.importorskip("torch")
-    boxes = from_json(fields.Boxes, "boxes")
+    boxes = from_json(fields.Boxes, "boxes", format="xywh")
     ragged = from_json(fields.Array, "classes", None, "int64", collate="ragged")
     image = fields.Image(16, layout="nchw-f32")
     loader = Loader(

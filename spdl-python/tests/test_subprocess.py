@@ -582,6 +582,7 @@ def test_x04_an_executor_must_be_new():
 
 
 # feature: X05
+@pytest.mark.frameworks
 def test_x05_the_process_starts_with_the_state_of_the_generator_of_pytorch():
     torch = pytest.importorskip("torch")
     torch.manual_seed(5)
