@@ -13,7 +13,9 @@ use super::read_fields::{field_key, known_bytes, read_record};
 use crate::fetch::{Fetch, Fetcher, Key};
 #[cfg(feature = "cache")]
 use crate::layers::{Cache, CachedFetcher, Pinned, PinnedVersions};
-use crate::records::{FetchLabeled, FieldRequest, FieldValue, Record, StoredRecord, no_such_field};
+use crate::records::{
+    Encoding, FetchLabeled, FieldRequest, FieldValue, Record, StoredRecord, no_such_field,
+};
 
 /// Which stored field supplies a value.
 ///
@@ -101,10 +103,13 @@ impl fmt::Display for FieldChoice {
 
 /// The value at `path` of a JSON document; `Null` if there is none.
 fn value_at(value: FieldValue, path: &[Arc<str>]) -> Result<FieldValue> {
-    let document = match value {
+    let value = match value {
+        FieldValue::Text(text) => Encoding::Json.decode(text.as_bytes().to_vec().into())?,
+        FieldValue::Bytes(bytes) => Encoding::Json.decode(bytes)?,
+        value => value,
+    };
+    let mut found = match value {
         FieldValue::Json(document) => document,
-        FieldValue::Text(text) => parse(text.as_bytes())?,
-        FieldValue::Bytes(bytes) => parse(&bytes)?,
         FieldValue::Null => return Ok(FieldValue::Null),
         other => {
             let message = format!(
@@ -115,7 +120,6 @@ fn value_at(value: FieldValue, path: &[Arc<str>]) -> Result<FieldValue> {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
     };
-    let mut found = document;
     for step in path {
         found = match found {
             serde_json::Value::Object(mut members) => members.remove(&**step).unwrap_or_default(),
@@ -127,11 +131,6 @@ fn value_at(value: FieldValue, path: &[Arc<str>]) -> Result<FieldValue> {
         };
     }
     Ok(plain(found))
-}
-
-fn parse(text: &[u8]) -> Result<serde_json::Value> {
-    serde_json::from_slice(text)
-        .map_err(|error| Error::new(ErrorKind::Corrupt, "invalid JSON").with_source(error))
 }
 
 /// A JSON value as the field value of the same type.
@@ -235,19 +234,17 @@ impl FetchFields {
     }
 
     /// The fetcher for a sample, with its cache.
+    #[cfg(feature = "cache")]
     async fn fetcher_of(
         &self,
-        _item: &StoredRecord,
-        _request: &FieldRequest,
+        item: &StoredRecord,
+        request: &FieldRequest,
     ) -> Result<Arc<dyn Fetcher>> {
-        #[cfg(feature = "cache")]
-        if let Some(cache) = &self.cache {
-            let names = _request.names().unwrap_or_default().iter().map(|name| &**name);
-            let version = cache_version(&*self.fetcher, _item, names).await?;
-            let cached = CachedFetcher::new(Arc::clone(&self.fetcher), cache.clone());
-            return Ok(Arc::new(cached.of_version(version)));
-        }
-        Ok(Arc::clone(&self.fetcher))
+        let Some(cache) = &self.cache else { return Ok(Arc::clone(&self.fetcher)) };
+        let names = request.names().unwrap_or_default().iter().map(|name| &**name);
+        let version = cache_version(&*self.fetcher, item, names).await?;
+        let cached = CachedFetcher::new(Arc::clone(&self.fetcher), cache.clone());
+        Ok(Arc::new(cached.of_version(version)))
     }
 
     /// Reads no fields yet, with the fetcher and the maximum size of `labeled`, which for example
@@ -326,8 +323,11 @@ impl AsyncStage<StoredRecord> for FetchFields {
         let ChosenFields { fields: found, label, request } = self.request(&item)?;
         // A choice may select the label field as well, whose value then stays text.
         let label = label.map(|name| LabelRule::prepare(&mut item, name));
-        let fetcher = self.fetcher_of(&item, &request).await?;
-        let mut read = read_record(&fetcher, item, &request, cx).await?;
+        #[cfg(feature = "cache")]
+        let fetcher = &self.fetcher_of(&item, &request).await?;
+        #[cfg(not(feature = "cache"))]
+        let fetcher = &self.fetcher;
+        let mut read = read_record(fetcher, item, &request, cx).await?;
         if let (Some(labels), Some(field)) = (&self.labels, label) {
             read.label = labels.label(&read, &field, read.get(&field.name)?)?;
         }

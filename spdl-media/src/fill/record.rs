@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use spdl_core::observe::Counter;
 use spdl_core::{Error, ErrorKind, Field, Fill, FillContext, Result, SlotMut};
+use spdl_io::records::Encoding;
 use spdl_io::{FieldValue, Record};
 
 use super::image::{FillImage, Written};
@@ -39,6 +40,8 @@ struct FieldWriter {
     field: SampleField,
     /// Present for images.
     image: Option<FillImage>,
+    /// The part of the sample whose random numbers the image draws; `None` for those of the sample.
+    view: Option<String>,
     /// Indices of the fields to which this one refers.
     like: Option<usize>,
     rows_of: Option<usize>,
@@ -76,6 +79,7 @@ impl FillRecord {
             Ok(FieldWriter {
                 name: name.into(),
                 image,
+                view: (field.view > 0).then(|| format!("view {}", field.view)),
                 like: like.and_then(find),
                 rows_of: field.rows_of.as_ref().and_then(find),
                 field: field.clone(),
@@ -211,9 +215,9 @@ impl FieldWriter {
         match (&self.field.kind, value) {
             (FieldKind::Image(_), FieldValue::Bytes(encoded)) => {
                 if let Some(image) = &mut self.image {
-                    let rng = || match self.field.view {
-                        0 => cx.rng(),
-                        view => cx.rng_of_part(&format!("view {view}")),
+                    let rng = || match &self.view {
+                        None => cx.rng(),
+                        Some(view) => cx.rng_of_part(view),
                     };
                     self.written = Some(image.write_field_with(encoded, slot, at, rng)?);
                 }
@@ -319,10 +323,9 @@ fn json(value: &FieldValue) -> Result<Option<String>> {
             _ => return None,
         })
     }
-    if let FieldValue::Bytes(text) = value {
-        let document = serde_json::from_slice::<serde_json::Value>(text);
-        let fault = |error| Error::new(ErrorKind::Corrupt, "invalid JSON").with_source(error);
-        return document.map(|document| Some(document.to_string())).map_err(fault);
-    }
-    Ok(document(value).map(|document| document.to_string()))
+    let document = match value {
+        FieldValue::Bytes(text) => document(&Encoding::Json.decode(text.clone())?),
+        value => document(value),
+    };
+    Ok(document.map(|document| document.to_string()))
 }
