@@ -356,3 +356,23 @@ fn unsuitable_masks_are_errors() {
     let error = mask("grey16.png", "grey.png");
     assert!(error.message().contains("exceeds 255; use int64"), "{error}");
 }
+
+#[cfg(feature = "png")]
+#[test]
+fn a_missing_mask_has_the_number_outside_the_image() {
+    let image = || SampleField::image(ImageTransform::new(8)).stored_as(["image"]).optional();
+    for dtype in [DType::U8, DType::I64] {
+        let mask = SampleField::mask(Mask::like("image").outside(255), dtype).optional();
+        let spec = SampleSpec::new().with("image", image()).with("mask", mask);
+        // Without the mask, and without its image.
+        for stored in [[("image", file("444.jpg"))], [("mask", file("grey.png"))]] {
+            let batch = run(&spec, 0, &stored).unwrap();
+            let mask = batch.array("mask").unwrap();
+            let is_outside = match dtype {
+                DType::U8 => mask.as_slice::<u8>().unwrap() == [255; 64],
+                _ => mask.as_slice::<i64>().unwrap() == [255; 64],
+            };
+            assert!(is_outside, "{dtype} {stored:?}");
+        }
+    }
+}

@@ -260,7 +260,7 @@ fn values_of_another_type_or_shape_are_errors_that_name_the_field() {
         let error = run(&spec).unwrap_err();
         assert!(error.message().contains(expected), "{expected}: {error}");
         assert_eq!(error.key(), Some("train/0"), "{expected}");
-        assert!(error.message().starts_with("field \"x\": "), "{error}");
+        assert_eq!(error.message().matches("field \"x\"").count(), 1, "{error}");
         // Under the policy `skip`, each such sample is listed.
         let (store, samples) = samples();
         let mut run = pipeline(&spec, store, samples).on_error(OnError::SKIP).build().unwrap();

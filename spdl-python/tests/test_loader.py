@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import pathlib
 import random
 import re
@@ -404,6 +405,24 @@ def test_wrong_fields_are_refused_at_once(shard):
         fields.Text(default=object())
     with pytest.raises(ValueError, match="shape must be at least 1"):
         fields.Array((0, 4))
+    for kind, name, value in (
+        (fields.Key, "stored_as", "txt"),
+        (fields.Index, "optional", True),
+        (fields.Label, "at", "a"),
+        (fields.Label, "default", 3),
+    ):
+        with pytest.raises(ValueError, match=f"{kind.__name__} has no argument {name}"):
+            kind(**{name: value})
+    for at in ("", ".", "a..b", "a."):
+        with pytest.raises(ValueError, match="at must be names separated by dots"):
+            fields.Json(at=at)
+
+
+def test_keys_are_the_names_of_files_in_any_encoding(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/\xffbird"
+    write_png(os.fsdecode(folder + b"/\xe4.png"), picture(1))
+    (key,) = Loader(tmp_path, batch_size=1, key=fields.Key()).peek()["key"]
+    assert os.path.exists(key) and os.fsencode(key) == folder + b"/\xe4.png"
 
 
 def test_reprs_show_what_differs_from_the_defaults(shard):

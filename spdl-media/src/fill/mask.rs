@@ -21,11 +21,25 @@ impl Mask {
         Mask { like: like.into(), outside: 0 }
     }
 
-    /// Sets the number of pixels outside the image, such as the ignored class 255. Default: 0.
+    /// Sets the number of pixels outside the image, such as the ignored class 255, and of all pixels
+    /// if a sample lacks its mask or its image. Default: 0.
     #[must_use]
     pub fn outside(mut self, number: u8) -> Self {
         self.outside = number;
         self
+    }
+
+    /// Writes a mask without a pixel of the image.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the field has another type than `uint8` and `int64`.
+    pub(super) fn write_outside(&self, slot: &mut SlotMut<'_>, field: usize) -> Result<()> {
+        match slot.fields()[field].dtype {
+            DType::U8 => slot.typed_mut::<u8>(field)?.fill(self.outside),
+            DType::I64 => slot.typed_mut::<i64>(field)?.fill(self.outside.into()),
+            other => return Err(wrong_dtype(other)),
+        }
+        Ok(())
     }
 }
 
@@ -60,8 +74,7 @@ impl MaskDecoder {
             let message = format!("the mask has {size} pixels, but its image has {expected}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let dtype = slot.fields()[field].dtype;
-        match dtype {
+        match slot.fields()[field].dtype {
             DType::U8 => {
                 let out = slot.typed_mut::<u8>(field)?;
                 sample(&stored, columns, mask, written, out, |number| number.try_into().ok())
@@ -70,10 +83,7 @@ impl MaskDecoder {
                 let out = slot.typed_mut::<i64>(field)?;
                 sample(&stored, columns, mask, written, out, |number| Some(number.into()))
             }
-            _ => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("a mask is uint8 or int64, not {dtype}"),
-            )),
+            other => Err(wrong_dtype(other)),
         }
     }
 }
@@ -118,4 +128,8 @@ fn sample<T: Copy>(
         }
     }
     Ok(())
+}
+
+fn wrong_dtype(dtype: DType) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("a mask is uint8 or int64, not {dtype}"))
 }

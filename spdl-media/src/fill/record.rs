@@ -138,7 +138,11 @@ impl Fill<Record> for FillRecord {
             let writer = &mut self.fields[at];
             let written = writer.write(&record, &mut self.buffers, &mut slot, at, cx, &related);
             written.map_err(|error| {
-                let message = format!("field {:?}: {}", writer.name, error.message());
+                let prefix = format!("field {:?}", writer.name);
+                let message = match error.message() {
+                    message if message.starts_with(&prefix) => message.to_owned(),
+                    message => format!("{prefix}: {message}"),
+                };
                 let of_field =
                     Error::new(error.kind(), message).with_key(record.key.display_name());
                 match error.offset() {
@@ -206,6 +210,10 @@ impl FieldWriter {
         let value = match (record.get(&self.name)?, &self.field.default) {
             (FieldValue::Null, Some(default)) => default,
             (FieldValue::Null, None) => {
+                #[cfg(feature = "png")]
+                if let FieldKind::Mask(mask) = &self.field.kind {
+                    return mask.write_outside(slot, at);
+                }
                 slot.bytes_mut(at).fill(0);
                 return Ok(());
             }
@@ -251,10 +259,7 @@ impl FieldWriter {
                     buffers.masks.write(mask, encoded, &buffers.limits, written, slot, at)
                 }
                 // Without its image, a mask has no geometry.
-                None => {
-                    slot.bytes_mut(at).fill(0);
-                    Ok(())
-                }
+                None => mask.write_outside(slot, at),
             },
             (FieldKind::Text, FieldValue::Text(text)) => bytes(slot, text.as_bytes()),
             (FieldKind::Text, FieldValue::Bytes(text)) => match std::str::from_utf8(text) {

@@ -260,7 +260,7 @@ impl SampleField {
     }
 
     /// Sets that a sample may lack the value. The field of such a sample is empty, or 0 if it is
-    /// stacked. By default, a missing value is an error.
+    /// stacked; a mask has the number outside the image. By default, a missing value is an error.
     #[must_use]
     pub fn optional(mut self) -> Self {
         self.is_optional = true;

@@ -81,8 +81,8 @@ class Field:
             field in the batch; for `Image`, also the common names such as `jpg`, `png` and `image`.
         at: The place of the value inside a stored JSON document: names of members and indices of elements,
             separated by dots, for example `"objects.0.bbox"`.
-        optional: Whether a sample may lack the value. Its array is then 0 or empty, its text empty, its JSON
-            `None`. If `False`, such a sample is an error, to which the loader's `on_error` applies.
+        optional: Whether a sample may lack the value. Its array is then 0 or empty, its mask has the number
+            `outside`, its text is empty, its JSON `None`. If `False`, such a sample is an error, to which the loader's `on_error` applies.
         default: The value of samples that lack it; implies `optional`.
 
     Raises:
@@ -105,7 +105,16 @@ class Field:
             at=check.text_or_none("at", self.at),
             optional=check.flag("optional", self.optional),
         )
+        if self.at is not None and not all(self.at.split(".")):
+            raise ValueError(f'at must be names separated by dots, such as "a.0.b", not {self.at!r}')
         _native_default(self.default)
+
+    def _refuse(self, *names: str) -> None:
+        """Raises `ValueError` if an argument is given that has no effect on fields of this class."""
+        defaults = {field.name: field.default for field in dataclasses.fields(Field)}
+        for name in names:
+            if getattr(self, name) != defaults[name]:
+                raise ValueError(f"{type(self).__name__} has no argument {name}")
 
     def __repr__(self) -> str:
         """The arguments that differ from their defaults."""
@@ -377,7 +386,10 @@ class Bytes(Field):
 
 @dataclass(frozen=True, repr=False)
 class Json(Field):
-    """JSON: a list of Python objects, as `json.loads` returns them."""
+    """JSON: a list of Python objects, as `json.loads` returns them.
+
+    Differences: integers of more than 64 bits become `float`; NaN, infinities and larger numbers are errors.
+    """
 
 
 @dataclass(frozen=True, repr=False)
@@ -387,8 +399,8 @@ class Label(Field):
     Args:
         classes: The names of the classes, in the order of their numbers.
 
-    A loader has at most one label. Its `stored_as` is one name or `None`. `at`, `optional` and `default` have
-    no effect: samples without a label have -1, unless `stored_as` is given.
+    A loader has at most one label. Its `stored_as` is one name or `None`, and it has no `at`, `optional` and
+    `default`: samples without a label have -1, unless `stored_as` is given.
     """
 
     _: KW_ONLY
@@ -396,6 +408,7 @@ class Label(Field):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._refuse("at", "optional", "default")
         check.text_or_none("stored_as", self.stored_as)
         names = check.names("classes", self.classes)
         set_frozen(self, classes=None if names is None else tuple(names))
@@ -406,9 +419,20 @@ class Label(Field):
 
 @dataclass(frozen=True, repr=False)
 class Key(Field):
-    """The name of each sample: a list of `str`."""
+    """The name of each sample: a list of `str`. Has no arguments.
+
+    Bytes of file names that are not valid UTF-8 are encoded as by `os.fsdecode`.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse("stored_as", "at", "optional", "default")
 
 
 @dataclass(frozen=True, repr=False)
 class Index(Field):
-    """The position of each sample in its epoch, `int64 [N]`."""
+    """The position of each sample in its epoch, `int64 [N]`. Has no arguments."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse("stored_as", "at", "optional", "default")

@@ -1,5 +1,7 @@
 //! The fields of a `Loader`: their specification, and their values as Python objects.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::vec::IntoIter;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -221,8 +223,7 @@ impl<'py> Parts<'_, 'py> {
             Form::Padded => self.pair(padded_type(py)?)?,
             Form::Text => self.texts(|text| {
                 // Names of files need not be valid UTF-8.
-                let text = String::from_utf8_lossy(text);
-                Ok(PyString::new(py, &text).into_any())
+                Ok(OsStr::from_bytes(text).into_pyobject(py)?.into_any())
             })?,
             Form::Bytes => self.texts(|bytes| Ok(PyBytes::new(py, bytes).into_any()))?,
             Form::Json => self.texts(|text| match text {
