@@ -18,6 +18,7 @@ EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
 SECONDS = 240
 # The packages that each requires besides NumPy.
 PROGRAMS = {
+    "captions_and_boxes": [],
     "finetune_from_shards": ["jax"],
     "image_batches": [],
     "imagenet_jax": ["jax"],
@@ -192,6 +193,15 @@ def test_u05_upstream_and_native_pipelines_deliver_all_images(target, images):
     count = len(list(images.glob("*/*")))
     reported = re.findall(r"^([a-zP ]+): (\d+) images, [\d,]+ images/s$", printed, re.MULTILINE)
     assert reported == [("Python functions", str(count)), ("native stages", str(count))]
+
+
+def test_u05_samples_of_several_fields_resume_exactly(target, images):
+    printed = run(target, "captions_and_boxes", "--batch-size", "16", "--size", "64")
+    count = len(list(images.glob("*/*")))
+    assert printed.startswith(f"{count} images in ")
+    assert "image: uint8 [16, 64, 64, 3]\n" in printed
+    assert re.search(r"^class_\d\d: boxes \[\[.*\]\] of classes \[\d\]$", printed, re.MULTILINE)
+    assert printed.endswith("the resumed epoch has equal batches: True\n")
 
 
 @pytest.mark.parametrize("words", [[], ["--train"]])

@@ -27,6 +27,9 @@ class Loader(BatchLoader[Any]):
     decode all fields, and write images directly into the batch. As for `ImageLoader`, batches depend only on
     the data, the arguments and the epoch, and an epoch resumes from `state_dict()` with identical bytes.
 
+    A few batches exist at the same time. The memory budget counts encoded samples and the arrays of fields with
+    one shape, but not text, bytes and arrays whose lengths differ.
+
     Args:
         source: Where the samples are: see `ImageLoader`.
         fields: The fields by name, for names that are arguments of this class.
