@@ -372,6 +372,18 @@ fn g2_uploads_do_not_wait_or_allocate_in_the_steady_state() {
     assert_eq!(driver.calls_of("cuEventSynchronize"), 0);
 }
 
+// promise: G3
+#[test]
+fn a_wait_for_a_short_copy_does_not_sleep() {
+    for (schedule, sleeps) in [(Schedule::Prompt, 0), (Schedule::Held, 1)] {
+        let driver = FakeDriver::new(1, schedule);
+        let device = CudaDevice::on(driver.clone(), 0).unwrap();
+        let upload = device.upload(device.host_buffer(LEN).unwrap()).unwrap();
+        upload.ready.wait().unwrap();
+        assert_eq!(driver.calls_of("cuEventSynchronize"), sleeps);
+    }
+}
+
 // promise: G9
 #[test]
 fn g9_slabs_are_at_most_the_held_batches_plus_two() {
@@ -400,15 +412,17 @@ fn slabs_of_unused_sizes_are_freed_after_their_last_read() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let stream = driver.consumer_stream();
-    for (number, len) in [4096, 8192, 16384].into_iter().enumerate() {
-        let batch = send(&driver, &device, number, len).unwrap();
+    for pages in 1..=8 {
+        let batch = send(&driver, &device, pages, pages * 4096).unwrap();
         batch.wait_on(&stream).unwrap();
-        driver.read_by_kernel(&stream, batch.address(), len);
+        driver.read_by_kernel(&stream, batch.address(), pages * 4096);
     }
-    assert_eq!(driver.live_resources().allocated_bytes, 4096 + 8192 + 16384, "all are still read");
+    let all_pages = (1..=8).sum::<usize>();
+    assert_eq!(driver.live_resources().allocated_bytes, all_pages * 4096, "all are still read");
     driver.run_all();
-    drop(send(&driver, &device, 3, 16384).unwrap());
-    assert_eq!(driver.live_resources().allocated_bytes, 16384);
+    drop(send(&driver, &device, 9, 8 * 4096).unwrap());
+    // The oldest are freed, until the others fit a batch of 8 pages and two spare slabs.
+    assert_eq!(driver.live_resources().allocated_bytes, (6 + 7 + 8) * 4096);
     drop(device);
     driver.run_all();
     assert_eq!(driver.violations(), []);
@@ -419,13 +433,43 @@ fn slabs_of_unused_sizes_are_freed_after_their_last_read() {
 fn a_slab_of_a_dropped_batch_is_not_freed_during_its_copy() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
-    drop(send(&driver, &device, 0, 4096).unwrap());
-    drop(send(&driver, &device, 1, 8192).unwrap());
-    assert_eq!(driver.live_resources().allocated_bytes, 4096 + 8192);
+    for pages in 1..=8 {
+        drop(send(&driver, &device, pages, pages * 4096).unwrap());
+    }
+    let all_pages = (1..=8).sum::<usize>();
+    assert_eq!(driver.live_resources().allocated_bytes, all_pages * 4096);
     driver.run_all();
-    drop(send(&driver, &device, 2, 8192).unwrap());
-    assert_eq!(driver.live_resources().allocated_bytes, 8192);
+    drop(send(&driver, &device, 9, 8 * 4096).unwrap());
+    assert_eq!(driver.live_resources().allocated_bytes, (6 + 7 + 8) * 4096);
     assert_eq!(driver.violations(), []);
+}
+
+// promise: G9
+#[test]
+fn batches_of_varying_sizes_reuse_slabs() {
+    let mut chance = Chance(7);
+    let random: Vec<usize> = (0..1000).map(|_| 4096 + chance.below(28 << 10)).collect();
+    let alternating = (0..1000).map(|number| 4096 << (number % 3)).collect();
+    for (lens, max_allocations) in [(alternating, 12), (random, 100)] {
+        for held in [1, 4] {
+            let driver = FakeDriver::new(1, Schedule::Prompt);
+            let device = CudaDevice::on(driver.clone(), 0).unwrap();
+            let mut queue = std::collections::VecDeque::new();
+            let mut largest = 0;
+            for (number, len) in lens.iter().copied().enumerate() {
+                queue.push_back(send(&driver, &device, number, len).unwrap());
+                if queue.len() > held {
+                    queue.pop_front();
+                }
+                largest = largest.max(len);
+                let slabs = device.statistics().slabs;
+                let bytes = slabs.live_bytes + slabs.free_bytes;
+                assert!(bytes <= slabs.peak_bytes + 2 * (largest + largest / 8), "{slabs:?}");
+            }
+            let slabs = device.statistics().slabs;
+            assert!(slabs.allocations <= max_allocations, "{held} held: {slabs:?}");
+        }
+    }
 }
 
 // promise: G9

@@ -224,6 +224,24 @@ fn raw_rates(
     Ok(Rates { to_device: rate(true)?, to_host: rate(false)? })
 }
 
+/// The duration of the driver call that queues a copy to the device, in microseconds. As many copies
+/// are in flight as in [`crate_uploads`].
+fn raw_call_us(driver: &Rc<Driver>, bytes: usize, size: Size) -> Raw<f64> {
+    let (stream, host) = (driver.stream()?, driver.host(bytes, HostKind::Registered)?);
+    let device = driver.memory(bytes)?;
+    let mut calls = Vec::new();
+    for number in 0..copies_of(bytes, size).min(256) {
+        let start = Instant::now();
+        stream.to_device(&device, &host, bytes)?;
+        calls.push(start.elapsed().as_secs_f64() * 1e6);
+        if number % IN_FLIGHT == IN_FLIGHT - 1 {
+            driver.synchronize()?;
+        }
+    }
+    driver.synchronize()?;
+    Ok(calls.iter().sum::<f64>() / calls.len() as f64)
+}
+
 struct CrateRates {
     rates: Rates,
     /// The duration of a call of `upload` in microseconds.
@@ -233,7 +251,7 @@ struct CrateRates {
 /// Measures the copies of `CudaDevice`, as a pipeline makes them.
 fn crate_copies(
     measurement: &Measurement,
-    driver: &Driver,
+    driver: &Rc<Driver>,
     bytes: usize,
 ) -> Result<CrateRates, String> {
     let device = CudaDevice::open(0).map_err(message)?;
@@ -250,6 +268,9 @@ fn crate_copies(
         rates: Rates { to_device: rest(to_device), to_host: rest(to_host) },
         call_us: rest(calls),
     };
+    let direct = raw_call_us(driver, bytes, measurement.size)?;
+    let case = format!("to device, {}", size_text(bytes));
+    measurement.figure(&case, "time of a direct driver call", direct, "us");
     let case = format!("{}, CudaDevice", size_text(bytes));
     measurement.figure(&format!("to device, {case}"), "rate", own.rates.to_device, "GB/s");
     measurement.figure(&format!("to device, {case}"), "time of an upload call", own.call_us, "us");

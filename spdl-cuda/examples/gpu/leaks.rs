@@ -164,10 +164,13 @@ fn sanitizer(measurement: &Measurement) -> Outcome {
         let output = child.wait_with_output().map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout);
         let summary = text.lines().rev().find(|line| line.contains("SUMMARY"));
+        let summary = summary.unwrap_or("no summary").trim_matches(|c| c == '=' || c == ' ');
+        let is_clean = output.status.success();
+        let failed = if is_clean { "" } else { "; the tests failed" };
         measurement.promise(
             &format!("{case}, {tool}"),
-            output.status.success(),
-            summary.unwrap_or("no summary").trim_matches(|c| c == '=' || c == ' '),
+            is_clean,
+            &format!("{summary}{failed}"),
             "no errors",
         );
     }

@@ -6,8 +6,8 @@
 //! device memory is exhausted.
 //!
 //! If all slabs have one size and no call fails, the number of slabs in the pool, used and free,
-//! never exceeds the peak number in use. If sizes change, the pool frees idle slabs beyond 17/16 of
-//! the peak number of bytes in use.
+//! never exceeds the peak number in use. If sizes change, the pool frees idle slabs, so that it holds
+//! no more than the peak number of bytes in use and two slabs of the largest size.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,9 +26,12 @@ const GRANULE: usize = 512;
 /// Number of requests after which [`SizeEstimator`] may choose a smaller size.
 const ESTIMATION_WINDOW: u32 = 64;
 
-/// If sizes change, the size of the pool may exceed the peak number of bytes in use by 1 / this
-/// number of that peak.
-const SLACK: usize = 16;
+/// If sizes change, the pool may hold this number of slabs of the largest size in addition to the
+/// peak number of bytes in use. With none, batches of three alternating sizes reused no slab.
+const SPARE_SLABS: usize = 2;
+
+/// A request is served by a free slab of up to this number of times the requested size.
+const MAX_OVERSIZE: usize = 2;
 
 /// A block of device memory.
 pub(crate) struct Slab {
@@ -62,6 +65,8 @@ struct PoolState {
     free_bytes: usize,
     live_bytes: usize,
     peak_bytes: usize,
+    /// The size of the largest slab so far.
+    largest: usize,
     allocations: usize,
     allocator: Option<Arc<dyn DeviceAllocator>>,
 }
@@ -239,10 +244,14 @@ impl SlabPool {
 
 impl PoolState {
     fn reuse(&mut self, size: usize) -> Option<Slab> {
-        let at = self.free.iter().position(|slab| slab.memory.bytes == size)?;
+        let sizes = self.free.iter().map(|slab| slab.memory.bytes).enumerate();
+        let fitting = size..=size.saturating_mul(MAX_OVERSIZE);
+        // Of several slabs of the best size, the one that was recycled first.
+        let (at, bytes) =
+            sizes.filter(|(_, bytes)| fitting.contains(bytes)).min_by_key(|(_, bytes)| *bytes)?;
         let slab = self.free.remove(at)?;
-        self.free_bytes -= size;
-        self.record_use(size);
+        self.free_bytes -= bytes;
+        self.record_use(bytes);
         Some(slab)
     }
 
@@ -254,6 +263,7 @@ impl PoolState {
     fn record_use(&mut self, size: usize) {
         self.live_bytes += size;
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+        self.largest = self.largest.max(size);
     }
 
     fn recycle(&mut self, slab: Slab) {
@@ -278,9 +288,9 @@ impl PoolState {
 
     /// Removes an idle slab, if the free slabs exceed the limit.
     fn surplus(&mut self) -> Option<Slab> {
-        let max_held = self.peak_bytes.saturating_add(self.peak_bytes / SLACK);
-        let max_free = self.peak_bytes.min(max_held.saturating_sub(self.live_bytes));
-        if self.free_bytes <= max_free {
+        let spare = self.largest.saturating_mul(SPARE_SLABS);
+        let max_held = self.peak_bytes.saturating_add(spare);
+        if self.free_bytes <= max_held.saturating_sub(self.live_bytes) {
             return None;
         }
         let at = self.free.iter().position(Slab::is_idle)?;

@@ -2,6 +2,8 @@
 
 // promise of this file: G5
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use spdl_core::stage::DeviceBatch;
 use spdl_core::{Batch, BatchLayout, DatasetSource, Labeled, OnError, PipelineBuilder, Result};
@@ -82,6 +84,7 @@ fn g5_g8_photos_decoded_on_the_device_match_the_host_and_a_truncated_one_is_drop
         for only in
             [Some(JpegBackend::Host), Some(JpegBackend::Hybrid), Some(JpegBackend::Hardware), None]
         {
+            let start = Instant::now();
             let images = images(&device, &transform);
             let images = match only {
                 Some(only) => images.only(only),
@@ -107,7 +110,8 @@ fn g5_g8_photos_decoded_on_the_device_match_the_host_and_a_truncated_one_is_drop
             }
             let statistics = images.statistics();
             println!(
-                "{mode}, {only:?}: difference at most {largest}, mean {mean:.2}: {statistics:?}"
+                "{mode}, {only:?}: difference at most {largest}, mean {mean:.2}, {:?}: {statistics:?}",
+                start.elapsed()
             );
             if only == Some(JpegBackend::Host) {
                 // The decoder is the same, so only the rounding of the kernels differs.
