@@ -80,6 +80,35 @@ fn each_image_has_a_suitable_backend_and_separate_memory() {
 
 // promise: G5
 #[test]
+fn the_host_parses_the_scans_only_for_the_hybrid_backend() {
+    let stub = stub();
+    let (_, device) = device();
+    let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
+    let before = stub.number(b"stub_parsed");
+    for (marker, parsed) in [(0xC0, 0), (0xC2, 8)] {
+        let encoded: Vec<Bytes> = (0..8).map(|_| jpeg(marker, 20, 30).into()).collect();
+        decoder.decode(&encoded).unwrap();
+        assert_eq!(stub.number(b"stub_parsed") - before, parsed);
+    }
+}
+
+// promise: G5
+#[test]
+fn all_images_that_the_engines_decode_are_decoded_by_the_engines() {
+    let stub = stub();
+    let (_, device) = device();
+    let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
+    for round in 0..100 {
+        let encoded: Vec<Bytes> = (0..8).map(|number| jpeg(0xC0, 20 + number, 30).into()).collect();
+        let batch = decoder.decode(&encoded).unwrap();
+        for image in &batch.images {
+            assert_eq!(backend_of(image), Some(JpegBackend::Hardware), "round {round}");
+        }
+    }
+}
+
+// promise: G5
+#[test]
 fn a_corrupt_image_does_not_affect_the_others() {
     let stub = stub();
     let (_, device) = device();

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use crate::samples;
 
 const MEASUREMENT: &str = "g3";
+/// The end of the names of the cases of torchvision.
+const TORCHVISION: &str = ", torchvision";
 const MIN_RATIO: f64 = 1.3;
 
 /// Returns a line for each workload with a rate of SPDL. The kind of the line is `unsupported` if
@@ -16,9 +18,9 @@ pub(crate) fn compare_with_torchvision(lines: &[Value]) -> Vec<Value> {
 }
 
 fn compare(lines: &[Value], workload: &str) -> Option<Value> {
-    let spdl = best_rate(lines, workload, "")?;
+    let spdl = best_rate(lines, workload, false)?;
     let promise = format!("G5: {workload}, best rates compared with torchvision");
-    Some(match best_rate(lines, workload, ", torchvision") {
+    Some(match best_rate(lines, workload, true) {
         Some(torchvision) => json!({
             "kind": "promise",
             "measurement": MEASUREMENT,
@@ -39,12 +41,14 @@ fn compare(lines: &[Value], workload: &str) -> Option<Value> {
     })
 }
 
-/// The best rate of a workload among all batch sizes. `suffix` is the ending of the names of cases:
-/// empty for SPDL, `, torchvision` for torchvision.
-fn best_rate(lines: &[Value], workload: &str, suffix: &str) -> Option<f64> {
+/// The best rate of a workload, of torchvision or of SPDL, among all batch sizes and numbers of
+/// decoders.
+fn best_rate(lines: &[Value], workload: &str, of_torchvision: bool) -> Option<f64> {
     let rates = lines.iter().filter_map(|line| {
-        let size = line["case"].as_str()?.strip_prefix(workload)?.strip_prefix(", batches of ")?;
-        size.strip_suffix(suffix)?.parse::<u32>().ok()?;
+        let case = line["case"].as_str()?.strip_prefix(workload)?.strip_prefix(", batches of ")?;
+        if case.ends_with(TORCHVISION) != of_torchvision {
+            return None;
+        }
         (line["kind"] == "figure" && line["name"] == "rate").then(|| line["value"].as_f64())?
     });
     rates.max_by(f64::total_cmp)
@@ -62,7 +66,7 @@ mod tests {
     fn g5_best_rates_of_each_workload_are_compared() {
         let mut lines = vec![
             figure("decode only, batches of 8", "rate", 900.0),
-            figure("decode only, batches of 32", "rate", 1300.0),
+            figure("decode only, batches of 32, 2 decoders", "rate", 1300.0),
             figure("decode only, batches of 32", "batch time, p50", 5000.0),
             figure("decode only, batches of 8, torchvision", "rate", 1000.0),
             figure("decode only, batches of 32, torchvision", "rate", 500.0),

@@ -1,23 +1,33 @@
 //! g3: JPEGs decoded on the device.
 
+use std::sync::Barrier;
+use std::thread;
 use std::time::Instant;
 
 use bytes::Bytes;
 use spdl_core::ErrorKind;
 use spdl_cuda::jpeg::{DecodedJpeg, DecodedJpegs, JpegBackend};
+use spdl_cuda::runtime::Download;
 use spdl_cuda::{CudaDevice, NvJpeg};
 use spdl_media::{CodecRegistry, Decoder, Limits};
 
-use crate::copies::{median, message};
+use crate::copies::{counted, median, message};
 use crate::images::{cpu_seconds, jpegs};
 use crate::lines::Measurement;
 use crate::raw::Driver;
 use crate::{Outcome, join_errors, samples};
 
-const BATCHES: [usize; 6] = [1, 8, 32, 128, 512, 1024];
+/// The sizes of batches that one decoder decodes, one after the other.
+const BATCHES: [usize; 5] = [1, 8, 32, 128, 1024];
 
-/// The share of the time for decoding alone. The remaining time is for samples.
-const RATES_SHARE: f64 = 0.6;
+/// The numbers of decoders that run concurrently, and the size of their batches.
+const DECODERS: [usize; 3] = [1, 2, 4];
+const CONCURRENT_BATCH: usize = 256;
+
+/// The share of the time for batches one after the other, and the share after which only the time
+/// for samples is left.
+const RATES_SHARE: f64 = 0.3;
+const DECODING_SHARE: f64 = 0.5;
 
 /// The maximum mean difference, in levels, between two decoders of one format. Their inverse DCTs
 /// and chroma upsampling differ; single pixels at colour edges can differ much more.
@@ -52,9 +62,11 @@ pub(crate) fn measure(measurement: &Measurement) -> Outcome {
     ]);
     let alone = rates(measurement, &driver, &mut decoder, &images);
     drop(decoder);
-    let best = alone.as_ref().ok().copied();
-    let samples = samples::measure(measurement, &driver, &images, best, [RATES_SHARE, 1.0]);
-    join_errors([correct, alone.map(drop), samples])
+    let concurrent = concurrent_rates(measurement, &device, &images);
+    let rates = [alone.as_ref().ok(), concurrent.as_ref().ok()];
+    let best = rates.into_iter().flatten().copied().max_by(f64::total_cmp);
+    let samples = samples::measure(measurement, &driver, &images, best, [DECODING_SHARE, 1.0]);
+    join_errors([correct, alone.map(drop), concurrent.map(drop), samples])
 }
 
 /// Measures batches of growing sizes. Returns the best rate.
@@ -74,6 +86,68 @@ fn rates(
         }
     }
     Ok(best)
+}
+
+/// Measures several decoders, each on a thread. Returns the best rate.
+fn concurrent_rates(
+    measurement: &Measurement,
+    device: &CudaDevice,
+    images: &[Bytes],
+) -> Result<f64, String> {
+    let tiny = measurement.size.is_tiny();
+    let mut best = 0.0;
+    for (at, decoders) in DECODERS.into_iter().enumerate() {
+        let share = (DECODING_SHARE - RATES_SHARE) / DECODERS.len() as f64;
+        let until = RATES_SHARE + share * (at + 1) as f64;
+        let count = if tiny { 4 } else { CONCURRENT_BATCH };
+        let batch: Vec<Bytes> = images.iter().cycle().take(count).cloned().collect();
+        let batch = &batch;
+        let ready = &Barrier::new(decoders + 1);
+        let (decoded, seconds, cores) = thread::scope(|scope| {
+            let work = || -> Result<usize, String> {
+                let mut decoder = NvJpeg::new(device).map_err(message);
+                // The first batches allocate the buffers that the later batches reuse.
+                let warm = decoder
+                    .as_mut()
+                    .map_err(|error| error.clone())
+                    .and_then(|decoder| (0..2).try_for_each(|_| decode_and_wait(decoder, batch)));
+                ready.wait();
+                warm?;
+                let mut decoder = decoder?;
+                let mut batches = 0;
+                while batches < 3 || !measurement.is_enough(until) {
+                    decode_and_wait(&mut decoder, batch)?;
+                    batches += 1;
+                }
+                Ok(batches * count)
+            };
+            let threads: Vec<_> = (0..decoders).map(|_| scope.spawn(work)).collect();
+            ready.wait();
+            let (start, cpu) = (Instant::now(), cpu_seconds());
+            let mut decoded = 0;
+            for thread in threads {
+                decoded += thread.join().map_err(|_| "a decoder panicked".to_owned())??;
+            }
+            let seconds = start.elapsed().as_secs_f64();
+            let cores = cpu.zip(cpu_seconds()).map(|(before, after)| (after - before) / seconds);
+            Ok::<_, String>((decoded, seconds, cores))
+        })?;
+        let rate = decoded as f64 / seconds;
+        let case = format!("decode only, batches of {count}, {}", counted(decoders, "decoder"));
+        measurement.figure(&case, "rate", rate, "images/s");
+        if let Some(cores) = cores {
+            measurement.figure(&case, "busy CPU cores", cores, "");
+        }
+        best = rate.max(best);
+    }
+    Ok(best)
+}
+
+/// Decodes a batch and waits for its pixels, but not for other work of the device.
+fn decode_and_wait(decoder: &mut NvJpeg, encoded: &[Bytes]) -> Outcome {
+    let decoded = decoder.decode(encoded).map_err(message)?;
+    decoded.memory.download_part(0, 1, None, None).and_then(Download::wait).map_err(message)?;
+    Ok(())
 }
 
 /// Decodes batches of `count` images until a share of the time has passed. Returns images per

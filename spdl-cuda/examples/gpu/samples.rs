@@ -9,7 +9,7 @@ use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, DeviceImages};
 use spdl_media::ImageTransform;
 
 use crate::Outcome;
-use crate::copies::message;
+use crate::copies::{counted, message};
 use crate::images::cpu_seconds;
 use crate::lines::Measurement;
 use crate::raw::Driver;
@@ -17,7 +17,8 @@ use spdl_media::Layout;
 
 pub(crate) const WORKLOAD: &str = "decode, resize to 224 and normalise";
 
-const BATCHES: [usize; 4] = [32, 128, 512, 1024];
+/// The sizes of batches, and the numbers of decoders.
+const CASES: [(usize, usize); 6] = [(32, 2), (256, 1), (256, 2), (256, 3), (256, 4), (1024, 2)];
 const SIDE: u32 = 224;
 
 /// G5: the minimum rate of samples, relative to decoding alone.
@@ -52,10 +53,10 @@ pub(crate) fn measure(
     time: [f64; 2],
 ) -> Outcome {
     let mut best: Option<(f64, f64)> = None;
-    for (at, size) in BATCHES.into_iter().enumerate() {
+    for (at, (size, decoders)) in CASES.into_iter().enumerate() {
         let size = if measurement.size.is_tiny() { 4 } else { size };
-        let until = time[0] + (time[1] - time[0]) * (at + 1) as f64 / BATCHES.len() as f64;
-        let (rate, cores) = rate(measurement, driver, images, size, until)?;
+        let until = time[0] + (time[1] - time[0]) * (at + 1) as f64 / CASES.len() as f64;
+        let (rate, cores) = rate(measurement, driver, images, [size, decoders], until)?;
         if best.is_none_or(|(before, _)| rate > before) {
             best = Some((rate, cores));
         }
@@ -87,7 +88,7 @@ fn rate(
     measurement: &Measurement,
     driver: &Driver,
     images: &[Bytes],
-    size: usize,
+    [size, decoders]: [usize; 2],
     until: f64,
 ) -> Result<(f64, f64), String> {
     let device = CudaDevice::open(0).map_err(message)?;
@@ -96,7 +97,7 @@ fn rate(
         .layout(Layout::Nchw)
         .dtype(DType::F16)
         .normalization(scaled([123.675, 116.28, 103.53]), scaled([58.395, 57.12, 57.375]));
-    let stages = DeviceImages::new(&device, transform, size);
+    let stages = DeviceImages::new(&device, transform, size).decoders(decoders);
     let files = PipelineBuilder::new(DatasetSource::new(Endless(images.to_vec())));
     let pipeline = stages.attach(files, "decode").map_err(message)?;
     let mut pipeline = pipeline.build().map_err(message)?;
@@ -123,7 +124,7 @@ fn rate(
     let after = cpu_seconds();
     drop(pipeline);
 
-    let case = format!("{WORKLOAD}, batches of {size}");
+    let case = format!("{WORKLOAD}, batches of {size}, {}", counted(decoders, "decoder"));
     let rate = ((batches - warm) * size) as f64 / seconds;
     measurement.figure(&case, "rate", rate, "images/s");
     let cores = cpu.zip(after).map_or(f64::NAN, |(before, after)| (after - before) / seconds);

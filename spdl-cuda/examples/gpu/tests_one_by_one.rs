@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::suite::Suite;
 
 /// A test gets at most 1 / this number of the remaining time.
-const TIME_FRACTION: u32 = 3;
+const TIME_FRACTION: u32 = 2;
 
 /// Runs all tests. Returns the outcome and its reason.
 pub(crate) fn run(

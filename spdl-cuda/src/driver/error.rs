@@ -39,8 +39,6 @@ pub(crate) const CAPTURE_IMPLICIT: u32 = 906;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) const INVALID_CONTEXT: u32 = 201;
 pub(crate) const NOT_READY: u32 = 600;
-/// The driver or the device does not support the operation.
-pub(crate) const NOT_SUPPORTED: u32 = 801;
 
 const RESTART: &str = "the CUDA context is corrupted; restart the process";
 const OURS: &str = "this is a bug in spdl-cuda; please report it";

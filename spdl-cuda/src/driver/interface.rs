@@ -192,12 +192,6 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
     /// Creates an event without timing. A host thread that waits for the event sleeps.
     fn create_event(&self) -> DriverResult<EventHandle>;
 
-    /// Creates an event with timing. A host thread that waits for the event sleeps.
-    fn create_timing_event(&self) -> DriverResult<EventHandle>;
-
-    /// The milliseconds between two completed [timing events](Driver::create_timing_event).
-    fn elapsed(&self, from: &EventHandle, to: &EventHandle) -> DriverResult<f32>;
-
     /// Destroys an event. Waits that are queued for it stay valid.
     fn destroy_event(&self, event: EventHandle) -> DriverResult<()>;
 

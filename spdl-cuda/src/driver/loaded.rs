@@ -1,6 +1,6 @@
 //! `libcuda`, opened at run time.
 //!
-//! All functions except the optional `cuEventElapsedTime` are resolved before `cuInit` is called.
+//! All functions are resolved before `cuInit` is called.
 //! If a required function is missing, loading fails with the name of the function. Return codes are
 //! plain numbers, because newer drivers add codes.
 
@@ -10,7 +10,7 @@ use std::ptr;
 
 use spdl_core::{Error, ErrorKind};
 
-use super::error::{DriverError, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
+use super::error::{DriverError, INVALID_VALUE, NOT_READY};
 use super::interface::{
     ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverResult, EventHandle,
     FunctionHandle, LaunchDimensions, Memcpy2D, MemoryAccess, MemoryHandle, ModuleHandle,
@@ -23,10 +23,9 @@ pub(crate) const OLDEST: i32 = 12_000;
 
 /// `CU_STREAM_NON_BLOCKING`: no implicit order with the legacy default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
-/// `CU_EVENT_BLOCKING_SYNC`: a waiting host thread sleeps.
-const EVENT_BLOCKING_SYNC: c_uint = 1;
-/// The same flag, combined with `CU_EVENT_DISABLE_TIMING`.
-const EVENT_BLOCKING_SYNC_NO_TIMING: c_uint = EVENT_BLOCKING_SYNC | 2;
+/// `CU_EVENT_BLOCKING_SYNC`, with which a waiting host thread sleeps, and
+/// `CU_EVENT_DISABLE_TIMING`.
+const EVENT_BLOCKING_SYNC_NO_TIMING: c_uint = 1 | 2;
 /// `CU_MEMHOSTREGISTER_PORTABLE`: the memory is pinned for all contexts.
 const REGISTER_PORTABLE: c_uint = 1;
 
@@ -213,13 +212,9 @@ impl fmt::Display for Version {
     }
 }
 
-/// `cuEventElapsedTime`: the milliseconds between two events.
-type EventElapsedTime = unsafe extern "system" fn(*mut f32, Pointer, Pointer) -> Code;
-
 /// The installed driver.
 pub(crate) struct LoadedDriver {
     functions: DriverFunctions,
-    elapsed: Option<EventElapsedTime>,
     version: i32,
     location: LibraryLocation,
     /// Keeps the code of the functions loaded.
@@ -242,13 +237,7 @@ impl LoadedDriver {
         if version < OLDEST {
             return Err(too_old(None));
         }
-        // The name of the function depends on the driver version. Without it, no time is measured.
-        let elapsed =
-            ["cuEventElapsedTime_v2", "cuEventElapsedTime"].into_iter().find_map(|name| {
-                // SAFETY: both functions have this type.
-                unsafe { library.function::<EventElapsedTime>(name) }
-            });
-        let driver = LoadedDriver { functions, elapsed, version, location, _library: library };
+        let driver = LoadedDriver { functions, version, location, _library: library };
         call!(driver.cuInit(0)).map_err(DriverLoadError::InitFailed)?;
         Ok(driver)
     }
@@ -373,23 +362,6 @@ impl Driver for LoadedDriver {
         let mut event = ptr::null_mut();
         call!(self.cuEventCreate(&mut event, EVENT_BLOCKING_SYNC_NO_TIMING))?;
         Ok(EventHandle(event.addr()))
-    }
-
-    fn create_timing_event(&self) -> DriverResult<EventHandle> {
-        let mut event = ptr::null_mut();
-        call!(self.cuEventCreate(&mut event, EVENT_BLOCKING_SYNC))?;
-        Ok(EventHandle(event.addr()))
-    }
-
-    fn elapsed(&self, from: &EventHandle, to: &EventHandle) -> DriverResult<f32> {
-        let call = "cuEventElapsedTime";
-        let elapsed = self.elapsed.ok_or(DriverError { call, code: NOT_SUPPORTED })?;
-        let mut milliseconds = 0.0;
-        // SAFETY: both events are alive, and the pointer is to a variable that lives during the
-        // call.
-        let code = unsafe { elapsed(&mut milliseconds, pointer(from.0), pointer(to.0)) };
-        check(call, code)?;
-        Ok(milliseconds)
     }
 
     fn destroy_event(&self, event: EventHandle) -> DriverResult<()> {

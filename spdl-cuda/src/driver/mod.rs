@@ -15,12 +15,10 @@ mod loaded;
 #[cfg(all(test, feature = "cudarc"))]
 mod signatures;
 
+pub(crate) use self::error::CAPTURE_UNSUPPORTED;
 pub use self::error::DriverError;
 #[cfg(any(test, feature = "testing"))]
-pub(crate) use self::error::{
-    CAPTURE_IMPLICIT, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY,
-};
-pub(crate) use self::error::{CAPTURE_UNSUPPORTED, NOT_SUPPORTED};
+pub(crate) use self::error::{CAPTURE_IMPLICIT, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY};
 pub(crate) use self::interface::{
     ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverResult, EventHandle,
     FunctionHandle, LaunchDimensions, Memcpy2D, MemoryAccess, MemoryHandle, ModuleHandle,

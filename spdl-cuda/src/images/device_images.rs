@@ -18,6 +18,9 @@ use crate::kernels::{ImageKernels, filter_code};
 use crate::libraries::Search;
 use crate::runtime::CudaDevice;
 
+/// The default number of threads that call nvJPEG.
+const DECODERS: usize = 2;
+
 /// Stages from encoded images to batches on a device; see [`attach`](DeviceImages::attach).
 ///
 /// ```no_run
@@ -56,6 +59,7 @@ impl DeviceImages {
             drop_last: false,
             group: batch_size,
             group_bytes: None,
+            decoders: DECODERS,
             only: None,
             search: Search::default(),
             host: Some((CodecRegistry::with_defaults(), Limits::default())),
@@ -108,7 +112,15 @@ impl DeviceImages {
         self
     }
 
-    /// Restricts nvJPEG to one backend, for reproducible pixels: see [`NvJpeg`]. The host decoder,
+    /// The number of threads that call nvJPEG, each with a decoder, at least 1. Default: 2, so that
+    /// one thread prepares images while the device decodes those of the other.
+    #[must_use]
+    pub fn decoders(mut self, decoders: usize) -> Self {
+        self.0.decoders = decoders;
+        self
+    }
+
+    /// Restricts nvJPEG to one backend. The host decoder,
     /// unless disabled, decodes the images that this backend does not decode. With
     /// [`JpegBackend::Host`], the host decoder is used for all images.
     #[must_use]
@@ -138,7 +150,7 @@ impl DeviceImages {
     /// handled by the [policy of the pipeline](PipelineBuilder::on_error).
     ///
     /// # Errors
-    /// `InvalidArgument` for a batch size or group of 0, and for an invalid transform;
+    /// `InvalidArgument` for a batch size, group or number of decoders of 0, and for an invalid transform;
     /// `Unsupported` for filters other than bilinear and bicubic; the errors of
     /// [`ImageKernels::new`].
     #[track_caller]
@@ -150,10 +162,13 @@ impl DeviceImages {
         let settings = &self.0;
         settings.transform.validate()?;
         filter_code(settings.transform.resize_filter())?;
-        let (group, batch_size) = (settings.group, settings.batch_size);
-        if group == 0 || batch_size == 0 {
-            let message =
-                format!("invalid batch size {batch_size} or group {group}: each must be above 0");
+        let (group, batch_size, decoders) =
+            (settings.group, settings.batch_size, settings.decoders);
+        if group == 0 || batch_size == 0 || decoders == 0 {
+            let message = format!(
+                "invalid batch size {batch_size}, group {group} or number of decoders {decoders}: \
+                 each must be above 0"
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let kernels = Arc::new(ImageKernels::new(&settings.device)?);
@@ -169,7 +184,7 @@ impl DeviceImages {
         Ok(pipeline
             .stage(options, move || Ok(PrepareStage::new(&first, has_nvjpeg)))
             .batch("group", group, false)
-            .stage(StageOptions::new("nvjpeg").concurrency(1), move || {
+            .stage(StageOptions::new("nvjpeg").concurrency(decoders), move || {
                 let nvjpeg = if has_nvjpeg { Some(nvjpeg(&second)?) } else { None };
                 DecodeStage::new(&second, nvjpeg)
             })

@@ -18,6 +18,8 @@ pub(super) struct ImageOptions {
     pub(super) drop_last: bool,
     pub(super) group: usize,
     pub(super) group_bytes: Option<u64>,
+    /// The number of workers of the stage `nvjpeg`.
+    pub(super) decoders: usize,
     pub(super) only: Option<JpegBackend>,
     pub(super) search: Search,
     /// The decoders on the host; `None` if decoding on the host is disabled.

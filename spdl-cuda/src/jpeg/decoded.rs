@@ -3,7 +3,7 @@
 use spdl_core::Error;
 use spdl_media::formats::jpeg::JpegHeader;
 
-use super::load_balance::JpegBackend;
+use super::header::JpegBackend;
 use crate::runtime::CudaMemory;
 
 /// A batch of decoded images in device memory. The decoding may still be in flight.

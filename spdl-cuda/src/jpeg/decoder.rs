@@ -12,11 +12,9 @@ use spdl_media::formats::jpeg::JpegHeader;
 use super::backends::{HardwareBackend, HardwareState, HybridBackend};
 use super::decoded::DecodedJpegs;
 use super::error::NvJpegResult;
-use super::header::{BackendSet, parse_header};
+use super::header::{BackendSet, JpegBackend, parse_header};
 use super::image::{PendingImage, assign_offsets, assigned_to};
 use super::library::{NvJpegLibrary, OutputPlanes};
-use super::load_balance::{JpegBackend, LoadBalancer};
-use super::timings::Timings;
 use crate::driver::{DriverResult, MemoryAccess};
 use crate::libraries::Search;
 use crate::runtime::{
@@ -28,19 +26,18 @@ const LIBRARY: &str = "nvJPEG";
 
 /// Decodes JPEGs on a device, with nvJPEG.
 ///
-/// The CPU parses the headers. Each supported image is then assigned to one of two backends. The
-/// hardware backend uses the JPEG engines of the device, if there are any. The hybrid backend runs
-/// Huffman decoding on the CPU and the remaining steps on the multiprocessors. The decoder measures
-/// the throughput of both backends with CUDA events, and distributes the images that both support
-/// so that both finish at about the same time.
+/// The CPU parses the headers. The hardware backend, which uses the JPEG engines of the device,
+/// decodes all images that it supports. The hybrid backend decodes the others, and all images on a
+/// device without JPEG engines: it runs Huffman decoding on the CPU and the remaining steps on the
+/// multiprocessors.
 ///
 /// A failed image does not affect the other images. Corruption after the header may not be
 /// detected; the pixels of that image are then wrong. [`decode`](NvJpeg::decode) does not wait for
 /// the pixels: consumers wait on [`DecodedJpegs::memory`]. If too many images are in flight,
 /// `decode` waits for the oldest ones.
 ///
-/// The backends may differ in the last bit of a value, because their inverse DCTs differ. For
-/// reproducible pixels, select one backend with [`only`](NvJpeg::only).
+/// The backends may differ in the last bit of a value, because their inverse DCTs differ. On one
+/// kind of device, the backend depends only on the image.
 ///
 /// One decoder is used by one thread at a time. Several decoders can run concurrently.
 ///
@@ -63,8 +60,6 @@ pub struct NvJpeg {
     /// The fields `hybrid` and `hardware` are leaked if the device may still use their resources.
     hybrid: ManuallyDrop<HybridBackend>,
     hardware: ManuallyDrop<Option<HardwareBackend>>,
-    balancer: LoadBalancer,
-    timings: Timings,
     slab_sizes: SizeEstimator,
     only: Option<JpegBackend>,
     /// The encoded images of each batch in flight, and an event that completes after the batch.
@@ -107,8 +102,6 @@ impl NvJpeg {
         Ok(NvJpeg {
             hybrid: ManuallyDrop::new(hybrid),
             hardware: ManuallyDrop::new(hardware),
-            balancer: LoadBalancer::new(),
-            timings: Timings::default(),
             slab_sizes: SizeEstimator::default(),
             only: None,
             in_flight: VecDeque::new(),
@@ -134,12 +127,6 @@ impl NvJpeg {
     pub fn only(mut self, backend: JpegBackend) -> Self {
         self.only = Some(backend);
         self
-    }
-
-    /// The share of pixels that the hardware backend receives from the images that both backends
-    /// can decode. The value is meaningful only on a device with JPEG engines.
-    pub fn hardware_share(&self) -> f64 {
-        self.balancer.shares()[0]
     }
 
     /// Starts to decode images. The CPU part of the hybrid backend is complete on return.
@@ -194,18 +181,11 @@ impl NvJpeg {
                     backends.hardware = backends.hardware
                         && is_allowed(JpegBackend::Hardware)
                         && self.hardware_supports(bytes, &header, doing)?;
-                    let backend = JpegBackend::Host;
+                    let backend = backends.best();
                     PendingImage::Assigned { offset: 0, header, backend, backends }
                 }
                 Err(error) => PendingImage::Failed(error),
             });
-        }
-        let sizes: Vec<(u64, BackendSet)> =
-            images.iter().map(PendingImage::bytes_and_backends).collect();
-        for (image, assigned) in images.iter_mut().zip(self.balancer.assign(&sizes)) {
-            if let PendingImage::Assigned { backend, .. } = image {
-                *backend = assigned;
-            }
         }
         Ok(images)
     }
@@ -221,7 +201,7 @@ impl NvJpeg {
         let HardwareBackend { codec, parsed, .. } = hardware;
         let supported = self.device.context.run(doing, |_| {
             // SAFETY: `parsed` is only used while `encoded` exists.
-            let parse = unsafe { codec.parse(encoded, parsed) };
+            let parse = unsafe { codec.parse_header(encoded, parsed) };
             Ok(parse.and_then(|()| {
                 let size = [header.size.width, header.size.height];
                 Ok(codec.is_of_size(parsed, size)? && codec.hardware_supports(parsed)?)
@@ -312,7 +292,6 @@ impl NvJpeg {
             states.push_back(HardwareState { state, prepared, busy: Some(Arc::clone(busy)) });
             return Err(error);
         }
-        let begin = self.timings.begin(context, stream);
         let attempt = context
             .attempt(|driver| {
                 if prepared != chosen.len() {
@@ -344,12 +323,9 @@ impl NvJpeg {
         prepared = if is_prepared { prepared } else { 0 };
         states.push_back(HardwareState { state, prepared, busy });
         let (started, _) = attempt.map_err(|error| context.error(error, doing))?;
-        match started {
-            Ok(()) => self.timings.end(begin, stream, JpegBackend::Hardware, &written),
-            Err(error) => {
-                for at in chosen {
-                    images[at].fall_back_to_hybrid(&error);
-                }
+        if let Err(error) = started {
+            for at in chosen {
+                images[at].fall_back_to_hybrid(&error);
             }
         }
         Ok(())
@@ -367,8 +343,6 @@ impl NvJpeg {
             return Ok(());
         }
         let context = &self.device.context;
-        let begin = self.timings.begin(context, &self.hybrid.stream);
-        let mut decoded = Vec::with_capacity(chosen.len());
         for at in chosen {
             let (plane, size) = (images[at].planes(slab), images[at].size());
             let written = images[at].written(slab);
@@ -411,11 +385,8 @@ impl NvJpeg {
                     return Err(error.into_error(doing));
                 }
                 images[at] = PendingImage::Failed(error.into_error("decode this JPEG"));
-            } else {
-                decoded.push(written);
             }
         }
-        self.timings.end(begin, &self.hybrid.stream, JpegBackend::Hybrid, &decoded);
         Ok(())
     }
 
@@ -456,7 +427,7 @@ impl NvJpeg {
             }
             self.in_flight.pop_front();
         }
-        self.timings.update(&mut self.balancer)
+        Ok(())
     }
 }
 

@@ -46,6 +46,19 @@ pub(crate) fn is_grey_or_ycbcr(header: &JpegHeader) -> bool {
     }
 }
 
+/// The backend that decodes a JPEG.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JpegBackend {
+    /// `NVJPEG_BACKEND_HARDWARE`: the JPEG engines of the device.
+    Hardware,
+    /// `NVJPEG_BACKEND_HYBRID`: Huffman decoding on the CPU, the remaining steps on the
+    /// multiprocessors.
+    Hybrid,
+    /// The host, with a decoder of `spdl-media`.
+    Host,
+}
+
 /// The backends that decode an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BackendSet {
@@ -69,6 +82,18 @@ impl BackendSet {
             && has_usual_subsampling(header)
             && has_end(encoded.get(header.data_offset..).unwrap_or_default());
         BackendSet { hardware, hybrid }
+    }
+
+    /// The backend that decodes the image: the first of this set, or the host.
+    ///
+    /// The hybrid backend decodes only images that the engines do not decode: it occupies the
+    /// thread that also feeds the engines, and decodes about 500 images/s, the engines 20,000.
+    pub(crate) fn best(self) -> JpegBackend {
+        match self {
+            BackendSet { hardware: true, .. } => JpegBackend::Hardware,
+            BackendSet { hybrid: true, .. } => JpegBackend::Hybrid,
+            _ => JpegBackend::Host,
+        }
     }
 }
 

@@ -5,9 +5,8 @@ use spdl_media::formats::jpeg::JpegHeader;
 
 use super::decoded::DecodedJpeg;
 use super::error::NvJpegError;
-use super::header::{BackendSet, rgb_bytes};
+use super::header::{BackendSet, JpegBackend, rgb_bytes};
 use super::library::OutputPlanes;
-use super::load_balance::JpegBackend;
 use crate::driver::MemoryAccess;
 use crate::runtime::Slab;
 
@@ -21,14 +20,6 @@ pub(super) enum PendingImage {
 }
 
 impl PendingImage {
-    /// The size in bytes of its pixels, and the backends that decode it.
-    pub(super) fn bytes_and_backends(&self) -> (u64, BackendSet) {
-        match self {
-            PendingImage::Assigned { header, backends, .. } => (rgb_bytes(header), *backends),
-            PendingImage::Failed(_) => (0, BackendSet { hardware: false, hybrid: false }),
-        }
-    }
-
     /// Width and height of the header.
     pub(super) fn size(&self) -> [u32; 2] {
         match self {

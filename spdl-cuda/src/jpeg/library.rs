@@ -87,6 +87,8 @@ functions! {
     stream_destroy = "nvjpegJpegStreamDestroy": fn(*mut c_void);
     stream_parse = "nvjpegJpegStreamParse":
         fn(*mut c_void, *const c_uchar, usize, c_int, c_int, *mut c_void);
+    stream_parse_header = "nvjpegJpegStreamParseHeader":
+        fn(*mut c_void, *const c_uchar, usize, *mut c_void);
     stream_size = "nvjpegJpegStreamGetFrameDimensions":
         fn(*mut c_void, *mut c_uint, *mut c_uint);
     parameters_create = "nvjpegDecodeParamsCreate": fn(*mut c_void, *mut *mut c_void);
@@ -296,11 +298,27 @@ impl Codec {
         Ok(ParsedJpeg(parsed))
     }
 
-    /// Parses the header of an image.
+    /// Parses the header of an image. An image of 100 KB takes about 1 µs, but 37 µs if its scans are
+    /// also [parsed](Codec::parse).
     ///
     /// # Safety
     /// `encoded` exists until `parsed` is no longer used.
-    pub(crate) unsafe fn parse(&self, encoded: &[u8], parsed: &mut ParsedJpeg) -> NvJpegResult<()> {
+    pub(crate) unsafe fn parse_header(
+        &self,
+        encoded: &[u8],
+        parsed: &mut ParsedJpeg,
+    ) -> NvJpegResult<()> {
+        call!(
+            self.library,
+            stream_parse_header(self.handle.raw(), encoded.as_ptr(), encoded.len(), parsed.0.raw(),)
+        )
+    }
+
+    /// Parses the header and the scans of an image.
+    ///
+    /// # Safety
+    /// `encoded` exists until `parsed` is no longer used.
+    unsafe fn parse(&self, encoded: &[u8], parsed: &mut ParsedJpeg) -> NvJpegResult<()> {
         let (no_metadata, no_copy) = (0, 0);
         call!(
             self.library,

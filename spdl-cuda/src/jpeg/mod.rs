@@ -5,10 +5,8 @@
 //! | `decoder.rs` | [`NvJpeg`]: batches of JPEGs to pixels in device memory |
 //! | `decoded.rs` | [`DecodedJpegs`]: the outcome of each image of a batch |
 //! | `header.rs` | [`parse_header`], and which backends decode an image |
-//! | `load_balance.rs` | distribution of images over the backends by measured throughput |
 //! | `backends.rs` | the hardware and the hybrid backend, and their states |
 //! | `image.rs` | the backend and the output address of each image of a batch |
-//! | `timings.rs` | duration of the work of the backends, measured with CUDA events |
 //! | `library.rs` | `libnvjpeg`, opened at run time |
 //! | `error.rs` | [`NvJpegError`]: `nvjpegStatus_t` codes |
 //!
@@ -21,13 +19,10 @@ mod error;
 mod header;
 mod image;
 mod library;
-mod load_balance;
-mod timings;
 
 pub use self::decoded::{DecodedJpeg, DecodedJpegs};
 pub use self::decoder::NvJpeg;
 pub use self::error::NvJpegError;
-pub use self::header::parse_header;
 pub(crate) use self::header::{BackendSet, is_grey_or_ycbcr, rgb_bytes};
+pub use self::header::{JpegBackend, parse_header};
 pub(crate) use self::library::NvJpegLibrary;
-pub use self::load_balance::JpegBackend;

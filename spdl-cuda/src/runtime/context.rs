@@ -23,7 +23,6 @@ pub(crate) struct Context {
     /// The sticky error that made the device unusable.
     lost: OnceLock<DriverError>,
     spare_events: Mutex<Vec<EventHandle>>,
-    spare_timers: Mutex<Vec<EventHandle>>,
     /// Number of resources that could not be destroyed.
     release_failures: AtomicUsize,
 }
@@ -40,7 +39,6 @@ impl Context {
             ordinal,
             lost: OnceLock::new(),
             spare_events: Mutex::default(),
-            spare_timers: Mutex::default(),
             release_failures: AtomicUsize::new(0),
         }))
     }
@@ -126,19 +124,16 @@ impl Context {
         wait().or_else(|_| wait()).is_ok()
     }
 
-    pub(super) fn spare_events(&self, has_timing: bool) -> MutexGuard<'_, Vec<EventHandle>> {
-        let spare = if has_timing { &self.spare_timers } else { &self.spare_events };
-        spare.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn spare_events(&self) -> MutexGuard<'_, Vec<EventHandle>> {
+        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        for has_timing in [false, true] {
-            let events = std::mem::take(&mut *self.spare_events(has_timing));
-            for event in events {
-                self.release(|driver| driver.destroy_event(event));
-            }
+        let events = std::mem::take(&mut *self.spare_events());
+        for event in events {
+            self.release(|driver| driver.destroy_event(event));
         }
         let handle = ContextHandle { ..self.handle };
         // A destructor cannot return the error.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::context::Context;
-use crate::driver::{Driver, DriverResult, EventHandle};
+use crate::driver::{DriverResult, EventHandle};
 
 /// The time for which a wait polls the event before it sleeps: a copy of 1 MiB takes about 20 µs,
 /// but a thread that sleeps may wake 100 µs late.
@@ -15,35 +15,17 @@ const POLL_TIME: Duration = Duration::from_micros(50);
 /// A CUDA event, which is reused after it is dropped.
 pub(crate) struct Event {
     handle: EventHandle,
-    has_timing: bool,
     context: Arc<Context>,
 }
 
 impl Event {
     pub(crate) fn new(context: &Arc<Context>) -> DriverResult<Event> {
-        Event::of_kind(context, false)
-    }
-
-    /// An event that records the time at which it completes.
-    pub(crate) fn with_timing(context: &Arc<Context>) -> DriverResult<Event> {
-        Event::of_kind(context, true)
-    }
-
-    fn of_kind(context: &Arc<Context>, has_timing: bool) -> DriverResult<Event> {
-        let spare = context.spare_events(has_timing).pop();
+        let spare = context.spare_events().pop();
         let handle = match spare {
             Some(handle) => handle,
-            None if has_timing => context.attempt(|driver| driver.create_timing_event())?,
             None => context.attempt(|driver| driver.create_event())?,
         };
-        Ok(Event { handle, has_timing, context: Arc::clone(context) })
-    }
-
-    /// The seconds from `earlier` to this event. Both events must have timing, and must have
-    /// completed.
-    pub(crate) fn seconds_since(&self, earlier: &Event) -> DriverResult<f64> {
-        let elapsed = |driver: &dyn Driver| driver.elapsed(&earlier.handle, &self.handle);
-        self.context.attempt(elapsed).map(|milliseconds| f64::from(milliseconds) / 1000.0)
+        Ok(Event { handle, context: Arc::clone(context) })
     }
 
     pub(crate) fn handle(&self) -> &EventHandle {
@@ -75,7 +57,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         let handle = EventHandle(self.handle.0);
-        self.context.spare_events(self.has_timing).push(handle);
+        self.context.spare_events().push(handle);
     }
 }
 

@@ -13,8 +13,8 @@ use super::streams::{CopySource, FakeEvent, StreamOp};
 use crate::driver::{
     CAPTURE_IMPLICIT, ContextHandle, DeviceAddress, DeviceAttribute, DeviceId, Driver, DriverError,
     DriverResult, EventHandle, FunctionHandle, INVALID_CONTEXT, INVALID_VALUE, LaunchDimensions,
-    Memcpy2D, MemoryAccess, MemoryHandle, ModuleHandle, NOT_READY, OUT_OF_MEMORY,
-    RegistrationHandle, StreamHandle,
+    Memcpy2D, MemoryAccess, MemoryHandle, ModuleHandle, OUT_OF_MEMORY, RegistrationHandle,
+    StreamHandle,
 };
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
@@ -241,30 +241,6 @@ impl Driver for FakeDriver {
         let handle = state.new_handle();
         state.events.insert(handle, FakeEvent::default());
         Ok(EventHandle(handle))
-    }
-
-    fn create_timing_event(&self) -> DriverResult<EventHandle> {
-        let mut state = self.call_in_context("cuEventCreate")?;
-        let handle = state.new_handle();
-        state.events.insert(handle, FakeEvent { is_timer: true, ..FakeEvent::default() });
-        Ok(EventHandle(handle))
-    }
-
-    fn elapsed(&self, from: &EventHandle, to: &EventHandle) -> DriverResult<f32> {
-        let call = "cuEventElapsedTime";
-        let mut state = self.call_in_context(call)?;
-        check_handles(&mut state, call, None, Some(from))?;
-        check_handles(&mut state, call, None, Some(to))?;
-        let reached = |event: &EventHandle| {
-            let event = &state.events[&event.0];
-            let (record, _) = event.record.as_ref().filter(|_| event.is_timer)?;
-            Some(state.reached.get(record).copied())
-        };
-        match (reached(from), reached(to)) {
-            (Some(Some(from)), Some(Some(to))) => Ok((to as f32 - from as f32) / 1000.0),
-            (Some(_), Some(_)) => Err(DriverError { call, code: NOT_READY }),
-            _ => Err(DriverError { call, code: 400 }),
-        }
     }
 
     fn destroy_event(&self, event: EventHandle) -> DriverResult<()> {

@@ -64,10 +64,6 @@ pub(super) struct FakeState {
     pub(super) functions: BTreeMap<usize, (usize, String)>,
     /// The function that runs kernels and library work; if `None`, they do nothing.
     pub(super) run_kernel: Option<Box<RunKernel>>,
-    /// The simulated time in microseconds, and the completion times of timing events.
-    pub(super) time: u64,
-    pub(super) timed: BTreeSet<u64>,
-    pub(super) reached: BTreeMap<u64, u64>,
     /// Resources that the driver failed to destroy.
     pub(super) abandoned: usize,
     /// The work that the host has observed as complete.
@@ -107,9 +103,6 @@ impl FakeState {
             modules: BTreeSet::new(),
             functions: BTreeMap::new(),
             run_kernel: None,
-            time: 0,
-            timed: BTreeSet::new(),
-            reached: BTreeMap::new(),
             abandoned: 0,
             known: VectorClock::default(),
             handles: 0x100,

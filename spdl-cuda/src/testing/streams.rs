@@ -61,7 +61,6 @@ pub(super) struct FakeStream {
 pub(super) struct FakeEvent {
     /// The latest record, and its clock.
     pub(super) record: Option<(u64, VectorClock)>,
-    pub(super) is_timer: bool,
 }
 
 impl FakeState {
@@ -163,9 +162,6 @@ impl FakeState {
         let (record, clock) = self.new_record(stream);
         if let Some(event) = self.events.get_mut(&event) {
             event.record = Some((record, clock));
-            if event.is_timer {
-                self.timed.insert(record);
-            }
         }
         self.push(stream, &[], StreamOp::Record(record));
         self.order_with_threads(stream, false);
@@ -256,7 +252,6 @@ impl FakeState {
     }
 
     fn execute(&mut self, work: StreamOp) {
-        self.time += 1;
         match work {
             StreamOp::ToDevice { to, from: CopySource::Staged(data), .. } => self.store(to, &data),
             StreamOp::ToDevice { to, from: CopySource::Locked { address, then }, bytes } => {
@@ -290,9 +285,6 @@ impl FakeState {
             StreamOp::QueuedKernel(kernel) => self.run_kernel(kernel),
             StreamOp::Record(record) => {
                 self.pending.remove(&record);
-                if self.timed.remove(&record) {
-                    self.reached.insert(record, self.time);
-                }
             }
             StreamOp::Wait(_) => {}
         }

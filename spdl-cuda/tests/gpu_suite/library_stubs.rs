@@ -81,7 +81,8 @@ fn g5_measurements_of_jpegs_and_videos_complete_and_detect_errors() {
     let figures = of_kind(&lines, "figure");
     for case in [
         "decode only, batches of 1",
-        "decode, resize to 224 and normalise, batches of 4",
+        "decode only, batches of 4, 2 decoders",
+        "decode, resize to 224 and normalise, batches of 4, 2 decoders",
         "valid.ivf, 1 concurrent",
         "valid.ivf, 1 concurrent, to samples of 224 x 224",
         "wrong.ivf, 1 concurrent",

@@ -175,11 +175,6 @@ code cuEventSynchronize(void *event) {
     CALL_IN_CONTEXT("cuEventSynchronize", );
     return event ? 0 : 400;
 }
-code cuEventElapsedTime(float *milliseconds, void *from, void *to) {
-    CALL_IN_CONTEXT("cuEventElapsedTime", );
-    *milliseconds = 1;
-    return from && to ? 0 : 400;
-}
 code cuMemAlloc_v2(address *memory, size_t bytes) {
     CALL_IN_CONTEXT("cuMemAlloc_v2", );
     if (bytes == 0) return 1;
