@@ -12,7 +12,13 @@ from dataset_files import write_members
 from test_loader import grey_png
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "fields.md"
-SECTIONS = ["Images and captions", "Boxes and classes", "Masks", "Numbers and arrays"]
+SECTIONS = [
+    "Images and captions",
+    "Boxes and classes",
+    "Masks",
+    "Functions",
+    "Numbers and arrays",
+]
 
 
 def members(number, folder):
@@ -51,13 +57,19 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
     names = {}
     exec(program, names)
     statistics = names["loader"].stats()
-    assert statistics["stages"][-1]["items"] == 20 and not statistics["dropped"]
+    (decode,) = [stage for stage in statistics["stages"] if stage["name"] == "decode"]
+    assert decode["items"] == 20 and not statistics["dropped"]
     if section == "Images and captions":
         assert names["images"].shape == (20, 3, 224, 224)
         assert sorted(names["captions"])[0] == "caption 0"
     elif section == "Boxes and classes":
         (found,) = names["targets_of_batch"][-1:]
         assert found["boxes"].shape == (2, 4) and found["labels"].tolist() == [1, 2]
+    elif section == "Functions":
+        assert names["images"].shape == (20, 3, 224, 224) and names["tokens"].shape == (20, 77)
+        texts = [bytes(row[row > 0].astype("u1")).decode() for row in names["tokens"]]
+        assert {word for text in texts for word in text.split()} > {"caption"}
+        assert sum(len(text.split()) for text in texts) < 40
     elif section == "Masks":
         assert names["batch"]["mask"].shape[1:] == (512, 512)
     else:

@@ -21,17 +21,20 @@ def cpu_seconds():
 def make(kind, data):
     if kind == "ImageLoader":
         return spdl_rs.ImageLoader(data, batch_size=BATCH, size=SIZE)
-    # A function that does nothing, or the same values without a function.
-    output = (lambda image, label: (image, label)) if kind == "function" else "tuple"
+    # Functions that do nothing.
+    functions = {"map": {"map": lambda sample: sample}, "batch_map": {"batch_map": lambda batch: batch}}
     image, label = spdl_rs.fields.Image(SIZE), spdl_rs.fields.Label()
-    return spdl_rs.Loader(data, batch_size=BATCH, output=output, image=image, label=label)
+    given = functions.get(kind, {})
+    return spdl_rs.Loader(
+        data, batch_size=BATCH, output="tuple", image=image, label=label, **given
+    )
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("data")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--loader", choices=["ImageLoader", "Loader", "function"], default="ImageLoader")
+    parser.add_argument("--loader", choices=["ImageLoader", "Loader", "batch_map", "map"], default="ImageLoader")
     options = parser.parse_args()
     loader = make(options.loader, options.data)
     since_start, first, images, total = None, None, 0, 0

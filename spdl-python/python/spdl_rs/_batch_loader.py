@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, SupportsIndex, TypeVar
 
 from . import _arguments as check
-from . import _loader_state, _notebook_page, _ranks, _spdl_rs
+from . import _functions, _loader_state, _notebook_page, _ranks, _spdl_rs
 from ._arguments import Path
 from ._batches import Batches, import_numpy
 from ._errors import CudaUnavailable, DatasetWarning
@@ -46,6 +46,7 @@ class BatchLoader(Generic[B]):
         remainder: str,
         device: _spdl_rs.CudaDevice | None = None,
         decode_with: list[str] | None = None,
+        functions: list[_functions.Stage] | None = None,
     ) -> None:
         """Checks the arguments that do not depend on the data."""
         check.choice("remainder", remainder, ("drop", "pad", "uneven"))
@@ -69,6 +70,7 @@ class BatchLoader(Generic[B]):
             remainder=remainder,
             device=device,
             decode_with=decode_with,
+            functions=functions or [],
         )
 
     def _open(

@@ -12,6 +12,7 @@ from ._arguments import Path
 from ._batch_loader import BatchLoader
 from ._batches import Batches
 from ._failure_policy import OnError
+from ._functions import KEYS, MapBatch, MapSamples, Stage, tensors_of
 from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
@@ -39,10 +40,19 @@ class Loader(BatchLoader[Any]):
             order of the fields. `"torch"`: a `dict` with tensors in place of arrays. Or a class or function,
             such as a dataclass, that is called with the fields as keyword arguments. If Ctrl-C interrupts this
             function, its batch counts as delivered.
+        map: A function that gets the values of one sample as a `dict` and returns a `dict`, whose values are
+            stacked if they are numbers, or arrays or tensors of one shape; others become lists. See below.
+        batch_map: A function that gets each batch, as `output` makes it, and returns what the loader yields.
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
             of a sample together.
         named_fields: The fields: `image=fields.Image(224)`.
+
+    `map` and `batch_map` are called on the threads of the loader, several at the same time, and must not depend on
+    the order of calls. If such a function has an argument `rng`, it gets a `numpy.random.Generator` that depends
+    only on `seed`, the epoch and the sample (for `batch_map`, the first sample): so its results are the same
+    after resuming, on any number of threads. An exception of a function ends the epoch, whatever `on_error` is;
+    its notes name the sample.
 
     Raises:
         InvalidArgumentError: There is no field, or a field refers to a field that does not exist.
@@ -63,6 +73,13 @@ class Loader(BatchLoader[Any]):
     ...     print(batch["image"].shape, batch["label"], batch["key"])
     (3, 32, 32, 3) [0 0 1] ['photos/cat/1.png', 'photos/cat/2.png', 'photos/dog/1.png']
     (1, 32, 32, 3) [1] ['photos/dog/2.png']
+
+    >>> def darker(sample, rng):
+    ...     return {"image": sample["image"] * rng.uniform(0.5, 1.0), "key": sample["key"].upper()}
+    >>> loader = Loader("photos", batch_size=4, image=fields.Image(32), key=fields.Key(), map=darker)
+    >>> batch = loader.peek()
+    >>> batch["image"].dtype, batch["key"][0]
+    (dtype('float64'), 'PHOTOS/CAT/1.PNG')
     """
 
     _NAME: ClassVar[str] = "Loader"
@@ -75,6 +92,8 @@ class Loader(BatchLoader[Any]):
         batch_size: SupportsIndex,
         shuffle: bool = False,
         output: Output = "dict",
+        map: Callable[..., Mapping[str, Any]] | None = None,
+        batch_map: Callable[..., Any] | None = None,
         seed: SupportsIndex = 0,
         threads: SupportsIndex | None = None,
         on_error: OnError = "raise",
@@ -88,11 +107,19 @@ class Loader(BatchLoader[Any]):
         max_file_bytes: SupportsIndex = 64 * 2**20,
         **named_fields: Field,
     ) -> None:
+        from .fields import Key
+
         log_api_usage_once("spdl_rs.Loader")
         self._fields = _checked_fields(fields, named_fields)
-        self._convert = _converter(output)
+        convert = _converter(output)
+        functions = _stages(map, batch_map, convert)
+        # The functions convert the batches.
+        self._convert = None if functions else convert
+        native = [(name, one._native()) for name, one in self._fields.items()]
+        if functions:
+            native.append((KEYS, Key()._native()))
         self._configure(
-            _spdl_rs.SampleFields([(name, one._native()) for name, one in self._fields.items()]),
+            _spdl_rs.SampleFields(native),
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -102,6 +129,7 @@ class Loader(BatchLoader[Any]):
             rank=rank,
             world_size=world_size,
             remainder=remainder,
+            functions=functions,
         )
         label = _label_of(self._fields)
         self._open(
@@ -175,32 +203,32 @@ def _label_of(fields: Mapping[str, Field]) -> Any:
     return labels[0] if labels else None
 
 
+def _stages(
+    map: Any, batch_map: Any, convert: Callable[[dict[str, Any]], Any] | None
+) -> list[Stage]:
+    """The stages of the functions of a loader. The last one yields batches as `output` wants them."""
+    stages: list[Stage] = []
+    if map is not None:
+        # The function gets tensors, but neither tuples nor other classes of batches.
+        is_early = convert is tensors_of
+        early, late = (convert, None) if is_early else (None, convert)
+        stages.append(("map", MapSamples(map, early, late)))
+        convert = None
+    if batch_map is not None:
+        stages.append(("batch_map", MapBatch(batch_map, convert, is_first=not stages)))
+    return stages
+
+
 def _converter(output: Any) -> Callable[[dict[str, Any]], Any] | None:
     if output == "dict":
         return None
     if output == "tuple":
         return lambda batch: tuple(batch.values())
     if output == "torch":
-        return _torch_converter()
+        importlib.import_module("torch")
+        return tensors_of
     if not callable(output):
         raise ValueError(
             f'output must be "dict", "tuple", "torch" or a function, not {check.shown(output)}'
         )
     return lambda batch: output(**batch)
-
-
-def _torch_converter() -> Callable[[dict[str, Any]], Any]:
-    import numpy
-
-    torch: Any = importlib.import_module("torch")
-
-    def tensors(value: Any) -> Any:
-        if isinstance(value, numpy.ndarray):
-            return torch.from_numpy(value)
-        if isinstance(value, tuple):
-            return type(value)(*map(tensors, value))
-        if isinstance(value, list):
-            return [tensors(one) for one in value]
-        return value
-
-    return lambda batch: {name: tensors(value) for name, value in batch.items()}

@@ -322,6 +322,7 @@ class Settings:
         rank: int,
         world_size: int,
         remainder: str,
+        functions: Sequence[tuple[str, Callable[[Any, list[int]], Any]]],
         device: CudaDevice | None = None,
         decode_with: list[str] | None = None,
     ) -> Settings: ...

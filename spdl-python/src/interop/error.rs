@@ -7,7 +7,7 @@ use pyo3::exceptions::PyException;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use spdl_core::Error;
+use spdl_core::{Error, ErrorKind};
 use spdl_cuda::driver::{DriverError, DriverLoadError};
 use spdl_cuda::jpeg::NvJpegError;
 use spdl_cuda::libraries::LibraryNotFound;
@@ -101,6 +101,40 @@ pub(crate) fn exception_in_words(py: Python<'_>, exception: &PyErr) -> String {
         _ => name,
     }
 }
+
+/// An exception of a function of the user, as the cause of an error.
+pub(crate) struct Raised {
+    exception: PyErr,
+    /// The class name and message, for use without the GIL.
+    words: String,
+}
+
+impl Raised {
+    /// The error of an exception.
+    pub(crate) fn into_error(py: Python<'_>, exception: PyErr) -> Error {
+        let words = exception_in_words(py, &exception);
+        Error::new(ErrorKind::User, "raised an exception").with_source(Raised { exception, words })
+    }
+
+    /// The exception that caused an error, if any.
+    pub(crate) fn of(error: &Error) -> Option<&PyErr> {
+        causes(error).find_map(|cause| Some(&cause.downcast_ref::<Raised>()?.exception))
+    }
+}
+
+impl fmt::Debug for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl StdError for Raised {}
 
 /// An exception of a Python allocator, as the cause of an error.
 pub(crate) struct AllocatorRaised {

@@ -14,6 +14,7 @@ use spdl_core::{Batch, Pipeline, PipelineBuilder, Result, State};
 use spdl_cuda::CudaDevice;
 
 use super::fields::SampleFields;
+use super::functions::PythonBatch;
 use super::state;
 use crate::cuda::DeviceMemory;
 use crate::interop::array::Array;
@@ -24,12 +25,14 @@ const PREFETCH: usize = 2;
 /// The pipeline of an epoch.
 pub(crate) enum Batches {
     Host(Pipeline<Batch>),
+    OfFunctions(Pipeline<PythonBatch>),
     Device(Pipeline<DeviceBatch>),
 }
 
 /// A batch of an epoch.
 pub(crate) enum Delivered {
     Host(Batch),
+    OfFunctions(PythonBatch),
     Device(DeviceBatch),
 }
 
@@ -61,9 +64,19 @@ impl Batches {
         built.map_err(state::with_argument_names)
     }
 
+    /// Builds a pipeline whose batches are results of Python functions.
+    pub(super) fn build_of_functions(
+        pipeline: PipelineBuilder<PythonBatch>,
+        state: Option<State>,
+    ) -> Result<Self> {
+        let built = resumed(pipeline, state).build().map(Batches::OfFunctions);
+        built.map_err(state::with_argument_names)
+    }
+
     pub(crate) fn start(&mut self) -> Result<()> {
         match self {
             Batches::Host(pipeline) => pipeline.start(),
+            Batches::OfFunctions(pipeline) => pipeline.start(),
             Batches::Device(pipeline) => pipeline.start(),
         }
     }
@@ -73,6 +86,9 @@ impl Batches {
             Batches::Host(pipeline) => {
                 pipeline.next_timeout(timeout).map(|end| end.map(|it| it.map(Delivered::Host)))
             }
+            Batches::OfFunctions(pipeline) => pipeline
+                .next_timeout(timeout)
+                .map(|end| end.map(|it| it.map(Delivered::OfFunctions))),
             Batches::Device(pipeline) => {
                 pipeline.next_timeout(timeout).map(|end| end.map(|it| it.map(Delivered::Device)))
             }
@@ -82,6 +98,7 @@ impl Batches {
     pub(crate) fn monitor(&self) -> Monitor {
         match self {
             Batches::Host(pipeline) => pipeline.monitor(),
+            Batches::OfFunctions(pipeline) => pipeline.monitor(),
             Batches::Device(pipeline) => pipeline.monitor(),
         }
     }
@@ -89,6 +106,7 @@ impl Batches {
     pub(crate) fn take_dropped(&mut self) -> Vec<Dropped> {
         match self {
             Batches::Host(pipeline) => pipeline.take_dropped(),
+            Batches::OfFunctions(pipeline) => pipeline.take_dropped(),
             Batches::Device(pipeline) => pipeline.take_dropped(),
         }
     }
@@ -96,13 +114,14 @@ impl Batches {
     pub(crate) fn state(&self) -> Result<State> {
         match self {
             Batches::Host(pipeline) => pipeline.state(),
+            Batches::OfFunctions(pipeline) => pipeline.state(),
             Batches::Device(pipeline) => pipeline.state(),
         }
     }
 }
 
 impl Delivered {
-    /// The images and labels as Python arrays, or the values of `fields`. Arrays are made by `array`, which
+    /// The images and labels as Python arrays, the values of `fields`, or the result of a function. Arrays are made by `array`, which
     /// is called with a native array, or with device memory, a shape and a dtype.
     pub(crate) fn into_python<'py>(
         self,
@@ -119,6 +138,7 @@ impl Delivered {
                 let arrays = [array.call1((images,))?, array.call1((labels,))?];
                 Ok(PyTuple::new(py, arrays)?.into_any())
             }
+            Delivered::OfFunctions(batch) => Ok(batch.values.into_bound(py)),
             Delivered::Device(batch) => {
                 let arrays = batch.into_arrays().map(|(_, placed)| {
                     let (shape, dtype) = (placed.shape().to_vec(), placed.dtype().name());

@@ -20,6 +20,7 @@ use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 use super::batches::{Batches, Delivered};
 use super::dataset::{Kept, Samples};
 use super::fields::{SampleFields, import_types};
+use super::functions::{self, exception_of};
 use super::settings::{Content, Settings};
 use super::{device, state as checkpoint};
 use crate::interop::error::to_exception;
@@ -38,7 +39,7 @@ pub(crate) struct Epoch {
     monitor: Py<Monitor>,
     is_on_device: bool,
     /// The fields of a batch; `None` if it holds images and labels.
-    fields: Option<Py<SampleFields>>,
+    fields: Option<Arc<Py<SampleFields>>>,
     /// The name of the loader's class, for messages.
     loader: &'static str,
     number: u64,
@@ -105,7 +106,7 @@ impl Epoch {
             is_on_device,
             fields: match &settings.content {
                 Content::Images(_) => None,
-                Content::Fields(fields) => Some(fields.clone_ref(py)),
+                Content::Fields(fields) => Some(Arc::clone(fields)),
             },
             loader: settings.loader(),
             number,
@@ -203,7 +204,7 @@ impl BatchIterator {
 }
 
 /// The function that makes the arrays of a batch. The import runs Python code; calls do not.
-fn array_of(py: Python<'_>, is_on_device: bool) -> PyResult<&Bound<'_, PyAny>> {
+pub(super) fn array_of(py: Python<'_>, is_on_device: bool) -> PyResult<&Bound<'_, PyAny>> {
     static HOST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static DEVICE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     match is_on_device {
@@ -230,7 +231,7 @@ impl Epoch {
                     if let Some(Err(error)) = end {
                         self.reported.store(true, Ordering::Relaxed);
                         self.close(py)?;
-                        return Err(to_exception(py, &self.with_address(py, error)));
+                        return Err(exception_of(py, &self.with_address(py, error)));
                     }
                     self.close(py)?;
                     return Ok(None);
@@ -249,6 +250,8 @@ impl Epoch {
 }
 
 /// Builds: keys ──► fetch (bytes) ──► decode (values in batch slots) [──► upload (to a device)]
+///
+/// With functions: … decode ──► map ──► batch_map.
 ///
 /// If the device decodes: keys ──► fetch ──► decode, group, nvjpeg, batch.
 ///
@@ -315,7 +318,15 @@ fn build(
             let pipeline = stalls
                 .watch(pipeline)
                 .fill(decode, layout, move || Ok(filler()?.count_partial(&counter)));
-            (pipeline, kept, allows_partial.then_some(partial))
+            let partial = allows_partial.then_some(partial);
+            if let Some((first, rest)) = settings.functions.split_first() {
+                // The stages of functions also hold batches.
+                common.memory_shares += settings.functions.len();
+                let pipeline = functions::add(pipeline, fields, first, rest, settings.seed);
+                let pipeline = Batches::build_of_functions(common.apply(pipeline), state)?;
+                return Ok((EpochRun { pipeline, partial, decoded: None, kept, stalls }, epoch));
+            }
+            (pipeline, kept, partial)
         }
     };
     let pipeline = Batches::build(common.apply(pipeline), device, state)?;

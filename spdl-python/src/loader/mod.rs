@@ -3,7 +3,7 @@
 //! ```text
 //! dataset (which samples) ──► epoch (a pipeline over them) ──► batches ──► NumPy or device arrays
 //!                               │
-//!                               ├─ settings: images or fields, batch size, order, rank
+//!                               ├─ settings: images or fields, functions, batch size, order, rank
 //!                               └─ state: checkpoint state as JSON
 //! ```
 //!
@@ -14,6 +14,7 @@ mod dataset;
 mod device;
 mod epoch;
 mod fields;
+mod functions;
 mod settings;
 mod state;
 

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 use spdl_core::source::Remainder;
@@ -9,6 +10,7 @@ use spdl_core::{OnError, Shard};
 use spdl_media::ImageTransform;
 
 use super::fields::SampleFields;
+use super::functions::Function;
 use crate::cuda::CudaDevice;
 use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
@@ -19,7 +21,7 @@ pub(crate) enum Content {
     /// Images and labels.
     Images(ImageTransform),
     /// The fields of samples.
-    Fields(Py<SampleFields>),
+    Fields(Arc<Py<SampleFields>>),
 }
 
 /// The argument from which [`Content`] is made.
@@ -44,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) device: Option<Py<CudaDevice>>,
     /// Folders with NVIDIA libraries, if the device decodes; `None` if the host decodes.
     pub(crate) decode_with: Option<Vec<PathBuf>>,
+    /// The functions that are called for each batch, in this order.
+    pub(crate) functions: Vec<Function>,
 }
 
 #[pymethods]
@@ -52,7 +56,7 @@ impl Settings {
     #[new]
     #[pyo3(signature = (
         content, *, batch_size, seed, shuffle, threads, max_failures, drop_last, rank, world_size,
-        remainder, device=None, decode_with=None
+        remainder, functions, device=None, decode_with=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -67,13 +71,14 @@ impl Settings {
         rank: u64,
         world_size: u64,
         remainder: &str,
+        functions: Vec<(String, Py<PyAny>)>,
         device: Option<Py<CudaDevice>>,
         decode_with: Option<Vec<PathBuf>>,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
         let content = match content {
             ContentArgument::Images(decoder) => Content::Images(decoder.transform.clone()),
-            ContentArgument::Fields(fields) => Content::Fields(fields),
+            ContentArgument::Fields(fields) => Content::Fields(Arc::new(fields)),
         };
         let on_error = max_failures.map_or(Ok(OnError::Raise), |most| failure_policy(&most))?;
         let remainder = match remainder {
@@ -93,6 +98,7 @@ impl Settings {
             shard,
             device,
             decode_with,
+            functions: functions.into_iter().map(|(name, one)| (name, Arc::new(one))).collect(),
         })
     }
 

@@ -1,35 +1,11 @@
 //! Python exceptions as engine errors, and engine errors as Python exceptions.
 
-use std::error::Error as StdError;
-use std::fmt;
-
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use spdl_core::{Error, ErrorKind};
+use spdl_core::Error;
 
-use crate::interop::error::{exception_in_words, to_exception};
-
-/// An exception as the cause of an error.
-struct Raised {
-    exception: PyErr,
-    /// The class name and message, for use without the GIL.
-    words: String,
-}
-
-impl fmt::Debug for Raised {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
-    }
-}
-
-impl fmt::Display for Raised {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
-    }
-}
-
-impl StdError for Raised {}
+use crate::interop::error::{Raised, to_exception};
 
 /// The function of `_failures/failure.py` that logs a failed item.
 static ITEM_FAILED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -49,7 +25,7 @@ pub(super) fn item_failure(
     let logged = call_logger(py, &ITEM_FAILED, "item_failed", (value, stage, item));
     let is_fatal = logged.is_some_and(|logged| logged.is_truthy().unwrap_or(false));
     let fatal = is_fatal || !exception.is_instance_of::<PyException>(py);
-    let error = of_exception(py, exception);
+    let error = Raised::into_error(py, exception);
     if fatal { error.fatal() } else { error }
 }
 
@@ -64,7 +40,7 @@ pub(super) fn fatal_failure(py: Python<'_>, exception: PyErr, stage: &str) -> Er
     static STAGE_FAILED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let value = exception.clone_ref(py).into_value(py);
     call_logger(py, &STAGE_FAILED, "stage_failed", (value, stage));
-    of_exception(py, exception).fatal()
+    Raised::into_error(py, exception).fatal()
 }
 
 /// Calls a function of `_failures/failure.py`. Its own exceptions must not hide the failure.
@@ -83,11 +59,6 @@ where
     logged.map_err(|error| error.write_unraisable(py, None)).ok()
 }
 
-fn of_exception(py: Python<'_>, exception: PyErr) -> Error {
-    let words = exception_in_words(py, &exception);
-    Error::new(ErrorKind::User, "raised an exception").with_source(Raised { exception, words })
-}
-
 /// The exception for the consumer: a `PipelineFailure` of all errors.
 ///
 /// An exception that is not an `Exception` is returned unchanged.
@@ -95,7 +66,7 @@ pub(super) fn to_failure(py: Python<'_>, error: &Error) -> PyErr {
     static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let mut all = Vec::new();
     for error in std::iter::once(error).chain(error.others()) {
-        match raised(error) {
+        match Raised::of(error) {
             Some(raised) if !raised.is_instance_of::<PyException>(py) => {
                 return raised.clone_ref(py);
             }
@@ -117,16 +88,4 @@ pub(super) fn to_failure(py: Python<'_>, error: &Error) -> PyErr {
         Ok(failure) => PyErr::from_value(failure),
         Err(error) => error,
     }
-}
-
-/// The Python exception that caused an error.
-fn raised(error: &Error) -> Option<&PyErr> {
-    let mut cause: Option<&(dyn StdError + 'static)> = error.source();
-    while let Some(error) = cause {
-        if let Some(raised) = error.downcast_ref::<Raised>() {
-            return Some(&raised.exception);
-        }
-        cause = error.source();
-    }
-    None
 }

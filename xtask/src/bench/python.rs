@@ -54,7 +54,8 @@ pub(crate) struct Python {
 
 const LOADER: &str = "spdl_rs.ImageLoader";
 const FIELDS: &str = "spdl_rs.Loader, image and label";
-const FUNCTION: &str = "spdl_rs.Loader, and a function";
+const BATCH_MAP: &str = "spdl_rs.Loader, and batch_map";
+const MAP: &str = "spdl_rs.Loader, and map";
 const PROGRAM: &str = "spdl bench, our program";
 const FUNCTIONS: &str = "spdl_rs, three functions";
 const UPSTREAM_FUNCTIONS: &str = "spdl (Python, C++), three functions";
@@ -105,7 +106,8 @@ pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
     let mut images = vec![
         script(LOADER, "image_loader.py", &python, &[&folder, "--epochs", &epochs]),
         loader(FIELDS, "Loader"),
-        loader(FUNCTION, "function"),
+        loader(BATCH_MAP, "batch_map"),
+        loader(MAP, "map"),
         Contestant::new(PROGRAM, workspace.program("release", "spdl"), rust),
     ];
     let mut functions = vec![script(FUNCTIONS, "functions.py", &python, &["spdl_rs"])];
@@ -236,7 +238,7 @@ fn verdicts(
     vec![
         least(LOADER, PROGRAM, OF_PROGRAM),
         least(FIELDS, LOADER, OF_LOADER),
-        least(FUNCTION, LOADER, OF_LOADER),
+        least(BATCH_MAP, LOADER, OF_LOADER),
         least(LOADER, torch, OF_TORCHVISION),
         least(LOADER, Peer::Spdl.name(), OF_UPSTREAM),
         most("x the memory of torch's loader", share, OF_TORCH_MEMORY),
@@ -300,7 +302,8 @@ mod tests {
         loader.reports = vec![json!({ "import_to_first_batch_ms": first_ms })];
         let mut torch = contestant(Peer::Torchvision.name(), &[1.6]);
         torch.runs[0].peak_memory_bytes *= 6;
-        let others = [(FIELDS, 1.0), (FUNCTION, 1.0), (PROGRAM, 1.0), (Peer::Spdl.name(), 2.6)];
+        let others =
+            [(FIELDS, 1.0), (BATCH_MAP, 1.0), (MAP, 1.0), (PROGRAM, 1.0), (Peer::Spdl.name(), 2.6)];
         let others = others.map(|(name, seconds)| contestant(name, &[seconds]));
         let images: Vec<_> = [loader, torch].into_iter().chain(others).collect();
         let functions = [contestant(FUNCTIONS, &[item_s])];

@@ -1,0 +1,307 @@
+"""`Loader(map=..., batch_map=...)`: functions of samples and batches."""
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy
+import pytest
+from conftest import picture, write_png
+from spdl_rs import Loader, fields
+
+SAMPLES = 23
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("functions")
+    for number in range(SAMPLES):
+        path = folder / "ab"[number % 2] / f"{number:03}.png"
+        path.parent.mkdir(exist_ok=True)
+        write_png(path, picture(number))
+    return folder
+
+
+def loader_of(folder, *, more=None, **settings):
+    settings = {"batch_size": 5, "shuffle": True, "seed": 3, **settings}
+    return Loader(
+        folder,
+        {"image": fields.Image(16), "label": fields.Label(), "key": fields.Key(), **(more or {})},
+        **settings,
+    )
+
+
+def name_of(key):
+    return key.rsplit("/", 1)[-1]
+
+
+def number_of(key):
+    return int(name_of(key)[:3])
+
+
+def test_map_gets_each_sample_and_its_results_become_the_batch(folder):
+    def function(sample):
+        assert sorted(sample) == ["image", "key", "label"]
+        assert sample["image"].shape == (16, 16, 3)
+        number = number_of(sample["key"])
+        return {
+            "mean": sample["image"].mean(),
+            "count": number,
+            "half": sample["image"][::2],
+            "uneven": numpy.arange(number),
+            "text": sample["key"].upper(),
+            "mixed": number if number % 2 else "even",
+        }
+
+    plain = list(loader_of(folder))
+    mapped = list(loader_of(folder, map=function))
+    assert [len(batch["count"]) for batch in mapped] == [5, 5, 5, 5, 3]
+    for batch, before in zip(mapped, plain, strict=True):
+        numbers = [number_of(key) for key in before["key"]]
+        assert list(batch) == ["mean", "count", "half", "uneven", "text", "mixed"]
+        assert numpy.array_equal(batch["mean"], before["image"].mean((1, 2, 3)))
+        assert batch["count"].tolist() == numbers
+        assert numpy.array_equal(batch["half"], before["image"][:, ::2])
+        assert [len(one) for one in batch["uneven"]] == numbers
+        assert batch["text"] == [key.upper() for key in before["key"]]
+        assert batch["mixed"] == [number if number % 2 else "even" for number in numbers]
+
+
+def test_map_gets_samples_of_their_own_size(folder, tmp_path):
+    lines = "".join(f'{{"image": "{number}", "r": {list(range(number))}}}\n' for number in range(4))
+    (tmp_path / "samples.jsonl").write_text(lines)
+    seen = {}
+
+    def function(sample):
+        seen[len(sample["ragged"])] = sample["ragged"].tolist(), sample["padded"].tolist()
+        return {"length": len(sample["ragged"])}
+
+    shape = {"shape": (None,), "dtype": "int64", "stored_as": "r"}
+    loader = Loader(
+        tmp_path / "samples.jsonl",
+        batch_size=4,
+        ragged=fields.Array(collate="ragged", **shape),
+        padded=fields.Array(collate="pad", **shape),
+        map=function,
+    )
+    assert loader.peek()["length"].tolist() == [0, 1, 2, 3]
+    assert seen == {number: (list(range(number)),) * 2 for number in range(4)}
+
+
+def test_batch_map_gets_the_batch_as_output_makes_it(folder):
+    @dataclass
+    class Sample:
+        image: numpy.ndarray
+        label: numpy.ndarray
+        key: list
+
+    plain = list(loader_of(folder))
+    for output, kind in [("dict", dict), ("tuple", tuple), (Sample, Sample)]:
+        seen = []
+
+        def function(batch, seen=seen):
+            seen.append(type(batch))
+            return batch
+
+        batches = list(loader_of(folder, output=output, batch_map=function))
+        assert seen == [kind] * 5
+        for batch, before in zip(batches, plain, strict=True):
+            values = (
+                batch.values()
+                if kind is dict
+                else batch
+                if kind is tuple
+                else vars(batch).values()
+            )
+            image, label, key = values
+            assert numpy.array_equal(image, before["image"])
+            assert numpy.array_equal(label, before["label"]) and key == before["key"]
+    doubled = loader_of(folder, map=lambda sample: {"two": 2 * sample["label"]}, output="tuple")
+    assert [len(batch) for batch in doubled] == [1] * 5
+    both = loader_of(
+        folder,
+        map=lambda sample: {"label": sample["label"]},
+        batch_map=lambda batch: batch["label"].sum(),
+    )
+    assert list(both) == [batch["label"].sum() for batch in plain]
+
+
+def drawing(folder, **settings):
+    def each(sample, rng):
+        return {"key": sample["key"], "drawn": rng.integers(2**62)}
+
+    def whole(batch, *, rng):
+        return {**batch, "batch": int(rng.integers(2**62))}
+
+    return loader_of(folder, map=each, batch_map=whole, **settings)
+
+
+def as_lists(batches):
+    return [(batch["key"], batch["drawn"].tolist(), batch["batch"]) for batch in batches]
+
+
+def test_random_numbers_depend_on_the_sample_and_not_on_threads_or_resume(folder):
+    chance = random.Random(1)
+    loader = drawing(folder, threads=1)
+    expected = as_lists(loader), as_lists(loader)
+    drawn = [number for epoch in expected for batch in epoch for number in (*batch[1], batch[2])]
+    assert len(set(drawn)) == len(drawn) == 2 * (SAMPLES + 5)
+    for _ in range(12):
+        loader = drawing(folder, threads=chance.randint(1, 5))
+        epoch, stop = chance.randint(0, 1), chance.randint(0, 5)
+        loader.set_epoch(epoch)
+        batches, before = iter(loader), []
+        for _ in range(stop):
+            before.append(next(batches))
+        again = drawing(folder, threads=chance.randint(1, 5))
+        again.load_state_dict(loader.state_dict())
+        assert as_lists(before) + as_lists(again) == expected[epoch]
+    assert as_lists(drawing(folder, seed=4)) != expected[0]
+
+
+def test_functions_run_on_the_threads_of_the_loader_and_are_named_by_the_statistics(folder):
+    threads = set()
+    barrier = threading.Barrier(2)
+
+    def function(batch):
+        threads.add(threading.get_ident())
+        # Two calls run at the same time.
+        barrier.wait(60)
+        return batch
+
+    loader = loader_of(folder, batch_size=4, threads=3, batch_map=function)
+    assert len(list(loader)) == 6
+    assert threading.get_ident() not in threads and len(threads) >= 2
+    names = [stage["name"] for stage in loader.stats()["stages"]]
+    assert names == ["source", "fetch", "decode", "batch_map"]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_exception_of_a_function_ends_the_epoch_and_names_the_sample(folder, on_error):
+    class Special(Exception):
+        pass
+
+    def function(sample):
+        if number_of(sample["key"]) == 7:
+            raise Special("seven")
+        return sample
+
+    loader = loader_of(folder, on_error=on_error, shuffle=False, map=function)
+    plain = [[name_of(key) for key in batch["key"]] for batch in loader_of(folder, shuffle=False)]
+    position = next(at for at, batch in enumerate(plain) if "007.png" in batch)
+    delivered = 0
+    with pytest.raises(Special, match="seven") as caught:
+        for _ in loader:
+            delivered += 1
+    assert delivered == position
+    assert [note.endswith("007.png'") for note in caught.value.__notes__] == [True]
+    # The state is that before the batch, so that the epoch continues with a mended function.
+    again = loader_of(folder, on_error=on_error, shuffle=False, map=lambda sample: sample)
+    again.load_state_dict(loader.state_dict())
+    rest = [[name_of(key) for key in batch["key"]] for batch in again]
+    assert rest == plain[position:]
+
+
+def test_an_exception_of_batch_map_names_the_first_and_the_last_sample(folder):
+    loader = loader_of(folder, shuffle=False, batch_map=lambda batch: batch["nothing"])
+    with pytest.raises(KeyError) as caught:
+        list(loader)
+    keys = loader_of(folder, shuffle=False).peek()["key"]
+    assert caught.value.__notes__ == [f"batch_map of the samples {keys[0]!r} to {keys[-1]!r}"]
+    # After map, the batch is that of the function.
+    loader = loader_of(folder, map=lambda one: {"a": 1}, batch_map=lambda batch: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "message"),
+    [
+        (lambda sample: 5, TypeError, "map must return a dict of values by name, not 5"),
+        (lambda sample: {sample["key"]: 1}, ValueError, "the same names for all samples"),
+    ],
+)
+def test_wrong_results_of_map_are_errors(folder, function, kind, message):
+    with pytest.raises(kind, match=message) as caught:
+        list(loader_of(folder, map=function))
+    assert "map of the sample" in caught.value.__notes__[0]
+
+
+async def coroutine(sample):
+    return sample
+
+
+def generator(sample):
+    yield sample
+
+
+@pytest.mark.parametrize("name", ["map", "batch_map"])
+def test_arguments_that_are_no_functions_are_refused(folder, name):
+    with pytest.raises(TypeError, match=f"{name} must be a function, not 3"):
+        loader_of(folder, **{name: 3})
+    for function in (coroutine, generator):
+        with pytest.raises(TypeError, match=f"{name} must return its result"):
+            loader_of(folder, **{name: function})
+
+
+def test_a_function_of_an_extension_needs_no_signature(folder):
+    assert type(loader_of(folder, batch_map=dict).peek()) is dict
+
+
+def test_closing_does_not_wait_for_a_slow_function(folder):
+    release, entered = threading.Event(), threading.Event()
+
+    def function(batch):
+        entered.set()
+        release.wait(60)
+        return batch
+
+    batches = iter(loader_of(folder, threads=2, batch_map=function))
+    assert entered.wait(60)
+    start = time.monotonic()
+    batches.close()
+    elapsed = time.monotonic() - start
+    release.set()
+    assert elapsed < 30
+    assert list(batches) == []
+
+
+def test_a_program_ends_while_functions_run(folder):
+    program = f"""
+import time
+from spdl_rs import Loader, fields
+
+def function(batch):
+    time.sleep(0.05)
+    return batch
+
+loader = Loader({str(folder)!r}, batch_size=2, image=fields.Image(16), batch_map=function)
+for number, batch in enumerate(loader):
+    if number == 2:
+        break
+print("end")
+"""
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout) == (0, "end\n"), run.stderr
+
+
+@pytest.mark.frameworks
+def test_functions_get_tensors_with_the_output_torch(folder):
+    import torch
+
+    def each(sample):
+        assert isinstance(sample["image"], torch.Tensor) and sample["image"].shape == (16, 16, 3)
+        return {"image": sample["image"].float() / 255, "key": sample["key"]}
+
+    def whole(batch):
+        assert isinstance(batch["image"], torch.Tensor)
+        return batch["image"].mean((1, 2, 3))
+
+    means = [batch["image"].mean((1, 2, 3)) / 255 for batch in loader_of(folder)]
+    loader = loader_of(folder, output="torch", map=each, batch_map=whole)
+    for mean, expected in zip(loader, means, strict=True):
+        assert torch.allclose(mean.double(), torch.from_numpy(expected), atol=1e-5)
