@@ -1,4 +1,4 @@
-"""`Loader(map=..., batch_map=...)`: functions of samples and batches."""
+"""`Loader(mix=..., map=..., batch_map=...)`: what happens to whole batches."""
 
 import random
 import subprocess
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy
 import pytest
 from conftest import picture, write_png
-from spdl_rs import Loader, fields
+from spdl_rs import InvalidArgumentError, Loader, fields
+from spdl_rs.recipes import Mix, deit_mix
 
 SAMPLES = 23
 
@@ -240,7 +241,7 @@ def generator(sample):
 
 @pytest.mark.parametrize("name", ["map", "batch_map"])
 def test_arguments_that_are_no_functions_are_refused(folder, name):
-    with pytest.raises(TypeError, match=f"{name} must be a function, not 3"):
+    with pytest.raises(TypeError, match=f"{name} must be callable, not 3"):
         loader_of(folder, **{name: 3})
     for function in (coroutine, generator):
         with pytest.raises(TypeError, match=f"{name} must return its result"):
@@ -272,7 +273,8 @@ def test_closing_does_not_wait_for_a_slow_function(folder):
 def test_a_program_ends_while_functions_run(folder):
     program = f"""
 import time
-from spdl_rs import Loader, fields
+from spdl_rs import InvalidArgumentError, Loader, fields
+from spdl_rs.recipes import Mix, deit_mix
 
 def function(batch):
     time.sleep(0.05)
@@ -305,3 +307,84 @@ def test_functions_get_tensors_with_the_output_torch(folder):
     loader = loader_of(folder, output="torch", map=each, batch_map=whole)
     for mean, expected in zip(loader, means, strict=True):
         assert torch.allclose(mean.double(), torch.from_numpy(expected), atol=1e-5)
+
+
+def mixed_and_plain(folder, mix, **settings):
+    """Pairs of batches with one-hot labels."""
+    settings = {"batch_size": 4, **settings}
+    floats = {"image": fields.Image(16, layout="nchw-f32")}
+    mixed = list(loader_of(folder, more=floats, mix=mix, **settings))
+    plain = list(loader_of(folder, more=floats, **settings))
+    for batch in plain:
+        batch["label"] = numpy.eye(2, dtype="f4")[batch["label"]]
+    return list(zip(mixed, plain, strict=True))
+
+
+def test_mixup_blends_each_image_and_label_with_the_previous_one(folder):
+    ratios = set()
+    for batch, plain in mixed_and_plain(folder, Mix(2, mixup=1.0)):
+        assert batch["key"] == plain["key"]
+        image, before = plain["image"], numpy.roll(plain["image"], 1, 0)
+        label, label_before = plain["label"], numpy.roll(plain["label"], 1, 0)
+        # The ratio is a property of the whole batch.
+        change = (before - image).ravel()
+        other = change @ (batch["image"] - image).ravel() / (change @ change)
+        ratios.add(round(float(other), 6))
+        assert numpy.allclose(batch["image"], image + other * (before - image), atol=1e-5)
+        assert numpy.allclose(batch["label"], label + other * (label_before - label), atol=1e-5)
+    assert len(ratios) == 6 and all(0 < ratio < 1 for ratio in ratios)
+
+
+def test_cutmix_copies_a_rectangle_and_weighs_labels_by_its_area(folder):
+    areas = set()
+    for batch, plain in mixed_and_plain(folder, Mix(2, cutmix=1.0)):
+        before = numpy.roll(plain["image"], 1, 0)
+        kept, copied = (batch["image"] == plain["image"]), (batch["image"] == before)
+        assert (kept | copied).all()
+        changed = ~kept.all((0, 1))
+        area = 0.0
+        if changed.any():
+            rows, columns = (numpy.flatnonzero(changed.any(axis)) for axis in (1, 0))
+            area = (rows[-1] + 1 - rows[0]) * (columns[-1] + 1 - columns[0]) / 256
+        areas.add(area)
+        label = plain["label"]
+        expected = label + area * (numpy.roll(label, 1, 0) - label)
+        assert numpy.allclose(batch["label"], expected, atol=1e-5)
+    assert len(areas) >= 3
+
+
+def test_mix_depends_on_the_sample_and_not_on_threads_or_resume(folder):
+    def of(loader):
+        return [(batch["key"], batch["image"].tobytes(), batch["label"].tolist()) for batch in loader]
+
+    mix = deit_mix(2)
+    expected = of(loader_of(folder, threads=1, mix=mix))
+    assert all(abs(sum(label) - 1) < 1e-5 for *_, labels in expected for label in labels)
+    assert of(loader_of(folder, threads=4, mix=mix)) == expected
+    loader = loader_of(folder, threads=2, mix=mix)
+    batches = iter(loader)
+    before = of([next(batches), next(batches)])
+    again = loader_of(folder, threads=3, mix=mix)
+    again.load_state_dict(loader.state_dict())
+    assert before + of(again) == expected
+    # Another recipe is another run.
+    with pytest.raises(InvalidArgumentError, match="cutmix"):
+        loader_of(folder, mix=Mix(2, mixup=0.8, cutmix=0.5, smoothing=0.1)).load_state_dict(
+            loader.state_dict()
+        )
+
+
+def test_wrong_arguments_of_mix_are_refused(folder):
+    for name, value in [("probability", 1.5), ("smoothing", -0.1), ("mixup", 0), ("cutmix", -1.0)]:
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            Mix(2, **{name: value})
+    with pytest.raises(ValueError, match="classes must be"):
+        Mix(0)
+    with pytest.raises(TypeError, match="must be a spdl_rs.recipes.Mix, not 2"):
+        loader_of(folder, mix=2)
+    with pytest.raises(ValueError, match="mix needs an Image with the name 'photo'; the fields are"):
+        loader_of(folder, mix=Mix(2, image="photo"))
+    with pytest.raises(ValueError, match="mix needs a Label, or a Number of dtype int64"):
+        loader_of(folder, mix=Mix(2, label="image"))
+    with pytest.raises(InvalidArgumentError, match="label 1 is out of range"):
+        list(loader_of(folder, mix=Mix(1, mixup=1.0)))

@@ -1,5 +1,7 @@
 //! Augmentations that mix the samples of a batch: Mixup and CutMix.
 
+use std::sync::Arc;
+
 use half::{bf16, f16};
 use spdl_core::memory::{BufferPool, Element};
 use spdl_core::source::Fingerprint;
@@ -10,7 +12,7 @@ use super::draw::{beta, check_alpha};
 use super::setting::{Setting, stage_parameters};
 use crate::image::{CHANNELS, Rect, Size};
 
-/// The names of the mixed fields.
+/// The default names of the mixed fields.
 const IMAGES: &str = "images";
 const LABELS: &str = "labels";
 
@@ -54,6 +56,13 @@ impl Mixup {
         Ok(Mixup { alpha, labels: SoftLabels::new(classes)? })
     }
 
+    /// Sets the names of the fields. Default: `images` and `labels`.
+    #[must_use]
+    pub fn fields(mut self, images: &str, labels: &str) -> Self {
+        self.labels.set_names(images, labels);
+        self
+    }
+
     /// The name and all settings, for
     /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters). A run that resumes with
     /// other settings reports the difference.
@@ -78,7 +87,7 @@ impl Mixup {
     pub fn mix(&mut self, mut batch: Batch, own: f64) -> Result<Batch> {
         let soft = self.labels.mixed(&batch, own)?;
         let (own, other) = (own as f32, (1.0 - own) as f32);
-        let images = images(&mut batch)?;
+        let images = self.labels.images(&mut batch)?;
         let mixed = |own_value: f32, before: f32| before * other + own_value * own;
         match images.dtype() {
             DType::F32 => blend(images, mixed)?,
@@ -97,7 +106,7 @@ impl Mixup {
                 )));
             }
         }
-        batch.replace(LABELS, soft)?;
+        batch.replace(&self.labels.names[1], soft)?;
         Ok(batch)
     }
 }
@@ -154,6 +163,13 @@ impl CutMix {
         Ok(CutMix { alpha, labels: SoftLabels::new(classes)?, last: Vec::new() })
     }
 
+    /// Sets the names of the fields. Default: `images` and `labels`.
+    #[must_use]
+    pub fn fields(mut self, images: &str, labels: &str) -> Self {
+        self.labels.set_names(images, labels);
+        self
+    }
+
     /// The name and all settings; see [`Mixup::parameters`].
     pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
         let CutMix { alpha, labels, last: _ } = self;
@@ -165,7 +181,7 @@ impl CutMix {
     /// # Errors
     /// The errors of [`mix`](CutMix::mix).
     pub fn apply(&mut self, mut batch: Batch, rng: &mut SampleRng) -> Result<Batch> {
-        let size = BatchImageLayout::of(images(&mut batch)?)?.size;
+        let size = BatchImageLayout::of(self.labels.images(&mut batch)?)?.size;
         let own = beta(rng, self.alpha);
         let x = rng.below(u64::from(size.width)) as u32;
         let y = rng.below(u64::from(size.height)) as u32;
@@ -194,7 +210,7 @@ impl CutMix {
     /// `InvalidArgument` if the batch has no valid `images` or `labels`, or the rectangle is not
     /// inside the images.
     pub fn mix(&mut self, mut batch: Batch, rect: Rect) -> Result<Batch> {
-        let planes = BatchImageLayout::of(images(&mut batch)?)?;
+        let planes = BatchImageLayout::of(self.labels.images(&mut batch)?)?;
         let empty = rect.width == 0 || rect.height == 0;
         check(empty || rect.is_within(planes.size), || {
             format!("rectangle {rect:?} is not inside the images of {} pixels", planes.size)
@@ -202,9 +218,9 @@ impl CutMix {
         let own = 1.0 - rect.size().pixels() as f64 / planes.size.pixels() as f64;
         let soft = self.labels.mixed(&batch, own)?;
         if !empty {
-            planes.roll(images(&mut batch)?, rect, &mut self.last);
+            planes.roll(self.labels.images(&mut batch)?, rect, &mut self.last);
         }
-        batch.replace(LABELS, soft)?;
+        batch.replace(&self.labels.names[1], soft)?;
         Ok(batch)
     }
 }
@@ -307,20 +323,56 @@ pub(super) fn invalid_images(what: &str) -> Error {
 
 /// Labels as class weights.
 #[derive(Clone, Debug)]
-struct SoftLabels {
+pub(super) struct SoftLabels {
     classes: usize,
+    /// The names of the images and of the labels.
+    names: [Arc<str>; 2],
     pool: BufferPool,
 }
 
 impl SoftLabels {
-    fn new(classes: usize) -> Result<Self> {
+    pub(super) fn new(classes: usize) -> Result<Self> {
         check(classes > 0, || "invalid number of classes 0: expected at least 1".into())?;
-        Ok(SoftLabels { classes, pool: BufferPool::new() })
+        let names = [IMAGES.into(), LABELS.into()];
+        Ok(SoftLabels { classes, names, pool: BufferPool::new() })
+    }
+
+    pub(super) fn classes(&self) -> usize {
+        self.classes
+    }
+
+    pub(super) fn set_names(&mut self, images: &str, labels: &str) {
+        self.names = [images.into(), labels.into()];
+    }
+
+    fn images<'a>(&self, batch: &'a mut Batch) -> Result<&'a mut Array> {
+        let name = &self.names[0];
+        batch.array_mut(name).ok_or_else(|| {
+            let message = format!("cannot mix field {name:?}: missing field");
+            Error::new(ErrorKind::InvalidArgument, message)
+        })
+    }
+
+    /// Replaces the labels of a batch by soft labels without mixing.
+    pub(super) fn convert(&self, mut batch: Batch) -> Result<Batch> {
+        let soft = self.mixed(&batch, 1.0)?;
+        batch.replace(&self.names[1], soft)?;
+        Ok(batch)
+    }
+
+    /// Moves a fraction of the weight of each label to all classes equally.
+    pub(super) fn smooth(&self, batch: &mut Batch, fraction: f64) -> Result<()> {
+        let Some(labels) = batch.array_mut(&self.names[1]) else { return Ok(()) };
+        let (kept, added) = ((1.0 - fraction) as f32, (fraction / self.classes as f64) as f32);
+        for weight in labels.as_mut_slice::<f32>()? {
+            *weight = *weight * kept + added;
+        }
+        Ok(())
     }
 
     /// The fingerprint of a mixing augmentation with this alpha.
     fn fingerprint(&self, kind: &str, alpha: f64) -> Fingerprint {
-        let SoftLabels { classes, pool: _ } = self;
+        let SoftLabels { classes, names: _, pool: _ } = self;
         Fingerprint::default()
             .with("", kind)
             .with("alpha", alpha.text())
@@ -333,11 +385,14 @@ impl SoftLabels {
         let (own, other) = (own as f32, (1.0 - own) as f32);
         let invalid = |found: String| {
             let message = format!(
-                "cannot mix field \"labels\": {found}: expected i64 [batch] or f32 [batch, {classes}]"
+                "cannot mix field {:?}: {found}: expected i64 [batch] or f32 [batch, {classes}]",
+                self.names[1]
             );
             Error::new(ErrorKind::InvalidArgument, message)
         };
-        let Some(labels) = batch.array(LABELS) else { return Err(invalid("missing".into())) };
+        let Some(labels) = batch.array(&self.names[1]) else {
+            return Err(invalid("missing".into()));
+        };
         let shape = vec![batch.len(), classes];
         let bytes = batch.len().saturating_mul(classes).saturating_mul(size_of::<f32>());
         let mut soft = Array::new(DType::F32, shape, self.pool.take(bytes)?)?;

@@ -6,8 +6,8 @@
 //!   seed, epoch, sample and stage. They have the same distributions as in torchvision, but
 //!   different values.
 //! - [`functional`] has the operations with explicit parameters.
-//! - [`Mixup`] and [`CutMix`] work on whole batches, and so does [`RandomErasing`] as a stage after
-//!   the normalisation.
+//! - [`Mixup`], [`CutMix`] and [`Mix`] work on whole batches, and so does [`RandomErasing`] as a
+//!   stage after the normalisation.
 //!
 //! An [`Augment`] changes interleaved RGB images with 8 bits per channel, and keeps their size. To
 //! write a custom augmentation, implement [`Augment`].
@@ -17,6 +17,7 @@
 //! | `augmenter` | [`Augment`], [`Augmenter`], [`RandomApply`] |
 //! | `color`, `geometry`, `erasing`, `policy` | the augmentations |
 //! | `batches` | [`Mixup`] and [`CutMix`] |
+//! | `mix` | [`Mix`]: one of them, chosen for each batch |
 //! | `functional` | operations with explicit parameters |
 //! | `image` | the mutable image and scratch memory |
 //! | `draw` | random numbers of non-uniform distributions |
@@ -48,6 +49,7 @@ mod erasing;
 pub mod functional;
 mod geometry;
 mod image;
+mod mix;
 mod policy;
 mod setting;
 
@@ -61,4 +63,5 @@ pub use erasing::{ErasingValue, RandomErasing};
 pub use functional::Interpolation;
 pub use geometry::{RandomAffine, RandomPerspective, RandomRotation};
 pub use image::{ImageMut, Scratch};
+pub use mix::Mix;
 pub use policy::{AugMix, AutoAugment, Operation, PolicyStep, RandAugment, TrivialAugmentWide};

@@ -14,7 +14,7 @@ use spdl_core::{
 use spdl_media::augment::functional::{self, Affine};
 use spdl_media::augment::{
     AugMix, Augment, Augmenter, AutoAugment, ColorJitter, CutMix, ErasingValue, GaussianBlur,
-    ImageMut, Interpolation, Mixup, Operation, PolicyStep, RandAugment, RandomAdjustSharpness,
+    ImageMut, Interpolation, Mix, Mixup, Operation, PolicyStep, RandAugment, RandomAdjustSharpness,
     RandomAffine, RandomApply, RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale,
     RandomInvert, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch,
     TrivialAugmentWide,
@@ -584,6 +584,54 @@ fn random_erasing_supports_every_batch_layout() {
     let levels = erased(&random, interleaved, 6_u8).1.concat();
     let mean = levels.iter().sum::<f64>() / levels.len() as f64;
     assert!((mean - 127.5).abs() < 12.0, "{mean}");
+}
+
+#[test]
+fn mix_chooses_mixup_or_cutmix_for_each_batch_and_makes_all_labels_soft() {
+    let images = || array(&[2, 4, 4, 3], &[[10_u8; 48], [200; 48]].concat());
+    let of = |mix: &Mix, index: u64| {
+        let ids = vec![SampleId::default(); 2];
+        let fields = [("photo", images()), ("class", array(&[2], &[0_i64, 1]))];
+        let mixed = Batch::new(ids, fields)
+            .and_then(|batch| mix.clone().fields("photo", "class").apply(batch, &mut rng(index)));
+        let mixed = mixed.unwrap();
+        let levels = mixed.array("photo").unwrap().as_slice::<u8>().unwrap()[..48].to_vec();
+        (levels, mixed.array("class").unwrap().as_slice::<f32>().unwrap().to_vec())
+    };
+    // How many batches are unchanged, blended, and cut.
+    let kinds = |mix: &Mix| {
+        let mut counts = [0; 3];
+        for index in 0..400 {
+            let (levels, labels) = of(mix, index);
+            assert_eq!(labels.len(), 4);
+            assert!((labels.iter().sum::<f32>() - 2.0).abs() < 1e-5);
+            let is_uniform = levels.iter().all(|level| *level == levels[0]);
+            let kind = match levels[0] {
+                _ if labels[0] == 1.0 => 0,
+                11..200 if is_uniform => 1,
+                _ => 2,
+            };
+            counts[kind] += 1;
+        }
+        counts
+    };
+    let mix = Mix::new(2).unwrap();
+    assert_eq!(kinds(&mix), [400, 0, 0]);
+    let both = mix.clone().mixup(1.0).unwrap().cutmix(1.0).unwrap();
+    let [_, blended, cut] = kinds(&both);
+    assert!(blended > 150 && cut > 120, "{blended} {cut}");
+    let cut_only = both.clone().cutmix_probability(1.0).unwrap();
+    assert_eq!(kinds(&cut_only)[1], 0);
+    let rarely = both.clone().probability(0.25).unwrap();
+    assert!((260..360).contains(&kinds(&rarely)[0]), "{:?}", kinds(&rarely));
+    let (_, labels) = of(&mix.clone().smoothing(0.1).unwrap(), 0);
+    assert_eq!(labels, [0.95, 0.05, 0.05, 0.95]);
+    for invalid in [mix.clone().probability(1.5), mix.clone().smoothing(-0.1), mix.mixup(0.0)] {
+        assert_eq!(invalid.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    let text: Vec<String> =
+        both.parameters().map(|(name, value)| format!("{name}: {value}")).collect();
+    assert_eq!(text, ["augmentation: Mix", "classes: 2", "cutmix: 1", "mixup: 1"]);
 }
 
 #[test]

@@ -20,6 +20,8 @@ from ._statistics import Statistics
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from .recipes import Mix
+
 # The number of printed warnings is limited, for data sets with many broken links.
 _MAX_WARNINGS = 10
 B = TypeVar("B")
@@ -46,6 +48,7 @@ class BatchLoader(Generic[B]):
         remainder: str,
         device: _spdl_rs.CudaDevice | None = None,
         decode_with: list[str] | None = None,
+        mix: Mix | None = None,
         functions: list[_functions.Stage] | None = None,
     ) -> None:
         """Checks the arguments that do not depend on the data."""
@@ -70,6 +73,7 @@ class BatchLoader(Generic[B]):
             remainder=remainder,
             device=device,
             decode_with=decode_with,
+            mix=mix,
             functions=functions or [],
         )
 

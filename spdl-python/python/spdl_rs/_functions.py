@@ -88,8 +88,7 @@ class MapBatch:
 
 def _checked(name: str, function: Any) -> tuple[Callable[..., Any], bool]:
     """Returns the function, and whether it has an argument `rng`."""
-    if not callable(function):
-        raise TypeError(f"{name} must be a function, not {check.shown(function)}")
+    check.function(name, function)
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{name} must return its result; it cannot be a coroutine or a generator")
     try:

@@ -17,6 +17,7 @@ from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
     from .fields import Field
+    from .recipes import Mix
 
 Output: TypeAlias = 'Literal["dict", "tuple", "torch"] | Callable[..., Any]'
 
@@ -40,6 +41,7 @@ class Loader(BatchLoader[Any]):
             order of the fields. `"torch"`: a `dict` with tensors in place of arrays. Or a class or function,
             such as a dataclass, that is called with the fields as keyword arguments. If Ctrl-C interrupts this
             function, its batch counts as delivered.
+        mix: A `recipes.Mix`: mixes the images and labels of each batch, before `map`.
         map: A function that gets the values of one sample as a `dict` and returns a `dict`, whose values are
             stacked if they are numbers, or arrays or tensors of one shape; others become lists. See below.
         batch_map: A function that gets each batch, as `output` makes it, and returns what the loader yields.
@@ -92,6 +94,7 @@ class Loader(BatchLoader[Any]):
         batch_size: SupportsIndex,
         shuffle: bool = False,
         output: Output = "dict",
+        mix: Mix | None = None,
         map: Callable[..., Mapping[str, Any]] | None = None,
         batch_map: Callable[..., Any] | None = None,
         seed: SupportsIndex = 0,
@@ -129,6 +132,7 @@ class Loader(BatchLoader[Any]):
             rank=rank,
             world_size=world_size,
             remainder=remainder,
+            mix=_checked_mix(mix, self._fields),
             functions=functions,
         )
         label = _label_of(self._fields)
@@ -201,6 +205,23 @@ def _label_of(fields: Mapping[str, Field]) -> Any:
     if len(labels) > 1:
         raise ValueError("a loader has at most one Label; use Number for other class numbers")
     return labels[0] if labels else None
+
+
+def _checked_mix(mix: Any, fields: Mapping[str, Field]) -> Mix | None:
+    from .fields import Image, Label, Number
+    from .recipes import Mix
+
+    if mix is None:
+        return None
+    if not isinstance(mix, Mix):
+        raise TypeError(f"mix must be a spdl_rs.recipes.Mix, not {check.shown(mix)}")
+    for name, kinds in ((mix.image, Image), (mix.label, (Label, Number))):
+        if not isinstance(fields.get(name), kinds):
+            expected = "an Image" if kinds is Image else "a Label, or a Number of dtype int64"
+            raise ValueError(
+                f"mix needs {expected} with the name {name!r}; the fields are {', '.join(fields)}"
+            )
+    return mix
 
 
 def _stages(

@@ -7,6 +7,7 @@ from typing_extensions import Self, disjoint_base
 
 from ._statistics import Dropped, Interval, Statistics
 from .cuda import MemoryStatistics
+from .recipes import Mix
 
 _T = TypeVar("_T")
 
@@ -322,6 +323,7 @@ class Settings:
         rank: int,
         world_size: int,
         remainder: str,
+        mix: Mix | None,
         functions: Sequence[tuple[str, Callable[[Any, list[int]], Any]]],
         device: CudaDevice | None = None,
         decode_with: list[str] | None = None,

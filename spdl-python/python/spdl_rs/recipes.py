@@ -7,8 +7,9 @@
 | `simclr` | two views for contrastive learning |
 | `dino` | global and local crops for self-distillation |
 | `clip_train`, `clip_eval` | images of image–text pairs |
+| `Mix`, `deit_mix` | MixUp and CutMix of the images of a batch |
 
-Each function returns one `fields.Image`, or a `dict` of several by name. `layout` is that of the image. Further
+Each function but the last returns one `fields.Image`, or a `dict` of several by name. `layout` is that of the image. Further
 arguments replace or add arguments of `fields.Image`, such as `stored_as`.
 
 >>> from spdl_rs import Loader, fields, recipes
@@ -24,8 +25,11 @@ Random numbers differ from those of the original programs; distributions are equ
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
 
+from . import _arguments as check
 from .fields import Image
 from .io._augmentations import (
     Augmentation,
@@ -37,12 +41,15 @@ from .io._augmentations import (
     RandomGrayscale,
     RandomSolarize,
 )
+from .io._native_settings import set_frozen
 from .io._crops import RandomResizedCrop, ResizedCenterCrop
 
 __all__ = [
+    "Mix",
     "clip_eval",
     "clip_train",
     "deit",
+    "deit_mix",
     "dino",
     "imagenet_eval",
     "imagenet_train",
@@ -54,6 +61,80 @@ _CLIP = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
     "std": (0.26862954, 0.26130258, 0.27577711),
 }
+
+
+@dataclass(frozen=True)
+class Mix:
+    """MixUp and CutMix for the argument `mix` of `Loader`: mixes each image of a batch with the previous one.
+
+    The first image is mixed with the last. Labels become `float32 [N, classes]`, the weight of each class.
+    MixUp (Zhang et al., 2018, arXiv:1710.09412) blends two images; CutMix (Yun et al., 2019,
+    arXiv:1905.04899) copies a rectangle. The ratio is drawn once per batch.
+
+    Args:
+        classes: The number of classes. Labels are 0 to `classes - 1`; others are errors.
+        mixup: MixUp with a ratio from the Beta distribution of this parameter; `None`: no MixUp.
+        cutmix: CutMix, likewise.
+        probability: The probability that a batch is mixed.
+        cutmix_probability: The probability of CutMix for a batch that is mixed, if both are given.
+        smoothing: The fraction of the weight of each label that all classes share equally.
+        image, label: The names of the fields. The label is a `Label`, or a `Number` of dtype `int64`.
+
+    Raises:
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+
+    >>> from spdl_rs import Loader, fields
+    >>> loader = Loader(
+    ...     "photos",
+    ...     batch_size=4,
+    ...     image=imagenet_train(32),
+    ...     label=fields.Label(),
+    ...     mix=Mix(2, mixup=0.2, cutmix=1.0, smoothing=0.1),
+    ... )
+    >>> loader.peek()["label"].shape
+    (4, 2)
+    """
+
+    classes: SupportsIndex
+    mixup: float | None = None
+    cutmix: float | None = None
+    probability: float = 1.0
+    cutmix_probability: float = 0.5
+    smoothing: float = 0.0
+    image: str = "image"
+    label: str = "label"
+
+    def __post_init__(self) -> None:
+        def alpha(name: str, value: float | None) -> float | None:
+            if value is None:
+                return None
+            value = check.real(name, value)
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} must be above 0, not {value}")
+            return value
+
+        def fraction(name: str, value: float) -> float:
+            value = check.real(name, value)
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} must be 0 to 1, not {value}")
+            return value
+
+        set_frozen(
+            self,
+            classes=check.whole("classes", self.classes, 1, 2**31 - 1),
+            mixup=alpha("mixup", self.mixup),
+            cutmix=alpha("cutmix", self.cutmix),
+            probability=fraction("probability", self.probability),
+            cutmix_probability=fraction("cutmix_probability", self.cutmix_probability),
+            smoothing=fraction("smoothing", self.smoothing),
+            image=check.text("image", self.image),
+            label=check.text("label", self.label),
+        )
+
+
+def deit_mix(classes: SupportsIndex = 1000) -> Mix:
+    """Returns MixUp of 0.8 or CutMix of 1.0, with label smoothing of 0.1, as for DeiT."""
+    return Mix(classes, mixup=0.8, cutmix=1.0, smoothing=0.1)
 
 
 def imagenet_train(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image:
@@ -80,7 +161,7 @@ def deit(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image
 
     As `imagenet_train` with bicubic interpolation, RandAugment with two operations of magnitude 9, and random
     erasing with probability 0.25. Differences: RandAugment is that of torchvision, whose operations and
-    magnitudes differ from those of timm; MixUp and CutMix, which mix images of a batch, are not included.
+    magnitudes differ from those of timm. For MixUp and CutMix, pass `mix=deit_mix(classes)` to `Loader`.
     """
     erasing = RandomErasing(p=0.25, scale=(0.02, 1 / 3), ratio=(0.3, 1 / 0.3), value="random")
     recipe = {

@@ -251,7 +251,7 @@ impl Epoch {
 
 /// Builds: keys ──► fetch (bytes) ──► decode (values in batch slots) [──► upload (to a device)]
 ///
-/// With functions: … decode ──► map ──► batch_map.
+/// With `mix` and functions: … decode ──► mix ──► map ──► batch_map.
 ///
 /// If the device decodes: keys ──► fetch ──► decode, group, nvjpeg, batch.
 ///
@@ -318,6 +318,14 @@ fn build(
             let pipeline = stalls
                 .watch(pipeline)
                 .fill(decode, layout, move || Ok(filler()?.count_partial(&counter)));
+            let pipeline = match settings.mix.clone() {
+                None => pipeline,
+                Some(mix) => {
+                    common.memory_shares += 1;
+                    let options = StageOptions::new("mix").parameters(mix.parameters());
+                    pipeline.stage(options, move || Ok(mix.clone()))
+                }
+            };
             let partial = allows_partial.then_some(partial);
             if let Some((first, rest)) = settings.functions.split_first() {
                 // The stages of functions also hold batches.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use spdl_core::source::Remainder;
-use spdl_core::{OnError, Shard};
+use spdl_core::{Error, OnError, Shard};
 use spdl_media::ImageTransform;
+use spdl_media::augment::Mix;
 
 use super::fields::SampleFields;
 use super::functions::Function;
@@ -46,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) device: Option<Py<CudaDevice>>,
     /// Folders with NVIDIA libraries, if the device decodes; `None` if the host decodes.
     pub(crate) decode_with: Option<Vec<PathBuf>>,
+    /// Mixes the samples of each batch.
+    pub(crate) mix: Option<Mix>,
     /// The functions that are called for each batch, in this order.
     pub(crate) functions: Vec<Function>,
 }
@@ -56,7 +59,7 @@ impl Settings {
     #[new]
     #[pyo3(signature = (
         content, *, batch_size, seed, shuffle, threads, max_failures, drop_last, rank, world_size,
-        remainder, functions, device=None, decode_with=None
+        remainder, mix, functions, device=None, decode_with=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -71,6 +74,7 @@ impl Settings {
         rank: u64,
         world_size: u64,
         remainder: &str,
+        mix: Option<Bound<'_, PyAny>>,
         functions: Vec<(String, Py<PyAny>)>,
         device: Option<Py<CudaDevice>>,
         decode_with: Option<Vec<PathBuf>>,
@@ -98,6 +102,7 @@ impl Settings {
             shard,
             device,
             decode_with,
+            mix: mix.map(|mix| mix_of(&mix)).transpose()?,
             functions: functions.into_iter().map(|(name, one)| (name, Arc::new(one))).collect(),
         })
     }
@@ -111,6 +116,30 @@ impl Settings {
             _ => samples.saturating_sub(rank).div_ceil(world),
         }
     }
+}
+
+/// The stage of a `spdl_rs.recipes.Mix`.
+fn mix_of(recipe: &Bound<'_, PyAny>) -> PyResult<Mix> {
+    let number = |name: &str| recipe.getattr(name)?.extract::<f64>();
+    let alpha = |name: &str| recipe.getattr(name)?.extract::<Option<f64>>();
+    let classes = recipe.getattr("classes")?.extract()?;
+    let (mixup, cutmix) = (alpha("mixup")?, alpha("cutmix")?);
+    let (probability, cut) = (number("probability")?, number("cutmix_probability")?);
+    let smoothing = number("smoothing")?;
+    let (image, label): (String, String) =
+        (recipe.getattr("image")?.extract()?, recipe.getattr("label")?.extract()?);
+    let made = || {
+        let mut mix = Mix::new(classes)?.probability(probability)?.cutmix_probability(cut)?;
+        mix = mix.smoothing(smoothing)?;
+        if let Some(alpha) = mixup {
+            mix = mix.mixup(alpha)?;
+        }
+        if let Some(alpha) = cutmix {
+            mix = mix.cutmix(alpha)?;
+        }
+        Ok(mix.fields(&image, &label))
+    };
+    made().map_err(|error: Error| to_exception(recipe.py(), &error))
 }
 
 impl Settings {
