@@ -1,15 +1,18 @@
 """`Loader(mix=..., map=..., batch_map=...)`: what happens to whole batches."""
 
+import gc
 import random
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 
 import numpy
 import pytest
 from conftest import picture, write_png
+from dataset_files import write_members
 from spdl_rs import InvalidArgumentError, Loader, fields
 from spdl_rs.recipes import Mix, deit_mix
 
@@ -52,7 +55,7 @@ def test_map_gets_each_sample_and_its_results_become_the_batch(folder):
             "mean": sample["image"].mean(),
             "count": number,
             "half": sample["image"][::2],
-            "uneven": numpy.arange(number),
+            "uneven": [numpy.arange(number)],
             "text": sample["key"].upper(),
             "mixed": number if number % 2 else "even",
         }
@@ -66,7 +69,7 @@ def test_map_gets_each_sample_and_its_results_become_the_batch(folder):
         assert numpy.array_equal(batch["mean"], before["image"].mean((1, 2, 3)))
         assert batch["count"].tolist() == numbers
         assert numpy.array_equal(batch["half"], before["image"][:, ::2])
-        assert [len(one) for one in batch["uneven"]] == numbers
+        assert [len(one) for (one,) in batch["uneven"]] == numbers
         assert batch["text"] == [key.upper() for key in before["key"]]
         assert batch["mixed"] == [number if number % 2 else "even" for number in numbers]
 
@@ -78,7 +81,7 @@ def test_map_gets_samples_of_their_own_size(folder, tmp_path):
 
     def function(sample):
         seen[len(sample["ragged"])] = sample["ragged"].tolist(), sample["padded"].tolist()
-        return {"length": len(sample["ragged"])}
+        return {"length": len(sample["ragged"]), "padded": sample["padded"][:1]}
 
     shape = {"shape": (None,), "dtype": "int64", "stored_as": "r"}
     loader = Loader(
@@ -88,7 +91,11 @@ def test_map_gets_samples_of_their_own_size(folder, tmp_path):
         padded=fields.Array(collate="pad", **shape),
         map=function,
     )
-    assert loader.peek()["length"].tolist() == [0, 1, 2, 3]
+    batch = loader.peek()
+    assert batch["length"].tolist() == [0, 1, 2, 3]
+    # Results with the name of a field of several sizes are always a list.
+    assert [one.tolist() for one in batch["padded"]] == [[], [0], [0], [0]]
+    loader.set_epoch(0)
     assert seen == {number: (list(range(number)),) * 2 for number in range(4)}
 
 
@@ -212,10 +219,16 @@ def test_an_exception_of_batch_map_names_the_first_and_the_last_sample(folder):
         list(loader)
     keys = loader_of(folder, shuffle=False).peek()["key"]
     assert caught.value.__notes__ == [f"batch_map of the samples {keys[0]!r} to {keys[-1]!r}"]
-    # After map, the batch is that of the function.
-    loader = loader_of(folder, map=lambda one: {"a": 1}, batch_map=lambda batch: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        list(loader)
+    # After map, and in the class of the batch.
+    for settings in [
+        {"map": lambda one: {"a": 1}, "batch_map": lambda batch: 1 // 0},
+        {"map": lambda one: one, "output": lambda **batch: 1 // 0},
+        {"batch_map": len, "output": lambda **batch: 1 // 0},
+    ]:
+        with pytest.raises(ZeroDivisionError) as caught:
+            list(loader_of(folder, shuffle=False, **settings))
+        (note,) = caught.value.__notes__
+        assert note.endswith(f"of the samples {keys[0]!r} to {keys[-1]!r}")
 
 
 @pytest.mark.parametrize(
@@ -223,6 +236,22 @@ def test_an_exception_of_batch_map_names_the_first_and_the_last_sample(folder):
     [
         (lambda sample: 5, TypeError, "map must return a dict of values by name, not 5"),
         (lambda sample: {sample["key"]: 1}, ValueError, "the same names for all samples"),
+        (
+            lambda sample: {number_of(sample["key"]) % 2 or "a": 1},
+            ValueError,
+            "it returned (1 after a|a after 1)",
+        ),
+        (
+            lambda sample: {"x": numpy.zeros(number_of(sample["key"]))},
+            ValueError,
+            r"cannot stack the values 'x' of map: float64 of shape \(.*pad them, or return each",
+        ),
+        (
+            lambda sample: {"x": numpy.zeros(1) if number_of(sample["key"]) % 2 else None},
+            ValueError,
+            "an object of type NoneType and float64 of shape",
+        ),
+        (lambda sample: {"x": 2**63}, OverflowError, "too large|too big"),
     ],
 )
 def test_wrong_results_of_map_are_errors(folder, function, kind, message):
@@ -239,17 +268,54 @@ def generator(sample):
     yield sample
 
 
+class AsyncCall:
+    async def __call__(self, sample):
+        return sample
+
+
 @pytest.mark.parametrize("name", ["map", "batch_map"])
 def test_arguments_that_are_no_functions_are_refused(folder, name):
     with pytest.raises(TypeError, match=f"{name} must be callable, not 3"):
         loader_of(folder, **{name: 3})
-    for function in (coroutine, generator):
+    for function in (coroutine, generator, AsyncCall()):
         with pytest.raises(TypeError, match=f"{name} must return its result"):
             loader_of(folder, **{name: function})
 
 
 def test_a_function_of_an_extension_needs_no_signature(folder):
     assert type(loader_of(folder, batch_map=dict).peek()) is dict
+
+
+def test_an_argument_rng_with_a_default_stays_that_of_the_caller(folder):
+    def function(batch, rng="mine"):
+        return rng
+
+    assert loader_of(folder, batch_map=function).peek() == "mine"
+
+
+def test_a_loader_is_collected_although_its_function_refers_to_its_owner(folder):
+    class Module:
+        def __init__(self):
+            self.loader = loader_of(folder, map=self.each, batch_map=self.whole)
+
+        def each(self, sample):
+            return sample
+
+        def whole(self, batch):
+            return batch
+
+    module = Module()
+    assert len(list(module.loader)) == 5
+    loader, module = weakref.ref(module.loader), weakref.ref(module)
+    gc.collect()
+    assert module() is None and loader() is None
+
+
+def test_a_state_of_a_loader_without_the_function_is_refused(folder):
+    state = loader_of(folder).state_dict()
+    with pytest.raises(InvalidArgumentError) as caught:
+        loader_of(folder, map=lambda sample: sample).load_state_dict(state)
+    assert "map: was absent" in str(caught.value) and "\0" not in str(caught.value)
 
 
 def test_closing_does_not_wait_for_a_slow_function(folder):
@@ -270,25 +336,43 @@ def test_closing_does_not_wait_for_a_slow_function(folder):
     assert list(batches) == []
 
 
-def test_a_program_ends_while_functions_run(folder):
+WORK = {
+    "sleeps": "time.sleep(3)",
+    "computes": "while time.monotonic() < start + 3: pass",
+    "short": "time.sleep(0.05)",
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("kind", ["map", "batch_map"])
+@pytest.mark.parametrize("end", ["pass", "batches.close()", "raise SystemExit(3)"])
+def test_a_program_ends_while_functions_run(folder, work, kind, end):
     program = f"""
-import time
-from spdl_rs import InvalidArgumentError, Loader, fields
-from spdl_rs.recipes import Mix, deit_mix
+import threading, time
+from spdl_rs import Loader, fields
 
-def function(batch):
-    time.sleep(0.05)
-    return batch
+entered = threading.Event()
 
-loader = Loader({str(folder)!r}, batch_size=2, image=fields.Image(16), batch_map=function)
-for number, batch in enumerate(loader):
-    if number == 2:
-        break
-print("end")
+def function(value):
+    entered.set()
+    start = time.monotonic()
+    {WORK[work]}
+    return value
+
+loader = Loader({str(folder)!r}, batch_size=2, image=fields.Image(16), {kind}=function, threads=3)
+batches = iter(loader)
+entered.wait(60)
+print("end", flush=True)
+{end}
 """
     command = [sys.executable, "-c", program]
+    start = time.monotonic()
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (run.returncode, run.stdout) == (0, "end\n"), run.stderr
+    expected = 3 if "3" in end else 0
+    assert (run.returncode, run.stdout) == (expected, "end\n"), run.stderr
+    if work != "short":
+        assert f"functions of loaders are still running: {kind}, function at <string>" in run.stderr
+    assert time.monotonic() - start < 30
 
 
 @pytest.mark.frameworks
@@ -297,10 +381,11 @@ def test_functions_get_tensors_with_the_output_torch(folder):
 
     def each(sample):
         assert isinstance(sample["image"], torch.Tensor) and sample["image"].shape == (16, 16, 3)
-        return {"image": sample["image"].float() / 255, "key": sample["key"]}
+        return {"image": sample["image"].float() / 255, "key": sample["key"], "number": 1}
 
     def whole(batch):
         assert isinstance(batch["image"], torch.Tensor)
+        assert isinstance(batch["number"], torch.Tensor) and isinstance(batch["key"], list)
         return batch["image"].mean((1, 2, 3))
 
     means = [batch["image"].mean((1, 2, 3)) / 255 for batch in loader_of(folder)]
@@ -386,5 +471,21 @@ def test_wrong_arguments_of_mix_are_refused(folder):
         loader_of(folder, mix=Mix(2, image="photo"))
     with pytest.raises(ValueError, match="mix needs a Label, or a Number of dtype int64"):
         loader_of(folder, mix=Mix(2, label="image"))
-    with pytest.raises(InvalidArgumentError, match="label 1 is out of range"):
-        list(loader_of(folder, mix=Mix(1, mixup=1.0)))
+    with pytest.raises(ValueError, match="mix has 1 classes, but the data set has 2"):
+        loader_of(folder, mix=Mix(1, mixup=1.0))
+
+
+def test_a_label_out_of_range_is_an_error_even_if_samples_may_be_skipped(tmp_path):
+    write_png(tmp_path / "image.png", picture(1))
+    image = (tmp_path / "image.png").read_bytes()
+    files = [(f"{n}.png", image) for n in range(4)]
+    files += [(f"{n}.json", b'{"kind": %d}' % n) for n in range(4)]
+    shard = tmp_path / "shard.tar"
+    write_members(shard, sorted(files))
+    settings = {"batch_size": 2, "on_error": "skip", "mix": Mix(3, mixup=1.0, label="kind")}
+    image, stored = fields.Image(16), {"stored_as": "json", "at": "kind"}
+    loader = Loader(shard, image=image, kind=fields.Number("int64", **stored), **settings)
+    with pytest.raises(InvalidArgumentError, match="label 3 is out of range"):
+        list(loader)
+    with pytest.raises(ValueError, match="a Label, or a Number of dtype int64, with the name"):
+        Loader(shard, image=image, kind=fields.Number(**stored), **settings)

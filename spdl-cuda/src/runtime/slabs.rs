@@ -74,7 +74,7 @@ struct PoolState {
 /// A source of device memory that replaces the driver, such as the allocator of a training
 /// framework.
 ///
-/// The pool calls the allocator only if it has no free slab of the requested size, not for every
+/// The pool calls the allocator only if it has no free slab that fits, not for every
 /// batch. [`free`](DeviceAllocator::free) must not wait for a thread that uploads batches.
 ///
 /// # Safety

@@ -97,7 +97,6 @@ impl FakeState {
     }
 
     pub(super) fn run_kernel(&mut self, kernel: QueuedKernel) {
-        // The simulated time of a kernel is 1 ns per byte.
         let Some(mut run) = self.run_kernel.take() else { return };
         let mut running =
             RunningKernel { kernel: &kernel, memories: &mut self.memories, faults: Vec::new() };

@@ -106,6 +106,11 @@ impl Mix {
     #[must_use]
     pub fn fields(mut self, images: &str, labels: &str) -> Mix {
         self.labels.set_names(images, labels);
+        let given = [("images", images), ("labels", labels)];
+        // The default names are not part of it.
+        for (name, field) in given.into_iter().filter(|(name, field)| name != field) {
+            self.fingerprint = self.fingerprint.with(name, field);
+        }
         self.mixup = self.mixup.map(|mixup| mixup.fields(images, labels));
         self.cutmix = self.cutmix.map(|cutmix| cutmix.fields(images, labels));
         self

@@ -59,6 +59,8 @@ class BatchLoader(Generic[B]):
         self._overlooked = _ranks.overlooked(rank, world_size)
         if ranks is not None and threads is None:
             threads = _ranks.threads_of(ranks)
+        # Python attributes, so that the garbage collector finds cycles through the functions.
+        self._functions = functions
         self._device, self._home = device, os.getpid()
         self._settings = _spdl_rs.Settings(
             content,
@@ -74,7 +76,6 @@ class BatchLoader(Generic[B]):
             device=device,
             decode_with=decode_with,
             mix=mix,
-            functions=functions or [],
         )
 
     def _open(
@@ -270,7 +271,9 @@ class BatchLoader(Generic[B]):
             began, monitor, epoch, resume = self._began, self._monitor, self._epoch, self._resume
         if began:
             return _loader_state.to_dict(self._NAME, monitor.state())
-        position = _spdl_rs.Epoch.position(self._samples, self._settings, epoch, resume)
+        position = _spdl_rs.Epoch.position(
+            self._samples, self._settings, epoch, resume, self._functions
+        )
         return _loader_state.to_dict(self._NAME, position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -303,7 +306,11 @@ class BatchLoader(Generic[B]):
         [[1]]
         """
         position = _spdl_rs.Epoch.position(
-            self._samples, self._settings, self._epoch, _loader_state.to_text(self._NAME, state)
+            self._samples,
+            self._settings,
+            self._epoch,
+            _loader_state.to_text(self._NAME, state),
+            self._functions,
         )
         epoch = json.loads(position)["epoch"]
         with self._lock.held():

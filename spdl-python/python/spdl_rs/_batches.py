@@ -7,10 +7,10 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
-from . import _loader_state, _spdl_rs
+from . import _functions, _loader_state, _spdl_rs
 from ._statistics import Dropped, Statistics
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # `atexit` calls this function after all functions that are registered later, so after pipelines have
 # stopped. Daemon threads that still wait for batches must not acquire the GIL during finalization.
-atexit.register(_spdl_rs.Workers.forbid_python)
+atexit.register(_functions.end_python)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_spdl_rs.Workers.has_forked)
 
@@ -55,8 +55,9 @@ class Batches(_spdl_rs.BatchIterator, Iterator[B]):
         settings: _spdl_rs.Settings,
         epoch: int,
         state: str | None = None,
+        functions: Sequence[_functions.Stage] | None = None,
     ) -> Self:
-        run = _spdl_rs.Epoch(samples, settings, epoch, state)
+        run = _spdl_rs.Epoch(samples, settings, epoch, state, functions)
         batches = super().__new__(cls, run)
         batches._number, batches._run, batches._monitor = epoch, run, run.monitor
         return batches

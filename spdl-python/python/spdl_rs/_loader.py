@@ -30,7 +30,8 @@ class Loader(BatchLoader[Any]):
     the data, the arguments and the epoch, and an epoch resumes from `state_dict()` with identical bytes.
 
     A few batches exist at the same time. The memory budget counts encoded samples and the arrays of fields with
-    one shape, but not text, bytes and arrays whose lengths differ.
+    one shape, but neither text, bytes and arrays whose lengths differ, nor the results of functions: up to
+    `threads` batches are in each function at the same time.
 
     Args:
         source: Where the samples are: see `ImageLoader`.
@@ -39,11 +40,13 @@ class Loader(BatchLoader[Any]):
         shuffle: Whether each epoch has a different order.
         output: `"dict"`: a `dict` of NumPy arrays and lists. `"tuple"`: a tuple of the same values, in the
             order of the fields. `"torch"`: a `dict` with tensors in place of arrays. Or a class or function,
-            such as a dataclass, that is called with the fields as keyword arguments. If Ctrl-C interrupts this
-            function, its batch counts as delivered.
+            such as a dataclass, that is called with the fields as keyword arguments, on the thread that takes
+            the batch (if Ctrl-C interrupts this call, its batch counts as delivered), or with `map` or
+            `batch_map` on the threads of the loader.
         mix: A `recipes.Mix`: mixes the images and labels of each batch, before `map`.
-        map: A function that gets the values of one sample as a `dict` and returns a `dict`, whose values are
-            stacked if they are numbers, or arrays or tensors of one shape; others become lists. See below.
+        map: A function that gets the values of one sample as a `dict` and returns a `dict`. Its numbers, arrays
+            and tensors are stacked, and must have one shape and dtype; other values become lists. Values with
+            the name of a field whose `collate` is not `"stack"` also become lists. See below.
         batch_map: A function that gets each batch, as `output` makes it, and returns what the loader yields.
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
@@ -54,7 +57,9 @@ class Loader(BatchLoader[Any]):
     the order of calls. If such a function has an argument `rng`, it gets a `numpy.random.Generator` that depends
     only on `seed`, the epoch and the sample (for `batch_map`, the first sample): so its results are the same
     after resuming, on any number of threads. An exception of a function ends the epoch, whatever `on_error` is;
-    its notes name the sample.
+    its notes (`__notes__`) name the sample. States belong to loaders with the same functions; whether there is a
+    `map` or `batch_map` is compared, but not its code. At the end of the program, functions that still run are
+    interrupted.
 
     Raises:
         InvalidArgumentError: There is no field, or a field refers to a field that does not exist.
@@ -115,7 +120,7 @@ class Loader(BatchLoader[Any]):
         log_api_usage_once("spdl_rs.Loader")
         self._fields = _checked_fields(fields, named_fields)
         convert = _converter(output)
-        functions = _stages(map, batch_map, convert)
+        functions = _stages(map, batch_map, convert, self._fields)
         # The functions convert the batches.
         self._convert = None if functions else convert
         native = [(name, one._native()) for name, one in self._fields.items()]
@@ -146,6 +151,11 @@ class Loader(BatchLoader[Any]):
             max_file_bytes=max_file_bytes,
             has_labels=label is not None,
         )
+        if mix is not None and label is self._fields.get(mix.label):
+            if len(self.classes) > int(mix.classes):
+                raise ValueError(
+                    f"mix has {mix.classes} classes, but the data set has {len(self.classes)}"
+                )
 
     @property
     def fields(self) -> dict[str, Field]:
@@ -154,7 +164,7 @@ class Loader(BatchLoader[Any]):
 
     def _start(self, epoch: int, state: str | None) -> Batches[Any]:
         if self._convert is None:
-            return Batches(self._samples, self._settings, epoch, state)
+            return Batches(self._samples, self._settings, epoch, state, self._functions)
         batches = _Converted(self._samples, self._settings, epoch, state)
         batches._convert = self._convert
         return batches
@@ -215,9 +225,15 @@ def _checked_mix(mix: Any, fields: Mapping[str, Field]) -> Mix | None:
         return None
     if not isinstance(mix, Mix):
         raise TypeError(f"mix must be a spdl_rs.recipes.Mix, not {check.shown(mix)}")
-    for name, kinds in ((mix.image, Image), (mix.label, (Label, Number))):
-        if not isinstance(fields.get(name), kinds):
-            expected = "an Image" if kinds is Image else "a Label, or a Number of dtype int64"
+    image, label = fields.get(mix.image), fields.get(mix.label)
+    is_label = isinstance(label, Label) or (
+        isinstance(label, Number) and label.dtype == "int64"
+    )
+    for name, is_valid, expected in (
+        (mix.image, isinstance(image, Image), "an Image"),
+        (mix.label, is_label, "a Label, or a Number of dtype int64,"),
+    ):
+        if not is_valid:
             raise ValueError(
                 f"mix needs {expected} with the name {name!r}; the fields are {', '.join(fields)}"
             )
@@ -225,18 +241,22 @@ def _checked_mix(mix: Any, fields: Mapping[str, Field]) -> Mix | None:
 
 
 def _stages(
-    map: Any, batch_map: Any, convert: Callable[[dict[str, Any]], Any] | None
+    map: Any,
+    batch_map: Any,
+    convert: Callable[[dict[str, Any]], Any] | None,
+    fields: Mapping[str, Field],
 ) -> list[Stage]:
     """The stages of the functions of a loader. The last one yields batches as `output` wants them."""
     stages: list[Stage] = []
     if map is not None:
         # The function gets tensors, but neither tuples nor other classes of batches.
-        is_early = convert is tensors_of
-        early, late = (convert, None) if is_early else (None, convert)
-        stages.append(("map", MapSamples(map, early, late)))
+        early = convert if convert is tensors_of else None
+        lists = {name for name, one in fields.items() if getattr(one, "collate", "stack") != "stack"}
+        mapped = MapSamples(map, early, convert, lists=lists, is_last=batch_map is None)
+        stages.append(("map", mapped))
         convert = None
     if batch_map is not None:
-        stages.append(("batch_map", MapBatch(batch_map, convert, is_first=not stages)))
+        stages.append(("batch_map", MapBatch(batch_map, convert)))
     return stages
 
 

@@ -324,7 +324,6 @@ class Settings:
         world_size: int,
         remainder: str,
         mix: Mix | None,
-        functions: Sequence[tuple[str, Callable[[Any, list[int]], Any]]],
         device: CudaDevice | None = None,
         decode_with: list[str] | None = None,
     ) -> Settings: ...
@@ -335,11 +334,20 @@ class Epoch:
     """One epoch of a loader. Thread-safe."""
 
     def __new__(
-        cls, samples: Samples, settings: Settings, epoch: int, state: str | None = None
+        cls,
+        samples: Samples,
+        settings: Settings,
+        epoch: int,
+        state: str | None = None,
+        functions: Sequence[tuple[str, Callable[[Any, list[int]], Any]]] | None = None,
     ) -> Epoch: ...
     @staticmethod
     def position(
-        samples: Samples, settings: Settings, epoch: int, state: str | None = None
+        samples: Samples,
+        settings: Settings,
+        epoch: int,
+        state: str | None = None,
+        functions: Sequence[tuple[str, Callable[[Any, list[int]], Any]]] | None = None,
     ) -> str: ...
     @staticmethod
     def combined(states: list[str], loader: str) -> str: ...

@@ -9,7 +9,7 @@
 | `clip_train`, `clip_eval` | images of image–text pairs |
 | `Mix`, `deit_mix` | MixUp and CutMix of the images of a batch |
 
-Each function but the last returns one `fields.Image`, or a `dict` of several by name. `layout` is that of the image. Further
+Each function but `deit_mix` returns one `fields.Image`, or a `dict` of several by name. `layout` is that of the image. Further
 arguments replace or add arguments of `fields.Image`, such as `stored_as`.
 
 >>> from spdl_rs import Loader, fields, recipes

@@ -20,7 +20,7 @@ use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 use super::batches::{Batches, Delivered};
 use super::dataset::{Kept, Samples};
 use super::fields::{SampleFields, import_types};
-use super::functions::{self, exception_of};
+use super::functions::{self, Function, MixStage, PyFunction, exception_of, functions_of};
 use super::settings::{Content, Settings};
 use super::{device, state as checkpoint};
 use crate::interop::error::to_exception;
@@ -75,16 +75,18 @@ pub(crate) struct EpochRun {
 impl Epoch {
     /// Starts the pipeline at the beginning of the epoch, or after the batches that `state` covers.
     #[new]
-    #[pyo3(signature = (samples, settings, epoch, state=None))]
+    #[pyo3(signature = (samples, settings, epoch, state=None, functions=None))]
     fn new(
         py: Python<'_>,
         samples: &Samples,
         settings: &Settings,
         epoch: u64,
         state: Option<&str>,
+        functions: Option<Vec<PyFunction>>,
     ) -> PyResult<Self> {
+        let functions = functions_of(functions);
         let begun = py.detach(|| {
-            let (run, number) = build(samples, settings, epoch, state)?;
+            let (run, number) = build(samples, settings, epoch, state, &functions)?;
             let monitor = Monitor::of(run.pipeline.monitor(), run.partial.clone())
                 .with_decoded(run.decoded.clone());
             let opened = Arc::clone(&run.kept.1);
@@ -120,16 +122,18 @@ impl Epoch {
     ///
     /// A given `state` is validated and adapted to this loader.
     #[staticmethod]
-    #[pyo3(signature = (samples, settings, epoch, state=None))]
+    #[pyo3(signature = (samples, settings, epoch, state=None, functions=None))]
     fn position(
         py: Python<'_>,
         samples: &Samples,
         settings: &Settings,
         epoch: u64,
         state: Option<&str>,
+        functions: Option<Vec<PyFunction>>,
     ) -> PyResult<String> {
+        let functions = functions_of(functions);
         let position = py.detach(|| {
-            let (run, _) = build(samples, settings, epoch, state)?;
+            let (run, _) = build(samples, settings, epoch, state, &functions)?;
             run.pipeline.state().and_then(|state| state_to_json(&state))
         });
         position.map_err(|error| to_exception(py, &error))
@@ -261,6 +265,7 @@ fn build(
     settings: &Settings,
     epoch: u64,
     state: Option<&str>,
+    functions: &[Function],
 ) -> Result<(EpochRun, u64)> {
     let drop_last = settings.drop_last;
     let state = state.map(|text| checkpoint::from_json(text, settings)).transpose()?;
@@ -323,13 +328,13 @@ fn build(
                 Some(mix) => {
                     common.memory_shares += 1;
                     let options = StageOptions::new("mix").parameters(mix.parameters());
-                    pipeline.stage(options, move || Ok(mix.clone()))
+                    pipeline.stage(options, move || Ok(MixStage(mix.clone())))
                 }
             };
             let partial = allows_partial.then_some(partial);
-            if let Some((first, rest)) = settings.functions.split_first() {
+            if let Some((first, rest)) = functions.split_first() {
                 // The stages of functions also hold batches.
-                common.memory_shares += settings.functions.len();
+                common.memory_shares += functions.len();
                 let pipeline = functions::add(pipeline, fields, first, rest, settings.seed);
                 let pipeline = Batches::build_of_functions(common.apply(pipeline), state)?;
                 return Ok((EpochRun { pipeline, partial, decoded: None, kept, stalls }, epoch));

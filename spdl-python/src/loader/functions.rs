@@ -1,11 +1,13 @@
-//! The stages `map` and `batch_map`: Python functions of a `Loader`.
+//! The stages of whole batches of a `Loader`: `mix`, and the Python functions `map` and `batch_map`.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use spdl_core::{
-    Batch, PipelineBuilder, Result, SampleId, SampleRng, Stage, StageContext, StageOptions,
+    Batch, Error, PipelineBuilder, Result, SampleId, SampleRng, Stage, StageContext, StageOptions,
 };
+
+use spdl_media::augment::Mix;
 
 use super::epoch::array_of;
 use super::fields::SampleFields;
@@ -14,7 +16,28 @@ use crate::interop::wait::try_python;
 
 /// The name of a stage, and its `function(values, seeds)`. `seeds` has a random number for each sample of
 /// the batch.
-pub(crate) type Function = (String, Arc<Py<PyAny>>);
+pub(super) type Function = (String, Arc<Py<PyAny>>);
+
+/// A function as Python passes it.
+pub(super) type PyFunction = (String, Py<PyAny>);
+
+/// The functions of an epoch. Only a running epoch holds them: the loader's are Python attributes, which the
+/// garbage collector visits, so that a function may refer to the loader.
+pub(super) fn functions_of(functions: Option<Vec<PyFunction>>) -> Vec<Function> {
+    functions.into_iter().flatten().map(|(name, function)| (name, Arc::new(function))).collect()
+}
+
+/// Mixes the samples of each batch. Errors are fatal: the settings are at fault, not a sample.
+pub(super) struct MixStage(pub(super) Mix);
+
+impl Stage<Batch> for MixStage {
+    type Out = Batch;
+
+    fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, Batch>) -> Result<()> {
+        let mixed = self.0.apply(batch, &mut cx.rng()).map_err(Error::fatal)?;
+        cx.emit(mixed)
+    }
+}
 
 /// A batch as a Python object.
 pub(super) struct PythonBatch {
@@ -108,7 +131,7 @@ impl Stage<Batch> for FirstStage {
 }
 
 /// The exception for the caller of a loader: that of a function, or the exception of an error.
-pub(super) fn exception_of(py: Python<'_>, error: &spdl_core::Error) -> PyErr {
+pub(super) fn exception_of(py: Python<'_>, error: &Error) -> PyErr {
     match Raised::of(error) {
         Some(raised) => raised.clone_ref(py),
         None => to_exception(py, error),

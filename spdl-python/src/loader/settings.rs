@@ -11,7 +11,6 @@ use spdl_media::ImageTransform;
 use spdl_media::augment::Mix;
 
 use super::fields::SampleFields;
-use super::functions::Function;
 use crate::cuda::CudaDevice;
 use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
@@ -49,8 +48,6 @@ pub(crate) struct Settings {
     pub(crate) decode_with: Option<Vec<PathBuf>>,
     /// Mixes the samples of each batch.
     pub(crate) mix: Option<Mix>,
-    /// The functions that are called for each batch, in this order.
-    pub(crate) functions: Vec<Function>,
 }
 
 #[pymethods]
@@ -59,7 +56,7 @@ impl Settings {
     #[new]
     #[pyo3(signature = (
         content, *, batch_size, seed, shuffle, threads, max_failures, drop_last, rank, world_size,
-        remainder, mix, functions, device=None, decode_with=None
+        remainder, mix, device=None, decode_with=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -75,7 +72,6 @@ impl Settings {
         world_size: u64,
         remainder: &str,
         mix: Option<Bound<'_, PyAny>>,
-        functions: Vec<(String, Py<PyAny>)>,
         device: Option<Py<CudaDevice>>,
         decode_with: Option<Vec<PathBuf>>,
     ) -> PyResult<Self> {
@@ -103,7 +99,6 @@ impl Settings {
             device,
             decode_with,
             mix: mix.map(|mix| mix_of(&mix)).transpose()?,
-            functions: functions.into_iter().map(|(name, one)| (name, Arc::new(one))).collect(),
         })
     }
 

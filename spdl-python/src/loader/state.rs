@@ -8,7 +8,7 @@ use super::settings::Settings;
 use crate::statistics::state_to_json;
 
 /// Parts of a state's fingerprint, and the arguments of a loader that determine them.
-const ARGUMENTS: [(&str, &str); 17] = [
+const ARGUMENTS: [(&str, &str); 20] = [
     ("source items", "the number of images"),
     ("source contents", "the images, their names or labels"),
     ("source order", "shuffle, or seed"),
@@ -24,6 +24,9 @@ const ARGUMENTS: [(&str, &str); 17] = [
     ("stage decode: crop", "train, or size"),
     ("stage decode: flips", "train"),
     ("stage decode: truncated", "on_truncated"),
+    ("stage mix", "mix"),
+    ("stage map", "map"),
+    ("stage batch_map", "batch_map"),
     ("stage decode: drop last", "drop_last"),
     ("stage decode: decoder", "decode"),
 ];

@@ -16,12 +16,20 @@ import signal
 import threading
 import time
 from collections.abc import Iterable
+from typing import Protocol
 
 _TIMEOUT_S = 0.1
 """The longest wait for the threads to enter the signal handler."""
 
 
-def suspend(threads: Iterable[threading.Thread]) -> None:
+class _Thread(Protocol):
+    @property
+    def ident(self) -> int | None: ...
+    @property
+    def native_id(self) -> int | None: ...
+
+
+def suspend(threads: Iterable[_Thread]) -> None:
     """Suspends those threads that wait in a system call. Must be called at exit, by the main thread.
 
     Threads that run are not suspended, because they may hold a lock of the C library. Has no effect on systems
@@ -60,17 +68,17 @@ def _full_pipe() -> int:
     return writer
 
 
-def _is_waiting(thread: threading.Thread) -> bool:
+def _is_waiting(thread: _Thread) -> bool:
     # The state follows the name of the thread, which may contain parentheses.
     return _read(thread, "stat").rpartition(")")[2].split()[:1] == ["S"]
 
 
-def _is_writing(thread: threading.Thread, descriptor: int) -> bool:
+def _is_writing(thread: _Thread, descriptor: int) -> bool:
     # The number of the system call and its arguments; "running" if the thread runs.
     return _read(thread, "syscall").split()[1:2] == [hex(descriptor)]
 
 
-def _read(thread: threading.Thread, file: str) -> str:
+def _read(thread: _Thread, file: str) -> str:
     """Reads a file of a thread in `/proc`; an empty text if there is none."""
     with (
         contextlib.suppress(OSError),
