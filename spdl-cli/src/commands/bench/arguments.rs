@@ -479,7 +479,7 @@ impl fmt::Display for MaxSkipped {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use clap::Parser;
 
@@ -489,7 +489,7 @@ mod tests {
         arguments: BenchArguments,
     }
 
-    fn parse(arguments: &[&str]) -> Result<BenchArguments, clap::Error> {
+    pub(crate) fn parse(arguments: &[&str]) -> Result<BenchArguments, clap::Error> {
         let parsed = Bench::try_parse_from([&["bench"], arguments].concat())?;
         Ok(parsed.arguments)
     }

@@ -20,7 +20,7 @@ const CACHE_SIZE: u64 = 10_000_000_000;
 
 /// The images of a run.
 pub(crate) struct Images {
-    opened: InputDataset,
+    pub(super) opened: InputDataset,
     cache: Option<Cache>,
 }
 

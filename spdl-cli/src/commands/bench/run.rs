@@ -84,8 +84,8 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         None => None,
     };
     let partial = Counter::default();
-    let mut pipeline =
-        build(arguments, &images, state, &partial).map_err(|error| match &resumed_from {
+    let mut pipeline = build(arguments, &images, state, &partial, STALL_TIME, stderr::note)
+        .map_err(|error| match &resumed_from {
             Some(path) => Failure::of("cannot resume", &error, path),
             None => what(&error),
         })?;
@@ -229,11 +229,15 @@ fn transform(arguments: &BenchArguments) -> ImageTransform {
 }
 
 /// Builds the pipeline: keys ──► fetch (encoded images) ──► decode (pixels and labels of a batch).
+///
+/// If a stage makes no progress for `stall_time`, the pipeline passes a warning to `warn`.
 fn build(
     arguments: &BenchArguments,
     images: &Images,
     state: Option<State>,
     partial: &Counter,
+    stall_time: Duration,
+    warn: impl Fn(&str) + Send + Sync + 'static,
 ) -> spdl_core::Result<Pipeline<Batch>> {
     let layout = layout(arguments, images.len());
     let budget = Fetch::stage_memory(&layout, worker_threads(arguments.threads));
@@ -265,7 +269,7 @@ fn build(
         .deterministic()
         .threads(worker_threads(arguments.threads))
         .shard(arguments.shard()?)
-        .on_stall(STALL_TIME, |stall| stderr::note(&format!("spdl: warning: {stall}")));
+        .on_stall(stall_time, move |stall| warn(&format!("spdl: warning: {stall}")));
     // If all images of a run of one epoch fail, the summary lists them before the run fails.
     let pipeline = if arguments.epochs == 1 { pipeline.allow_total_loss() } else { pipeline };
     match state {
@@ -305,7 +309,61 @@ fn nothing_delivered(outcome: &Outcome) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{self, Receiver};
+    use std::sync::{Arc, Mutex};
+
+    use spdl_core::Dataset;
+    use spdl_io::StoredRecord;
+
+    use super::super::arguments::tests::parse;
     use super::*;
+
+    /// A data set whose items are available only after the gate is dropped.
+    #[derive(Debug)]
+    struct Gated {
+        samples: Arc<dyn Dataset<Item = StoredRecord>>,
+        gate: Mutex<Receiver<()>>,
+    }
+
+    impl Dataset for Gated {
+        type Item = StoredRecord;
+
+        fn len(&self) -> u64 {
+            self.samples.len()
+        }
+
+        fn item(&self, index: u64) -> spdl_core::Result<StoredRecord> {
+            // Without a warning, the test continues after this time and fails.
+            let _ = self.gate.lock().unwrap().recv_timeout(Duration::from_secs(20));
+            self.samples.item(index)
+        }
+    }
+
+    #[test]
+    // promise: R18
+    fn a_run_without_progress_prints_a_warning() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.jpg"), "no image").unwrap();
+        let arguments = parse(&[folder.path().to_str().unwrap()]).unwrap();
+        let (mut images, _) = Images::open(&arguments).unwrap();
+        let (open, gate) = mpsc::channel();
+        let samples = Arc::clone(&images.opened.set.samples);
+        images.opened.set.samples = Arc::new(Gated { samples, gate: Mutex::new(gate) });
+
+        let (sender, warnings) = mpsc::channel();
+        let open = Mutex::new(Some(open));
+        let warn = move |warning: &str| {
+            drop(open.lock().unwrap().take());
+            let _ = sender.send(warning.to_owned());
+        };
+        let (partial, stall_time) = (Counter::default(), Duration::from_millis(100));
+        let mut pipeline = build(&arguments, &images, None, &partial, stall_time, warn).unwrap();
+        assert!(pipeline.next().unwrap().is_err(), "the file is no image");
+        drop(pipeline);
+        let warning = warnings.iter().next().expect("a warning was printed");
+        assert!(warning.starts_with("spdl: warning: source "), "{warning}");
+        assert!(warning.contains("has yielded no item for "), "{warning}");
+    }
 
     #[test]
     fn the_cache_warning_shows_how_much_the_cache_holds() {
