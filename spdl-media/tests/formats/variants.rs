@@ -515,6 +515,19 @@ fn a_tiff_tag_with_too_many_values_is_corrupt() {
 }
 
 #[test]
+fn unsigned_32_bit_samples_of_a_tiff_have_the_pixels_of_pillow() {
+    // The bits of floats, of which the negative ones are 2³¹ or more. Without SampleFormat (339),
+    // samples are unsigned. The value is CRC-32 of the pixels by Pillow 13.0.0.
+    let file = variant("float-little.tiff");
+    let at = tag_value(&file, 339);
+    for (at, value) in [(at, 1), (at - 7, 0x80)] {
+        let mut file = file.clone();
+        file[at] = value;
+        assert_eq!(checksum(&decode_rgb(&file).unwrap()), 0x6b16_3f55, "{at} {value}");
+    }
+}
+
+#[test]
 fn a_jpeg_with_alpha_in_a_tiff_is_unsupported() {
     for (name, samples) in [("jpeg-grey.tiff", 2), ("jpeg-rgb.tiff", 4)] {
         let mut file = variant(name);

@@ -131,8 +131,8 @@ enum SampleEncoding {
     /// 16 bits, clamped to 255, as in Pillow.
     ClampedWord,
     SignedWord,
+    /// 32 bits, clamped to 0 to 255.
     Long,
-    SignedLong,
     Float,
 }
 
@@ -178,8 +178,8 @@ impl PixelReader {
             (16, UNSIGNED) if is_grey => Some(SampleEncoding::ClampedWord),
             (16, UNSIGNED) => Some(SampleEncoding::Word),
             (16, SIGNED) if !is_inverted => Some(SampleEncoding::SignedWord),
-            (32, UNSIGNED) if !is_inverted => Some(SampleEncoding::Long),
-            (32, SIGNED) if !is_inverted => Some(SampleEncoding::SignedLong),
+            // As in Pillow, unsigned samples of 2³¹ or more are negative.
+            (32, UNSIGNED | SIGNED) if !is_inverted => Some(SampleEncoding::Long),
             (32, FLOAT) => Some(SampleEncoding::Float),
             _ => None,
         };
@@ -334,8 +334,7 @@ impl<'a> SampleRows<'a> {
             SampleEncoding::Word => (word() >> 8) as u8,
             SampleEncoding::ClampedWord => word().min(255) as u8,
             SampleEncoding::SignedWord => (word() as i16).clamp(0, 255) as u8,
-            SampleEncoding::Long => long().min(255) as u8,
-            SampleEncoding::SignedLong => (long() as i32).clamp(0, 255) as u8,
+            SampleEncoding::Long => (long() as i32).clamp(0, 255) as u8,
             // A cast from `f32` saturates and truncates towards 0, as Pillow does.
             SampleEncoding::Float => f32::from_bits(long()) as u8,
         }
