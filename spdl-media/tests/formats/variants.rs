@@ -512,6 +512,45 @@ fn a_tiff_tag_with_too_many_values_is_corrupt() {
         file[count] = 2;
         assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt), "{name}");
     }
+    // The two values of YCbCrSubSampling (530) become Orientation. Pillow uses the first one.
+    let mut file = variant("jpeg-420.tiff");
+    let tag = tag_value(&file, 530) - 8;
+    file[tag..tag + 2].copy_from_slice(&274_u16.to_le_bytes());
+    assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt), "Orientation");
+}
+
+#[test]
+fn an_uncompressed_tiff_with_more_offsets_than_strips_is_corrupt() {
+    // Without PlanarConfiguration (284), two planes become one strip with two offsets. Pillow reads
+    // the last strip, libtiff the first.
+    let mut file = variant("palette-planar-extra.tiff");
+    let tag = tag_value(&file, 284) - 8;
+    file[tag + 1] = 0x80;
+    let error = decode_rgb(&file).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.message().contains("2 offsets"), "{error}");
+}
+
+#[test]
+fn tiff_strips_with_a_tag_of_tiles_are_corrupt() {
+    // StripByteCounts becomes TileWidth, and PlanarConfiguration becomes TileByteCounts.
+    for (tag, tile_tag) in [(279, 322_u16), (284, 325)] {
+        let mut file = variant("group3.tiff");
+        let start = tag_value(&file, tag) - 8;
+        file[start..start + 2].copy_from_slice(&tile_tag.to_le_bytes());
+        assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt), "{tile_tag}");
+    }
+}
+
+#[test]
+fn a_tiff_tag_whose_type_libtiff_ignores_is_corrupt() {
+    // UNDEFINED, LONG8 with a value of more than 32 bits, and IFD8. Pillow reads some of these.
+    for kind in [7, 16, 18] {
+        let mut file = variant("group3-2d.tiff");
+        let start = tag_value(&file, 292) - 6;
+        file[start] = kind;
+        assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt), "type {kind}");
+    }
 }
 
 #[test]

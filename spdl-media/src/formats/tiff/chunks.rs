@@ -94,6 +94,13 @@ impl<'a> Chunks<'a> {
                 (tiles, lengths, (side(Tag::TileWidth)?, side(Tag::TileLength)?))
             }
             (None, Some(strips)) => {
+                // libtiff would read tiles.
+                for tag in [Tag::TileWidth, Tag::TileLength, Tag::TileByteCounts] {
+                    if directory.values(tag)?.is_some() {
+                        let message = format!("the page has strips and the tag {tag:?}");
+                        return Err(errors::corrupt(NAME, message));
+                    }
+                }
                 let rows = match directory.number(Tag::RowsPerStrip)? {
                     Some(0) => return Err(errors::corrupt(NAME, "strips without rows")),
                     // 2³² − 1 is the default value: one strip.
@@ -116,6 +123,11 @@ impl<'a> Chunks<'a> {
             return Err(errors::corrupt(NAME, message));
         }
         Ok(Chunks { grid, is_tiled: tiles.is_some(), starts, lengths })
+    }
+
+    /// The number of stored offsets.
+    pub(super) fn offsets(&self) -> usize {
+        self.starts.len()
     }
 
     /// The byte range of a chunk. If its length is not stored, the range has no end, so that the

@@ -94,7 +94,9 @@ impl<'a> Directory<'a> {
             let message = format!("tag {tag:?} has {} values: expected 1", values.len());
             return Err(errors::corrupt(NAME, message));
         }
-        values.number(0).map(Some)
+        // No such tag needs more than 32 bits; libtiff ignores larger values.
+        let value = values.number(0)?;
+        u32::try_from(value).map(|value| Some(value.into())).map_err(|_| values.invalid(0))
     }
 
     /// The value of a tag that must be present.
@@ -128,13 +130,13 @@ impl Values<'_> {
         errors::corrupt(NAME, message)
     }
 
-    /// An unsigned integer.
+    /// An unsigned integer. As in libtiff, the types UNDEFINED, IFD and IFD8 are no integers.
     pub(super) fn number(&self, index: usize) -> Result<u64> {
         let bytes = self.value(index).ok_or_else(|| self.invalid(index))?;
         let value = unsigned(bytes, self.is_little);
         let is_negative = value >> (8 * bytes.len() - 1) != 0;
         match self.kind {
-            BYTE | UNDEFINED | SHORT | LONG | IFD | LONG8 | IFD8 => Ok(value),
+            BYTE | SHORT | LONG | LONG8 => Ok(value),
             SBYTE | SSHORT | SLONG | SLONG8 if !is_negative => Ok(value),
             _ => Err(self.invalid(index)),
         }

@@ -97,10 +97,10 @@ impl FormatReader for Tiff {
             })
         };
         let size = Size::new(side(Tag::ImageWidth)?, side(Tag::ImageLength)?);
-        let orientation = match directory.number(Tag::Orientation) {
-            Ok(Some(number)) => u16::try_from(number).ok().and_then(Orientation::from_exif),
-            Ok(None) | Err(_) => None,
-        };
+        let orientation = directory.number(Tag::Orientation)?;
+        let orientation = orientation
+            .and_then(|number| u16::try_from(number).ok())
+            .and_then(Orientation::from_exif);
         Ok((TiffFile(directory), ImageInfo::new(size, orientation.unwrap_or_default())))
     }
 
@@ -202,6 +202,15 @@ impl Tiff {
         let reader = PixelReader::new(directory, layout)?;
         let size = job.info.size;
         let chunks = Chunks::read(directory, size, layout.planes() as u64)?;
+        let needed = chunks.grid.count().saturating_mul(layout.planes() as u64);
+        // Pillow reads the last chunks of uncompressed files, libtiff the first.
+        if compression == ByteCompression::None && chunks.offsets() as u64 > needed {
+            let message = format!(
+                "{} offsets of strips or tiles: the image size needs {needed}",
+                chunks.offsets()
+            );
+            return Err(format_errors::corrupt(NAME, message).into());
+        }
         let predictor = read_predictor(directory, compression, &layout)?;
         let reverses = has_reversed_bits(directory)?;
         let is_little = directory.is_little();
