@@ -501,6 +501,11 @@ fn invalid_ycbcr_coefficients_have_the_pixels_of_libtiff() {
         file[at] = value;
         assert_eq!(checksum(&decode_rgb(&file).unwrap()), expected, "{name} {at} {value}");
     }
+    // ReferenceBlackWhite with the type FLOAT: the values are almost 0.
+    let mut file = variant("luma-video.tiff");
+    let at = tag_value(&file, 532) - 6;
+    file[at] = 11;
+    assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt));
 }
 
 #[test]

@@ -33,7 +33,9 @@ impl YCbCrCoefficients {
         if let Some([a, b, c, d, e, f]) = numbers(directory, Tag::ReferenceBlackWhite)? {
             luma.range = [[a, b], [c, d], [e, f]];
         }
-        let is_valid = luma.parts[1] != 0.0 && luma.range.iter().all(|[none, all]| none != all);
+        // `rgb` divides by this difference, which is 0 for very small values of Cb or Cr.
+        let differ = |([none, all], centre): (&[f32; 2], f32)| none - centre != all - centre;
+        let is_valid = luma.parts[1] != 0.0 && luma.range.iter().zip(CENTRES).all(differ);
         match is_valid {
             true => Ok(luma),
             false => Err(errors::corrupt(
@@ -56,11 +58,11 @@ impl YCbCrCoefficients {
     /// values are truncated to integers, and factors have 16 fractional bits.
     pub(super) fn rgb(&self, stored: [u8; CHANNELS]) -> [u8; CHANNELS] {
         let scales = [255.0, 127.0, 127.0];
-        let centres = [0, 128, 128];
         let [y, cb, cr] = std::array::from_fn(|at| {
-            let [none, all] = self.range[at].map(|value| value - centres[at] as f32);
+            let centre = CENTRES[at];
+            let [none, all] = self.range[at].map(|value| value - centre);
             // A cast from `f32` truncates and saturates.
-            let above = (i32::from(stored[at]) - centres[at]).saturating_sub(none as i32);
+            let above = (i32::from(stored[at]) - centre as i32).saturating_sub(none as i32);
             let normalised = above as f32 * scales[at] / (all - none);
             normalised.clamp(-MAX_NORMALISED, MAX_NORMALISED) as i32
         });
@@ -88,6 +90,8 @@ pub(super) fn uncompressed_rgb([y, cb, cr]: [u8; CHANNELS]) -> [u8; CHANNELS] {
         .map(|difference| (i32::from(y) + (difference >> 6)).clamp(0, 255) as u8)
 }
 
+/// The stored values of zero luma and of zero colour differences.
+const CENTRES: [f32; CHANNELS] = [0.0, 128.0, 128.0];
 const FRACTION_BITS: u32 = 16;
 /// The limit of normalised values, which prevents overflows.
 const MAX_NORMALISED: f32 = 4096.0;
