@@ -67,6 +67,10 @@ def chosen(rank: Any, world_size: Any) -> tuple[int, int, Ranks | None]:
         ranks = found()
         return ranks.rank, ranks.world_size, ranks
     total = check.whole("world_size", 1 if world_size is None else world_size, 1, 2**20)
+    if rank is None and total > 1:
+        raise ValueError(
+            f'rank is missing: with world_size={total}, pass rank, 0 to {total - 1}, or only rank="auto"'
+        )
     return check.whole("rank", 0 if rank is None else rank, 0, total - 1), total, None
 
 
