@@ -127,10 +127,9 @@ class MapSamples(_Function):
             return numpy.asarray(values, dtype=numpy.int64)
         if all(isinstance(value, (bool, int, float, numpy.generic)) for value in values):
             return numpy.asarray(values)
-        torch: Any = sys.modules.get("torch")
         arrays: tuple[type, ...] = (numpy.ndarray,)
-        if torch is not None:
-            arrays += (torch.Tensor,)
+        if "torch" in sys.modules:
+            arrays += (importlib.import_module("torch").Tensor,)
         if not any(isinstance(value, arrays) for value in values):
             return values
         kinds = {
@@ -143,8 +142,9 @@ class MapSamples(_Function):
                 f"cannot stack the values {name!r} of map: {' and '.join(shown[:2])}; pad them, or return "
                 "each inside a list"
             )
-        is_array = isinstance(values[0], numpy.ndarray)
-        return numpy.stack(values) if is_array else torch.stack(values)
+        if isinstance(values[0], numpy.ndarray):
+            return numpy.stack(values)
+        return importlib.import_module("torch").stack(values)
 
 
 class MapBatch(_Function):
