@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: compares the speed of our loaders with other loaders, in interleaved runs.
 
+mod checksums;
 mod contest;
 mod images;
 mod peers;
@@ -22,6 +23,7 @@ use crate::tools::Workspace;
 /// Measure the speed of our loaders and of other loaders on this machine, in interleaved runs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Benchmark {
+    Checksums(checksums::Checksums),
     Images(images::Images),
     Overhead(Overhead),
     Python(python::Python),
@@ -35,6 +37,7 @@ pub(crate) enum Benchmark {
 
 pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
     match benchmark {
+        Benchmark::Checksums(arguments) => checksums::run(workspace, arguments),
         Benchmark::Images(arguments) => images::run(workspace, arguments),
         Benchmark::Overhead(arguments) => engine_bench::overhead(workspace, arguments),
         Benchmark::Python(arguments) => python::run(workspace, arguments),
