@@ -209,7 +209,7 @@ def test_a_run_over_remote_shards_resumes(many, tmp_path):
         ({"label_field": "image"}, "label_field: was absent, is image"),
         ({"image_field": "jpg"}, "image_field: was absent, is jpg"),
         ({"rank": 1, "world_size": 2}, "rank 0 of 1.*rank 1 of 2"),
-        ({"world_size": 2}, "rank 0 of 1.*rank 0 of 2"),
+        ({"rank": 0, "world_size": 2}, "rank 0 of 1.*rank 0 of 2"),
     ],
     ids=str,
 )
