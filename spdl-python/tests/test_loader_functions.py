@@ -171,18 +171,22 @@ def test_random_numbers_depend_on_the_sample_and_not_on_threads_or_resume(folder
 
 
 def test_functions_run_on_the_threads_of_the_loader_and_are_named_by_the_statistics(folder):
-    threads = set()
-    barrier = threading.Barrier(2)
+    lock, threads, running, most = threading.Lock(), set(), 0, 0
 
     def function(batch):
-        threads.add(threading.get_ident())
-        # Two calls run at the same time.
-        barrier.wait(60)
+        nonlocal running, most
+        with lock:
+            threads.add(threading.get_ident())
+            running += 1
+            most = max(most, running)
+        time.sleep(0.03)
+        with lock:
+            running -= 1
         return batch
 
-    loader = loader_of(folder, batch_size=4, threads=3, batch_map=function)
-    assert len(list(loader)) == 6
-    assert threading.get_ident() not in threads and len(threads) >= 2
+    loader = loader_of(folder, batch_size=1, threads=3, batch_map=function)
+    assert len(list(loader)) == SAMPLES
+    assert threading.get_ident() not in threads and len(threads) >= 2 and most >= 2
     names = [stage["name"] for stage in loader.stats()["stages"]]
     assert names == ["source", "fetch", "decode", "batch_map"]
 
