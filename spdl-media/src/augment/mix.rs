@@ -1,7 +1,7 @@
 //! Mixup and CutMix in one stage.
 
 use spdl_core::source::Fingerprint;
-use spdl_core::{Batch, Result, SampleRng, Stage, StageContext};
+use spdl_core::{Batch, Error, Result, SampleRng, Stage, StageContext};
 
 use super::batches::{CutMix, Mixup, SoftLabels};
 use super::checks::check_probability;
@@ -143,12 +143,13 @@ impl Mix {
     }
 }
 
-/// Uses the random numbers of the first sample of the batch.
+/// Uses the random numbers of the first sample of the batch. Errors are fatal: the settings are at fault,
+/// not a sample.
 impl Stage<Batch> for Mix {
     type Out = Batch;
 
     fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, Batch>) -> Result<()> {
-        let mixed = self.apply(batch, &mut cx.rng())?;
+        let mixed = self.apply(batch, &mut cx.rng()).map_err(Error::fatal)?;
         cx.emit(mixed)
     }
 }

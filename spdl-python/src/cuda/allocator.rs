@@ -7,7 +7,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use spdl_cuda::CudaDevice;
 use spdl_cuda::python::{AllocatorFunctions, copy_stream};
 
-use crate::interop::error::{AllocatorRaised, exception_in_words};
+use crate::interop::error::{Raised, exception_in_words};
 use crate::interop::wait::with_python;
 
 /// Alignment in bytes of memory that the CUDA driver allocates. Kernels rely on this alignment.
@@ -75,7 +75,7 @@ impl PythonAllocator {
             "the allocator failed to allocate {bytes} bytes on CUDA device {}",
             self.device
         );
-        let error = Error::new(kind, message).with_source(AllocatorRaised { exception, words });
+        let error = Error::new(kind, message).with_source(Raised::by_allocator(exception, words));
         // A function that raises an exception for one batch will raise it for all batches.
         if is_full { error } else { error.fatal() }
     }

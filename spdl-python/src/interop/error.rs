@@ -76,7 +76,13 @@ fn is_of_cuda(error: &Error) -> bool {
 }
 
 fn raised_by_allocator(error: &Error) -> Option<&PyErr> {
-    causes(error).find_map(|cause| Some(&cause.downcast_ref::<AllocatorRaised>()?.exception))
+    raised(error, true)
+}
+
+fn raised(error: &Error, by_allocator: bool) -> Option<&PyErr> {
+    let found = causes(error).filter_map(|cause| cause.downcast_ref::<Raised>());
+    let mut found = found.filter(|raised| raised.is_of_allocator == by_allocator);
+    found.next().map(|raised| &raised.exception)
 }
 
 /// The `errno` value, if an operating system error caused this error.
@@ -102,23 +108,30 @@ pub(crate) fn exception_in_words(py: Python<'_>, exception: &PyErr) -> String {
     }
 }
 
-/// An exception of a function of the user, as the cause of an error.
+/// An exception of a function or of an allocator of the user, as the cause of an error.
 pub(crate) struct Raised {
     exception: PyErr,
+    is_of_allocator: bool,
     /// The class name and message, for use without the GIL.
     words: String,
 }
 
 impl Raised {
-    /// The error of an exception.
+    /// The error of an exception of a function.
     pub(crate) fn into_error(py: Python<'_>, exception: PyErr) -> Error {
         let words = exception_in_words(py, &exception);
-        Error::new(ErrorKind::User, "raised an exception").with_source(Raised { exception, words })
+        let raised = Raised { exception, is_of_allocator: false, words };
+        Error::new(ErrorKind::User, "raised an exception").with_source(raised)
     }
 
-    /// The exception that caused an error, if any.
+    /// The cause of an error of an allocator.
+    pub(crate) fn by_allocator(exception: PyErr, words: String) -> Raised {
+        Raised { exception, is_of_allocator: true, words }
+    }
+
+    /// The exception of a function that caused an error, if any.
     pub(crate) fn of(error: &Error) -> Option<&PyErr> {
-        causes(error).find_map(|cause| Some(&cause.downcast_ref::<Raised>()?.exception))
+        raised(error, false)
     }
 }
 
@@ -135,24 +148,3 @@ impl fmt::Display for Raised {
 }
 
 impl StdError for Raised {}
-
-/// An exception of a Python allocator, as the cause of an error.
-pub(crate) struct AllocatorRaised {
-    pub(crate) exception: PyErr,
-    /// The class name and message, for use without the GIL.
-    pub(crate) words: String,
-}
-
-impl fmt::Debug for AllocatorRaised {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
-    }
-}
-
-impl fmt::Display for AllocatorRaised {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words)
-    }
-}
-
-impl StdError for AllocatorRaised {}

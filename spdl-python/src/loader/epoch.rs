@@ -20,7 +20,7 @@ use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 use super::batches::{Batches, Delivered};
 use super::dataset::{Kept, Samples};
 use super::fields::{SampleFields, import_types};
-use super::functions::{self, Function, MixStage, PyFunction, exception_of, functions_of};
+use super::functions::{self, Function, PyFunction, exception_of, functions_of};
 use super::settings::{Content, Settings};
 use super::{device, state as checkpoint};
 use crate::interop::error::to_exception;
@@ -328,7 +328,7 @@ fn build(
                 Some(mix) => {
                     common.memory_shares += 1;
                     let options = StageOptions::new("mix").parameters(mix.parameters());
-                    pipeline.stage(options, move || Ok(MixStage(mix.clone())))
+                    pipeline.stage(options, move || Ok(mix.clone()))
                 }
             };
             let partial = allows_partial.then_some(partial);

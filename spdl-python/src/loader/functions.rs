@@ -1,4 +1,4 @@
-//! The stages of whole batches of a `Loader`: `mix`, and the Python functions `map` and `batch_map`.
+//! The stages `map` and `batch_map`: Python functions of a `Loader`.
 
 use std::sync::Arc;
 
@@ -6,8 +6,6 @@ use pyo3::prelude::*;
 use spdl_core::{
     Batch, Error, PipelineBuilder, Result, SampleId, SampleRng, Stage, StageContext, StageOptions,
 };
-
-use spdl_media::augment::Mix;
 
 use super::epoch::array_of;
 use super::fields::SampleFields;
@@ -25,18 +23,6 @@ pub(super) type PyFunction = (String, Py<PyAny>);
 /// garbage collector visits, so that a function may refer to the loader.
 pub(super) fn functions_of(functions: Option<Vec<PyFunction>>) -> Vec<Function> {
     functions.into_iter().flatten().map(|(name, function)| (name, Arc::new(function))).collect()
-}
-
-/// Mixes the samples of each batch. Errors are fatal: the settings are at fault, not a sample.
-pub(super) struct MixStage(pub(super) Mix);
-
-impl Stage<Batch> for MixStage {
-    type Out = Batch;
-
-    fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, Batch>) -> Result<()> {
-        let mixed = self.0.apply(batch, &mut cx.rng()).map_err(Error::fatal)?;
-        cx.emit(mixed)
-    }
 }
 
 /// A batch as a Python object.
