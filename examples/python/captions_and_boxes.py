@@ -56,7 +56,14 @@ def make_loader(folder: str, options: argparse.Namespace) -> Loader:
         # Boxes follow the crop and the flip of the image; those outside it are dropped with their classes.
         boxes=fields.Boxes(format="xywh", stored_as="json", at="boxes"),
         classes=fields.Array(None, "int64", stored_as="json", at="classes", rows_of="boxes"),
+        batch_map=with_prompts,
     )
+
+
+def with_prompts(batch: dict, rng: numpy.random.Generator) -> dict:
+    """Adds prompts with random words. Runs on the threads of the loader."""
+    words = rng.choice(["a photo of", "a picture of", "an image of"], len(batch["caption"]))
+    return {**batch, "prompt": [f"{a} {b}" for a, b in zip(words, batch["caption"])]}
 
 
 def show(batch: dict) -> None:
@@ -77,7 +84,7 @@ def resumes_exactly(folder: str, options: argparse.Namespace) -> bool:
     resumed = list(again)
     assert delivered and len(resumed) == len(rest)
     return all(
-        (a["image"] == b["image"]).all() and a["caption"] == b["caption"]
+        (a["image"] == b["image"]).all() and a["prompt"] == b["prompt"]
         for a, b in zip(rest, resumed)
     )
 
