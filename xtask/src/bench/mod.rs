@@ -8,6 +8,7 @@ mod plot;
 mod promises;
 mod python;
 mod ratios;
+mod recipes;
 mod shares;
 mod store;
 mod table;
@@ -28,6 +29,7 @@ pub(crate) enum Benchmark {
     Overhead(Overhead),
     Python(python::Python),
     Ratios(ratios::Ratios),
+    Recipes(recipes::Recipes),
     Scaling(Scaling),
     Stragglers(Stragglers),
     Saving(Saving),
@@ -42,6 +44,7 @@ pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Overhead(arguments) => engine_bench::overhead(workspace, arguments),
         Benchmark::Python(arguments) => python::run(workspace, arguments),
         Benchmark::Ratios(arguments) => ratios::run(workspace, arguments),
+        Benchmark::Recipes(arguments) => recipes::run(workspace, arguments),
         Benchmark::Scaling(arguments) => engine_bench::scaling(workspace, arguments),
         Benchmark::Stragglers(arguments) => engine_bench::stragglers(workspace, arguments),
         Benchmark::Saving(arguments) => engine_bench::saving(workspace, arguments),

@@ -10,6 +10,10 @@ use super::contest::Contestant;
 use crate::tools::{Output, Workspace, command, install_packages};
 use crate::venv::Venv;
 
+/// The environment of the peers that need torch, and its packages.
+pub(super) const TORCH: (&str, &[&str]) =
+    ("venv-bench-torch", &["numpy", "pillow", "torch", "torchvision", "webdataset"]);
+
 /// A third-party loader that is measured for comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Peer {
@@ -72,14 +76,12 @@ impl Peer {
 
     /// The name of the peer's environment below target/, and its packages. Large peers have
     /// separate environments, because the versions of their packages conflict.
-    fn environment(self) -> (&'static str, &'static [&'static str]) {
+    pub(super) fn environment(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Peer::LibjpegTurbo | Peer::Pillow | Peer::Simplejpeg | Peer::SimplejpegScaled => {
                 ("venv-bench", &["numpy", "pillow", "simplejpeg", "opencv-python-headless"])
             }
-            Peer::TorchPillow | Peer::Torchvision => {
-                ("venv-bench-torch", &["numpy", "pillow", "torch", "torchvision"])
-            }
+            Peer::TorchPillow | Peer::Torchvision => TORCH,
             Peer::Tensorflow | Peer::TensorflowAliased => {
                 ("venv-bench-tensorflow", &["numpy", "tensorflow-cpu"])
             }

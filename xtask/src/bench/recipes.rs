@@ -1,0 +1,280 @@
+//! `cargo xtask bench recipes`: compares whole training recipes of `spdl_rs.Loader` with other loaders.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use super::contest::{self, Contestant};
+use super::peers::{self, Peer};
+use super::{plot, table};
+use crate::dataset::{self, Settings, Shape};
+use crate::tools::{Output, Workspace, command};
+use crate::venv::Venv;
+use crate::wheel;
+
+/// Compare training recipes of `spdl_rs.Loader` with torchvision, WebDataset, DALI and Albumentations.
+///
+/// The tasks are classification (DeiT), contrastive learning (SimCLR), detection, segmentation, and pairs
+/// of images and captions (CLIP). Each program runs once to warm up; then the runs are interleaved
+/// (A B C A B C).
+///
+/// The command writes tables and a plot to docs/benchmarks.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cargo xtask bench recipes
+  cargo xtask bench recipes --only deit --repeats 1 --print-only")]
+pub(crate) struct Recipes {
+    /// Number of measured runs of each program
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// Measure only these tasks
+    #[arg(long, num_args = 1.., value_name = "RECIPE", value_parser = RECIPES.map(|task| task.name))]
+    only: Vec<String>,
+    /// Python interpreter with torch, torchvision, webdataset, numpy and Pillow; if given, they are not
+    /// installed
+    #[arg(long, value_name = "PROGRAM")]
+    torch_python: Option<PathBuf>,
+    /// Fail if a ratio misses its promised value or was not measured
+    #[arg(long)]
+    check: bool,
+    /// Print the results, but do not update docs/benchmarks
+    #[arg(long)]
+    print_only: bool,
+}
+
+/// A recipe, and the programs that run it.
+struct TrainingRecipe {
+    name: &'static str,
+    title: &'static str,
+    note: &'static str,
+    peers: &'static [Program],
+}
+
+/// A program of `xtask/recipes`, and the promised minimum of the ratio of our rate to its rate.
+#[derive(Clone, Copy)]
+struct Program {
+    name: &'static str,
+    script: &'static str,
+    environment: (&'static str, &'static [&'static str]),
+    promised: f64,
+}
+
+impl Program {
+    const TORCHVISION: Program = Program {
+        name: "torch DataLoader: torchvision",
+        script: "torchvision_workers.py",
+        environment: peers::TORCH,
+        promised: 3.0,
+    };
+    const WEBDATASET: Program = Program {
+        name: "torch DataLoader: webdataset",
+        script: "webdataset_workers.py",
+        ..Program::TORCHVISION
+    };
+    const DALI: Program = Program {
+        name: "DALI, CPU",
+        script: "dali_cpu.py",
+        environment: ("venv-bench-dali", &["numpy", "nvidia-dali-cuda130"]),
+        promised: 1.5,
+    };
+    const ALBUMENTATIONS: Program = Program {
+        name: "thread pool: Albumentations",
+        script: "albumentations_pool.py",
+        environment: (
+            "venv-bench-albumentations",
+            &["numpy", "albumentations==2.0.8", "simplejpeg"],
+        ),
+        promised: 1.5,
+    };
+
+    const fn promised(self, promised: f64) -> Self {
+        Program { promised, ..self }
+    }
+}
+
+const OURS: &str = "spdl_rs.Loader";
+/// Worker processes or threads of every loader.
+const WORKERS: usize = 2;
+
+const RECIPES: [TrainingRecipe; 5] = [
+    TrainingRecipe {
+        name: "deit",
+        title: "Classification with strong augmentation (DeiT)",
+        note: "224 x 224: random resized crop (bicubic), flip, RandAugment, normalisation, random erasing, MixUp or \
+               CutMix with label smoothing.",
+        peers: &[Program::TORCHVISION, Program::DALI, Program::ALBUMENTATIONS],
+    },
+    TrainingRecipe {
+        name: "simclr",
+        title: "Two views for contrastive learning (SimCLR)",
+        note: "Two times 224 x 224: random resized crop, flip, colour jitter, greyscale, blur, normalisation. \
+               Rates count stored images.",
+        peers: &[Program::TORCHVISION],
+    },
+    TrainingRecipe {
+        name: "detection",
+        title: "Images and boxes (detection)",
+        note: "Flip, resize to fit into 640 x 640, padding, normalisation; boxes follow the image.",
+        peers: &[Program::TORCHVISION.promised(2.5)],
+    },
+    TrainingRecipe {
+        name: "segmentation",
+        title: "Images and masks (segmentation)",
+        note: "512 x 512: random resized crop of 25 to 100 % of the area, flip, normalisation; masks follow the image.",
+        peers: &[Program::TORCHVISION.promised(2.5)],
+    },
+    TrainingRecipe {
+        name: "clip",
+        title: "Images and captions from tar shards (CLIP)",
+        note: "224 x 224: random resized crop of 90 to 100 % of the area (bicubic), normalisation. A tokenizer in \
+               Python, the same for both loaders.",
+        peers: &[Program::WEBDATASET],
+    },
+];
+
+pub(super) fn run(workspace: &Workspace, arguments: &Recipes) -> Result<()> {
+    let settings = Settings { shape: Shape::Imagenet, images: 2000, classes: 50, seed: 0 };
+    let photos = workspace.root.join("assets/photos");
+    let images = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
+    let ours =
+        wheel::install(workspace, &mut Output::Terminal, "venv-bench-python", false)?.python();
+    let scripts = workspace.root.join("xtask/recipes");
+    let data = workspace.target.join("demo/recipes");
+    // The samples are written with Pillow.
+    let (name, packages) = Peer::Pillow.environment();
+    let pillow = Venv::prepare(workspace, &mut Output::Terminal, name, packages)?.python();
+    let mut prepare = command(pillow);
+    prepare.arg(scripts.join("data.py")).arg(&images).arg(&data);
+    Output::Terminal.run(&mut prepare)?;
+
+    let is_chosen = |task: &&TrainingRecipe| {
+        arguments.only.is_empty() || arguments.only.iter().any(|it| it == task.name)
+    };
+    let mut parts = Vec::new();
+    for task in RECIPES.iter().filter(is_chosen) {
+        let program = |name, python: &Path, script: &str| {
+            let words = [&scripts.join(script).display().to_string(), task.name];
+            let words = words.into_iter().map(str::to_owned);
+            let rest = [data.display().to_string(), "--workers".to_owned(), WORKERS.to_string()];
+            Contestant::new(name, python.to_owned(), words.chain(rest).collect())
+        };
+        let mut contestants = vec![program(OURS, &ours, "ours.py")];
+        for peer in task.peers {
+            match interpreter(workspace, peer, arguments.torch_python.as_deref()) {
+                Ok(python) => {
+                    let mut contestant = program(peer.name, &python, peer.script);
+                    contestant.versions = peers::versions(&python, peer.environment.1);
+                    contestants.push(contestant);
+                }
+                Err(error) => println!("SKIPPED: {}: {error:#}", peer.name),
+            }
+        }
+        contest::measure_all(&mut contestants, arguments.repeats)?;
+        println!("\n{}\n\n{}", task.title, table::of_medians(&contestants, "samples/s"));
+        parts.push((task, contestants));
+    }
+    let verdicts: Vec<_> = parts.iter().flat_map(|(task, found)| verdicts(task, found)).collect();
+    verdicts.iter().for_each(|(_, line)| println!("{line}"));
+    if !arguments.print_only {
+        write(workspace, arguments, &parts, &verdicts)?;
+    }
+    let missed = verdicts.iter().filter(|(kept, _)| !kept).count();
+    ensure!(
+        !arguments.check || missed == 0,
+        "{missed} of the promises were missed or not measured"
+    );
+    Ok(())
+}
+
+fn interpreter(workspace: &Workspace, peer: &Program, torch: Option<&Path>) -> Result<PathBuf> {
+    let (name, packages) = peer.environment;
+    match torch {
+        Some(python) if peer.environment == peers::TORCH => Ok(python.to_owned()),
+        _ => Ok(Venv::prepare(workspace, &mut Output::Terminal, name, packages)?.python()),
+    }
+}
+
+/// Promised and measured ratios, and whether each promise is kept. A peer that was not measured counts as
+/// missed.
+fn verdicts(task: &TrainingRecipe, found: &[Contestant]) -> Vec<(bool, String)> {
+    let verdict = |peer: &Program| {
+        let Program { name, promised, .. } = peer;
+        let ratio = found.iter().find(|it| it.name == *name).map(|it| found[0].ratio_to(it));
+        let kept = ratio.is_some_and(|ratio| ratio >= *promised);
+        let state = if kept { "kept:  " } else { "MISSED:" };
+        let measured = ratio.map_or("not measured:".to_owned(), |ratio| format!("{ratio:.2} x"));
+        (kept, format!("{state} {}: {measured} {name}; promised: at least {promised} x", task.name))
+    };
+    task.peers.iter().map(verdict).collect()
+}
+
+fn write(
+    workspace: &Workspace,
+    arguments: &Recipes,
+    parts: &[(&TrainingRecipe, Vec<Contestant>)],
+    verdicts: &[(bool, String)],
+) -> Result<()> {
+    let folder = workspace.root.join("docs/benchmarks");
+    let count = thread::available_parallelism().map_or(1, usize::from);
+    let repeats = arguments.repeats;
+    let mut text = format!(
+        "# Recipes\n\n\
+         The machine has {count} CPUs ({cpu}). Every loader has {WORKERS} threads or worker processes, and delivers \
+         2,000 samples in batches of 32, float32 in NCHW. Images have the sizes of ImageNet. `spdl_rs.Loader` and \
+         WebDataset read tar shards; the other loaders read loose files of the same samples. Random numbers differ. \
+         Runs are interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \"spread\" is \
+         (largest - smallest) / median. Time is measured from the construction of the loader to the last batch, \
+         without imports. Memory is the peak of the sum over all processes (PSS). The last column is the rate of \
+         `spdl_rs.Loader` divided by the rate of this row: the median over pairs of consecutive runs.\n\n\
+         Command: `cargo xtask bench recipes --repeats {repeats}`.\n\n\
+         ![Bar chart of the ratios](recipes.svg)\n",
+        cpu = table::cpu_model(),
+    );
+    let bar = |task: &TrainingRecipe, ours: &Contestant, peer: &Contestant| {
+        let value = ours.ratio_to(peer);
+        let label = format!("{}: {}", task.name, peer.name);
+        plot::Bar { label, value, range: (value, value), ours: false }
+    };
+    let bars: Vec<_> = parts
+        .iter()
+        .flat_map(|(task, found)| found[1..].iter().map(|peer| bar(task, &found[0], peer)))
+        .collect();
+    let unit = "rate of spdl_rs.Loader / rate of the other loader, on 2 CPUs; 1 is equal speed";
+    let svg = plot::bars_in_order("How many times as fast: recipes", unit, &bars, 1);
+    table::write(&folder.join("recipes.svg"), &svg)?;
+    for (task, contestants) in parts {
+        let (table, versions) =
+            (table::of_medians(contestants, "samples/s"), table::versions(contestants));
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n## {}\n\n{}\n\n{table}", task.title, task.note);
+        if !versions.is_empty() {
+            let _ = write!(text, "\nVersions:\n\n{versions}");
+        }
+    }
+    text.push_str("\n## Promises\n\n");
+    for (_, line) in verdicts {
+        let _ = writeln!(text, "- {line}");
+    }
+    table::write(&folder.join("recipes.md"), &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::tests::contestant;
+    use super::*;
+
+    #[test]
+    fn a_ratio_below_its_promise_or_not_measured_is_missed() {
+        let task = &RECIPES[0];
+        let found = [
+            contestant(OURS, &[1.0]),
+            contestant(Program::TORCHVISION.name, &[3.1]),
+            contestant(Program::DALI.name, &[1.4]),
+        ];
+        let kept: Vec<_> = verdicts(task, &found).into_iter().map(|(kept, _)| kept).collect();
+        assert_eq!(kept, [true, false, false]);
+    }
+}
