@@ -136,12 +136,14 @@ def test_t06_memory_is_bounded_and_dropped_events_are_counted(path, caplog):
 
 def test_t06_a_long_trace_is_written_while_it_is_recorded(path):
     with tracing(path, buffer_size=64):
-        for at in range(5000):
-            with trace_event("step"):
-                pass
-            if at % 100 == 99:
-                # Wait, so that no event is dropped.
-                time.sleep(0.001)
+        for _ in range(20):
+            written = path.stat().st_size
+            for _ in range(250):
+                with trace_event("step"):
+                    pass
+            # These events fill more than a quarter of the buffer, and are written soon. Wait, so that no
+            # event is dropped.
+            wait_until(lambda: path.stat().st_size > written)
         assert path.stat().st_size > 100_000
         # Small amounts are written after a second.
         trace_counter(1, 77)
