@@ -9,7 +9,7 @@ import numpy
 import pytest
 from conftest import picture, write_png
 from dataset_files import write_members
-from test_loader import grey_png
+from test_loader import coco, grey_png
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "fields.md"
 SECTIONS = [
@@ -75,3 +75,16 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
     else:
         assert names["tokens"].shape == (20, 2) and names["sizes"].shape == (20, 1)
         assert names["batch"]["meta"][1]["tokens"] == [0] and not names["batch"]["score"].any()
+
+
+def test_the_program_for_coco_annotations_runs(tmp_path, monkeypatch):
+    (program,) = re.findall(r"## COCO annotations.*?^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "coco").mkdir()
+    path = coco(tmp_path / "coco")
+    path.rename(path.with_name("instances_train2017.json"))
+    (tmp_path / "coco" / "val").rename(tmp_path / "coco" / "train2017")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    assert names["batch"]["image"].shape == (2, 3, 640, 640)
+    assert sorted(names["batch"]["image_id"]) == [70, 71]

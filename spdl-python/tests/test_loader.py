@@ -466,6 +466,94 @@ def test_columns_of_file_lists(tmp_path, suffix):
     assert (batch["image"][0] == picture(3)).all()
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_lists_name_the_files_of_masks_and_of_further_images(tmp_path, suffix):
+    for number in range(3):
+        write_png(tmp_path / f"left{number}.png", picture(number))
+        write_png(tmp_path / f"right{number}.png", picture(number + 50))
+        pixels = numpy.full((60, 80), number, "u1")
+        (tmp_path / f"mask{number}.png").write_bytes(grey_png(pixels))
+    rows = [{side: f"{side}{number}.png" for side in ("left", "right", "mask")} for number in range(3)]
+    rows[1]["mask"] = ""
+    lines = [json.dumps(row) for row in rows]
+    if suffix == ".csv":
+        lines = ["left,right,mask"] + [",".join(row.values()) for row in rows]
+    (tmp_path / f"pairs{suffix}").write_text("\n".join(lines))
+    crop = CenterCrop()
+    loader = Loader(
+        tmp_path / f"pairs{suffix}",
+        batch_size=3,
+        left=fields.Image((60, 80), crop=crop),
+        right=fields.Image((60, 80), crop=crop),
+        mask=fields.Mask(like="left", optional=True, outside=9),
+    )
+    batch = loader.peek()
+    for number in range(3):
+        assert (batch["left"][number] == picture(number)).all()
+        assert (batch["right"][number] == picture(number + 50)).all()
+    assert [set(mask.flat) for mask in batch["mask"]] == [{0}, {9}, {2}]
+    # The path of a missing mask is an error that names the sample.
+    (tmp_path / "mask2.png").unlink()
+    with pytest.raises(spdl_rs.SpdlError, match="mask2.png"):
+        list(loader)
+
+
+def coco(folder):
+    """Writes the images and annotations of two photos in the layout of COCO. Returns the annotations."""
+    (folder / "annotations").mkdir()
+    (folder / "val").mkdir()
+    for number in range(2):
+        write_png(folder / "val" / f"{number}.png", picture(number))
+    names = {18: "dog", 3: "car"}
+    boxes = [(0, 3, [10, 20, 30, 40]), (0, 18, [0, 0, 8, 6]), (1, 18, [70, 50, 10, 10])]
+    document = {
+        "images": [
+            {"id": 70 + at, "file_name": f"{at}.png", "width": 80, "height": 60} for at in range(2)
+        ],
+        "annotations": [
+            {"id": at, "image_id": 70 + image, "category_id": kind, "bbox": box, "iscrowd": at % 2}
+            for at, (image, kind, box) in enumerate(boxes)
+        ],
+        "categories": [{"id": number, "name": name} for number, name in names.items()],
+    }
+    path = folder / "annotations" / "instances_val.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize("where", ["found", "given"])
+def test_coco_annotations_are_a_data_set(tmp_path, where):
+    path = coco(tmp_path)
+    images = None
+    if where == "given":
+        images = tmp_path / "elsewhere"
+        (tmp_path / "val").rename(images)
+    loader = Loader(
+        path,
+        batch_size=2,
+        images=images,
+        image=fields.Image(120, crop=Letterbox()),
+        boxes=fields.Boxes(format="xywh"),
+        classes=fields.Array(None, "int64", rows_of="boxes"),
+        crowd=fields.Array(None, "int64", rows_of="boxes"),
+        image_id=fields.Number("int64"),
+    )
+    assert loader.classes == ["car", "dog"]
+    batch = loader.peek()
+    assert batch["image_id"].tolist() == [70, 71]
+    # 80 x 60 pixels become 120 x 90, below 15 black rows.
+    assert [boxes.tolist() for boxes in batch["boxes"]] == [
+        [[15, 45, 45, 60], [0, 15, 12, 9]],
+        [[105, 90, 15, 15]],
+    ]
+    assert [numbers.tolist() for numbers in batch["classes"]] == [[0, 1], [1]]
+    assert [numbers.tolist() for numbers in batch["crowd"]] == [[0, 1], [0]]
+    if where == "given":
+        with pytest.raises(spdl_rs.SpdlError, match="cannot find the images.*`Loader.images=") as caught:
+            Loader(path, batch_size=2, image=fields.Image(32))
+        assert caught.value.key == str(path)
+
+
 def test_the_readme_program_runs(shard, tmp_path, monkeypatch):
     text = pathlib.Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
     programs = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

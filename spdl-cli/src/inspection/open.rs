@@ -75,8 +75,8 @@ fn is_archive(path: &Path) -> bool {
         return false;
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    let others = [".parquet", ".tfrecord", ".tfrecords", ".txt", ".csv", ".jsonl"];
-    let is_other = name == "index.json" || others.iter().any(|ending| name.ends_with(ending));
+    let others = [".parquet", ".tfrecord", ".tfrecords", ".txt", ".csv", ".jsonl", ".json"];
+    let is_other = others.iter().any(|ending| name.ends_with(ending));
     !is_other && (path.is_file() || name.ends_with(".tar"))
 }
 

@@ -40,6 +40,9 @@ pub enum Remedy {
     /// The limit of the bytes that are read for a sample:
     /// [`FetchLabeled::with_max_bytes`](crate::FetchLabeled::with_max_bytes).
     MaxFileBytes,
+    /// The folder of the images of COCO annotations:
+    /// [`OpenOptions::images`](crate::datasets::OpenOptions::images).
+    Images,
 }
 
 impl Remedy {

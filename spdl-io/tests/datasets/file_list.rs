@@ -178,6 +178,41 @@ fn relative_paths_start_at_the_folder_of_the_list() {
 }
 
 #[test]
+fn file_columns_hold_the_bytes_of_further_files() {
+    let options = FileListOptions::default().file_columns(["mask", "image", "left"]);
+    let store = [("data/1.jpg", "photo"), ("data/m/1.png", "numbers"), ("data/l.jpg", "left")];
+    let read = |text: &str, format| {
+        let list = FileList::parse(text.to_owned(), format, "data", &options).unwrap();
+        let first = read_all(list, Recording::new(store).arc()).remove(0);
+        let value = |name: &str| match first.get(name) {
+            Ok(value) => value
+                .as_bytes()
+                .map_or("null".into(), |it| String::from_utf8_lossy(it).into_owned()),
+            Err(_) => "absent".into(),
+        };
+        ["file", "mask", "image", "left"].map(value).join(" ")
+    };
+    let json = |text: &str| read(text, ListFormat::JsonLines);
+    assert_eq!(read("path,mask\n1.jpg,m/1.png\n", ListFormat::Csv), "photo numbers absent absent");
+    assert_eq!(read("path,mask\n1.jpg,\n", ListFormat::Csv), "photo null absent absent");
+    assert_eq!(json(r#"{"path": "1.jpg", "mask": "m/1.png"}"#), "photo numbers absent absent");
+    assert_eq!(json(r#"{"path": "1.jpg", "mask": null}"#), "photo null absent absent");
+    // The path column keeps its name as well.
+    assert_eq!(read("image,mask\n1.jpg,m/1.png\n", ListFormat::Csv), "photo numbers photo absent");
+    assert_eq!(json(r#"{"image": "1.jpg", "mask": "m/1.png"}"#), "photo numbers photo absent");
+    // Without a default path column, a file column is the path column.
+    assert_eq!(read("left,mask\nl.jpg,m/1.png\n", ListFormat::Csv), "numbers numbers absent left");
+    let invalid = FileList::parse(
+        r#"{"path": "1.jpg", "mask": [1]}"#,
+        ListFormat::JsonLines,
+        "data",
+        &options,
+    );
+    let error = invalid.unwrap_err();
+    assert!(error.message().contains("must be the path of a file, found \"[1]\""), "{error}");
+}
+
+#[test]
 fn the_name_determines_the_format() {
     for (name, format) in [
         ("a.CSV", ListFormat::Csv),

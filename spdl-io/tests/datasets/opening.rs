@@ -5,7 +5,7 @@
 use std::fs;
 
 use spdl_core::{ErrorKind, Labeled, block_on};
-use spdl_io::datasets::{DatasetKind, OpenedDataset};
+use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
 use spdl_io::stores::{Address, StoreFactory};
 use spdl_io::{SourceOptions, StoreRegistry};
 
@@ -52,6 +52,47 @@ fn a_folder_in_a_list_of_images_is_refused_when_the_list_is_opened() {
     // Files without an extension, and missing files, may be images.
     fs::write(folder.path().join("plain"), "a picture").unwrap();
     images([path("plain"), path("missing")]).unwrap();
+}
+
+#[test]
+fn the_images_of_coco_annotations_are_found_near_them() {
+    const TEXT: &str = r#"{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [],
+                           "categories": [{"id": 3, "name": "car"}]}"#;
+    let folder = tempfile::tempdir().unwrap();
+    let annotations = folder.path().join("annotations/instances_val2017.json");
+    fs::create_dir_all(annotations.parent().unwrap()).unwrap();
+    fs::write(&annotations, TEXT).unwrap();
+    let open = |options: &OpenOptions| {
+        block_on(OpenedDataset::open_with(&[&annotations], &StoreRegistry::new(), options))
+    };
+    let error = open(&OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.key().unwrap().ends_with("instances_val2017.json"), "{error}");
+    assert!(error.message().contains("val2017") && error.message().contains("a.jpg"), "{error}");
+    for place in ["elsewhere", "images/val2017", "val2017", "annotations/images", "annotations"] {
+        fs::create_dir_all(folder.path().join(place)).unwrap();
+        fs::write(folder.path().join(place).join("a.jpg"), "a picture").unwrap();
+        let options = match place {
+            "elsewhere" => {
+                OpenOptions::default().images(folder.path().join(place).to_str().unwrap())
+            }
+            _ => OpenOptions::default(),
+        };
+        let data = open(&options).unwrap();
+        assert_eq!(
+            (data.kind, &data.classes[..]),
+            (DatasetKind::FileList, &["car".to_owned()][..])
+        );
+        let key = data.samples.item(0).unwrap().key.to_path().into_owned();
+        assert_eq!(
+            fs::canonicalize(key).unwrap(),
+            fs::canonicalize(folder.path()).unwrap().join(place).join("a.jpg")
+        );
+    }
+    let other = folder.path().join("other.json");
+    fs::write(&other, r#"{"shards": []}"#).unwrap();
+    let error = block_on(OpenedDataset::open(&[&other], &StoreRegistry::new())).unwrap_err();
+    assert!(error.message().starts_with("not annotations in the format of COCO"), "{error}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, SupportsIndex, TypeVar
 
 from . import _arguments as check
@@ -91,6 +91,8 @@ class BatchLoader(Generic[B]):
         cache_memory: SupportsIndex,
         max_file_bytes: SupportsIndex,
         has_labels: bool = True,
+        file_fields: Sequence[str] = (),
+        images: Path | None = None,
     ) -> None:
         """Opens the data set. Issues its warnings to the caller of the constructor."""
         places, is_list = check.addresses(source)
@@ -111,6 +113,8 @@ class BatchLoader(Generic[B]):
             cache_memory=check.whole("cache_memory", cache_memory, 0, 2**63 - 1),
             max_file_bytes=check.whole("max_file_bytes", max_file_bytes, 1, 2**63 - 1),
             has_labels=has_labels,
+            file_fields=list(file_fields),
+            images=None if images is None else os.fsdecode(images),
         )
         self._monitor = _spdl_rs.Monitor()
         # Protects the attributes below: threads may share the loader.

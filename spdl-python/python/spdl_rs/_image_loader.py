@@ -49,7 +49,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
               `.gif`, `.bmp`, `.tif` and so on, in any case). The content selects the decoder.
             - Tar shards in the layout of `webdataset` (`.tar`), Parquet (`.parquet`), TFRecord
               (`.tfrecord`); MDS of MosaicML Streaming (its folder, or its `index.json`); a data set
-              that `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`), whose rows may be
+              that `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`, COCO annotations in `.json`), whose rows may be
               addresses in any store. Names may contain braces, as in `"shard-{000..147}.tar"`, and `*`
               and `?` if the store can list objects. A folder of such files is one data set. Several
               files may be passed as a list.

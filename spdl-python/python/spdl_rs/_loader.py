@@ -51,6 +51,8 @@ class Loader(BatchLoader[Any]):
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
             of a sample together.
+        images: The folder of the images of COCO annotations. Default: the first folder near the annotations that
+            contains the first image.
         named_fields: The fields: `image=fields.Image(224)`.
 
     `map` and `batch_map` are called on the threads of the loader, several at the same time, and must not depend on
@@ -113,6 +115,7 @@ class Loader(BatchLoader[Any]):
         cache_size: SupportsIndex = 10_000_000_000,
         cache_memory: SupportsIndex = 0,
         max_file_bytes: SupportsIndex = 64 * 2**20,
+        images: Path | None = None,
         **named_fields: Field,
     ) -> None:
         from .fields import Key
@@ -150,6 +153,8 @@ class Loader(BatchLoader[Any]):
             cache_memory=cache_memory,
             max_file_bytes=max_file_bytes,
             has_labels=label is not None,
+            file_fields=_file_fields(self._fields),
+            images=images,
         )
         if mix is not None and label is self._fields.get(mix.label):
             if len(self.classes) > int(mix.classes):
@@ -215,6 +220,18 @@ def _label_of(fields: Mapping[str, Field]) -> Any:
     if len(labels) > 1:
         raise ValueError("a loader has at most one Label; use Number for other class numbers")
     return labels[0] if labels else None
+
+
+def _file_fields(fields: Mapping[str, Field]) -> list[str]:
+    """The columns of a list that name files: those of images and masks."""
+    from .fields import Image, Mask
+
+    names = []
+    for name, one in fields.items():
+        if isinstance(one, (Image, Mask)) and one.at is None:
+            stored = name if one.stored_as is None else one.stored_as
+            names += [stored] if isinstance(stored, str) else stored
+    return names
 
 
 def _checked_mix(mix: Any, fields: Mapping[str, Field]) -> Mix | None:

@@ -52,6 +52,9 @@ pub(crate) fn report_with_advice(error: &Error) -> String {
         Some(Remedy::LabelField) => {
             format!("{report}; to use another field as the label, pass `label_field=`")
         }
+        Some(Remedy::Images) => {
+            format!("{report}; pass the folder of the images as `Loader(images=…)`")
+        }
         Some(Remedy::Classes) => format!("{report}; pass the class names as `classes=`"),
         Some(Remedy::MaxFileBytes) => {
             format!("{report}; to read larger images, raise `max_file_bytes=`")

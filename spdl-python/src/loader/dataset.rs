@@ -55,6 +55,10 @@ struct OpenRequest {
     shown: String,
     image_field: Option<String>,
     label_field: Option<String>,
+    /// Columns of lists that name further files.
+    file_fields: Vec<String>,
+    /// The folder of the images of COCO annotations.
+    images: Option<String>,
     /// The class names that the caller passed. Allowed only if a field holds the labels.
     classes: Option<Vec<String>>,
     cache_folder: Option<(PathBuf, u64)>,
@@ -105,7 +109,7 @@ impl Samples {
     /// Opens a data set of any kind, or a list of images.
     #[staticmethod]
     #[pyo3(signature = (
-        addresses, *, is_list, labels=None, image_field=None, label_field=None, classes=None,
+        addresses, *, is_list, labels=None, image_field=None, label_field=None, file_fields=vec![], images=None, classes=None,
         cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, has_labels=true
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -116,6 +120,8 @@ impl Samples {
         labels: Option<Vec<i64>>,
         image_field: Option<String>,
         label_field: Option<String>,
+        file_fields: Vec<String>,
+        images: Option<String>,
         classes: Option<Vec<String>>,
         cache: Option<PathBuf>,
         cache_size: u64,
@@ -129,6 +135,8 @@ impl Samples {
             is_list,
             image_field,
             label_field,
+            file_fields,
+            images,
             classes,
             cache_folder: cache.map(|folder| (folder, cache_size)),
             cache_memory,
@@ -305,7 +313,10 @@ impl Opened {
 
 impl OpenRequest {
     fn open(&self, stores: &StoreRegistry) -> Result<OpenedDataset> {
-        let mut options = OpenOptions::default();
+        let mut options = OpenOptions::default().file_fields(self.file_fields.iter().cloned());
+        if let Some(folder) = &self.images {
+            options = options.images(folder);
+        }
         if let Some(field) = &self.image_field {
             options = options.image_field(field);
         }
@@ -342,9 +353,8 @@ impl OpenRequest {
     fn check_not_an_image(&self) -> Result<()> {
         match &self.addresses[..] {
             [one] if DatasetKind::of_name(one).is_none() && Path::new(one).is_file() => {
-                let message = "unknown data set format: the file name is not index.json (MDS), and \
-                               does not end with .tar, .parquet, .tfrecord, .tfrecords, .txt, .csv \
-                               or .jsonl; for images, pass a folder, or a list of image files";
+                let message = "unknown data set format: the file name does not end with .tar, .parquet, \
+                               .tfrecord, .tfrecords, .txt, .csv, .jsonl or .json; for images, pass a folder, or a list of image files";
                 Err(Error::new(ErrorKind::InvalidArgument, message).with_key(self.shown.as_str()))
             }
             _ => Ok(()),

@@ -66,6 +66,7 @@ Data sets, DATA:
   *.parquet           Parquet files, as Hugging Face writes them (feature `parquet`)
   *.tfrecord          TFRecord files of tf.train.Example
   *.txt *.csv *.jsonl a list of files, with classes
+  *.json              COCO annotations
   Each is a local path or a URL: `https://…` and `http://…` (feature `http`), `s3://…` (`s3`),
   `gs://…` (`gcs`), `az://…` (`azure`). Braces expand: {0000..0147}, {train,val}. The last part of
   a name may contain the wildcards `*` and `?`, if the store can list objects.

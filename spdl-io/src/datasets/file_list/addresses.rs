@@ -103,18 +103,20 @@ impl FileList {
         for &start in &self.starts {
             let start = start as usize;
             let (row, end) = self.row(&self.text, start)?;
-            let Some(address) = address_of(&row.path) else { continue };
-            let checked = address.and_then(|address| {
-                check(&address, own, stores)?;
-                Ok(key_of(&address, &row.path, own).as_bytes() == &*row.path)
-            });
-            match checked {
-                Ok(is_elsewhere) => has_other_stores |= is_elsewhere,
-                Err(error) => {
-                    // If the address is escaped, use the offset of the row.
-                    let written = self.text[start..end].windows(row.path.len());
-                    let at = written.into_iter().position(|text| text == &*row.path).unwrap_or(0);
-                    return Err(self.in_this_list(error.with_offset((start + at) as u64)));
+            for path in row.paths() {
+                let Some(address) = address_of(path) else { continue };
+                let checked = address.and_then(|address| {
+                    check(&address, own, stores)?;
+                    Ok(key_of(&address, path, own).as_bytes() == path)
+                });
+                match checked {
+                    Ok(is_elsewhere) => has_other_stores |= is_elsewhere,
+                    Err(error) => {
+                        // If the address is escaped, use the offset of the row.
+                        let written = self.text[start..end].windows(path.len());
+                        let at = written.into_iter().position(|text| text == path).unwrap_or(0);
+                        return Err(self.in_this_list(error.with_offset((start + at) as u64)));
+                    }
                 }
             }
         }

@@ -50,13 +50,25 @@ pub(super) struct ListColumns {
     path_names: Vec<String>,
     /// For JSON, the names of the label member; the first existing one is used.
     label_names: Vec<String>,
+    /// The names of further columns or members that name files.
+    file_names: Vec<String>,
 }
 
 /// A row of a list. The label is not yet a number.
 pub(super) struct ListRow<'a> {
     pub(super) path: Cow<'a, [u8]>,
     pub(super) label: Option<String>,
+    /// The fields that hold the bytes of files, and the paths of these files, which may be empty.
+    pub(super) files: Vec<(Arc<str>, Cow<'a, [u8]>)>,
     pub(super) others: Vec<(Arc<str>, FieldValue)>,
+}
+
+impl ListRow<'_> {
+    /// The paths of all files of the row.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        let others = self.files.iter().map(|(_, path)| &**path);
+        [&*self.path].into_iter().chain(others)
+    }
 }
 
 impl ListColumns {
@@ -75,10 +87,19 @@ impl ListColumns {
         if let Some(first) = &options.first_path {
             path_names.insert(0, first.clone());
         }
+        if options.path.is_none() {
+            path_names.extend(options.files.iter().cloned());
+        }
         let label_names = names_or_default(&options.label, &options.default_labels);
         let are_named = format != ListFormat::Lines;
-        let mut columns =
-            ListColumns { are_named, path_names, label_names, ..ListColumns::default() };
+        let file_names = options.files.clone();
+        let mut columns = ListColumns {
+            are_named,
+            path_names,
+            label_names,
+            file_names,
+            ..ListColumns::default()
+        };
         if format != ListFormat::Csv || text.len() == start {
             return Ok((columns, start));
         }
@@ -153,6 +174,11 @@ impl ListColumns {
         }
     }
 
+    /// Whether a column or member names files.
+    fn is_file(&self, name: &str) -> bool {
+        self.file_names.iter().any(|file| file == name)
+    }
+
     /// A row from CSV cells.
     pub(super) fn row_of_cells<'a>(
         &self,
@@ -164,10 +190,23 @@ impl ListColumns {
             let message = format!("expected {expected} cells in this row, found {found}");
             return Err(corrupt(message, start));
         }
-        let mut row = ListRow { path: Cow::Borrowed(b""), label: None, others: Vec::new() };
+        let mut row = ListRow {
+            path: Cow::Borrowed(b""),
+            label: None,
+            files: Vec::new(),
+            others: Vec::new(),
+        };
         for (at, (cell, name)) in cells.into_iter().zip(&self.names).enumerate() {
+            let is_file = self.are_named && self.is_file(name);
             if at == self.path {
+                if is_file {
+                    row.files.push((Arc::clone(name), cell.clone()));
+                }
                 row.path = cell;
+                continue;
+            }
+            if is_file {
+                row.files.push((Arc::clone(name), cell));
                 continue;
             }
             let text = std::str::from_utf8(&cell).map_err(|error| {
@@ -187,10 +226,18 @@ impl ListColumns {
         mut members: Map<String, Value>,
         start: usize,
     ) -> Result<ListRow<'static>> {
-        let mut take =
-            |names: &[String]| names.iter().find_map(|name| members.remove(name.as_str()));
+        let mut take = |names: &[String]| {
+            names.iter().find_map(|name| Some((name.clone(), members.remove(name.as_str())?)))
+        };
+        let mut files = Vec::new();
         let path = match take(&self.path_names) {
-            Some(Value::String(path)) => path,
+            Some((name, Value::String(path))) => {
+                let path = path.into_bytes();
+                if self.is_file(&name) {
+                    files.push((name.into(), Cow::Owned(path.clone())));
+                }
+                path
+            }
             Some(_) => return Err(corrupt("the path of this row is not a string", start)),
             None => {
                 let wanted = self.path_names.join(", ");
@@ -202,7 +249,7 @@ impl ListColumns {
                 return Err(corrupt(message, start));
             }
         };
-        let label = match take(&self.label_names) {
+        let label = match take(&self.label_names).map(|(_, label)| label) {
             None | Some(Value::Null) => None,
             Some(Value::String(name)) => Some(name).filter(|name| !name.trim().is_empty()),
             Some(Value::Number(number)) => {
@@ -218,10 +265,24 @@ impl ListColumns {
                 let message = "the member name \"file\" is reserved for the content of the file";
                 return Err(corrupt(message, start));
             }
-            others.push((name.into(), field_of(value)));
+            match value {
+                Value::String(path) if self.is_file(&name) => {
+                    files.push((name.into(), Cow::Owned(path.into_bytes())));
+                }
+                Value::Null if self.is_file(&name) => {
+                    files.push((name.into(), Cow::Owned(Vec::new())));
+                }
+                value if self.is_file(&name) => {
+                    let value = abbreviated(&value.to_string());
+                    let message = format!("{name:?} must be the path of a file, found {value}");
+                    return Err(corrupt(message, start));
+                }
+                value => others.push((name.into(), field_of(value))),
+            }
         }
+        files.sort_by(|(a, _): &(Arc<str>, _), (b, _)| a.cmp(b));
         others.sort_by(|(a, _): &(Arc<str>, FieldValue), (b, _)| a.cmp(b));
-        Ok(ListRow { path: Cow::Owned(path.into_bytes()), label, others })
+        Ok(ListRow { path: Cow::Owned(path), label, files, others })
     }
 }
 

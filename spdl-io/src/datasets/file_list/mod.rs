@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `rows` | parsers for lines, CSV and JSON Lines |
 //! | `columns` | which columns are path, label and other fields |
+//! | `coco` | annotations in the format of COCO |
 //! | `addresses` | rows that are addresses of stores |
 //! | `row_stores` | the fetcher of a list whose rows lie in several stores |
 //! | `options` | [`FileListOptions`] |
 
 mod addresses;
+mod coco;
 mod columns;
 mod options;
 mod row_stores;
@@ -26,6 +28,7 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use self::addresses::RowAddresses;
+pub(crate) use self::coco::first_image;
 pub(crate) use self::columns::{FILE_FIELD, LABEL_COLUMNS};
 use self::columns::{ListColumns, ListRow};
 pub use self::options::FileListOptions;
@@ -34,7 +37,7 @@ use self::rows::{corrupt, csv_row, json_line, line};
 use crate::fetch::{Fetcher, Key};
 use crate::files::{STALL_TIMEOUT, os_error};
 use crate::records::label_text::{LabelColumn, LabelText};
-use crate::records::{Encoding, Extent, StoredRecord};
+use crate::records::{Encoding, Extent, FieldValue, StoredRecord};
 
 /// A data set of files that a list names, each with a label and other fields.
 ///
@@ -58,7 +61,7 @@ use crate::records::{Encoding, Extent, StoredRecord};
 ///   fetcher of [`OpenedDataset`](super::OpenedDataset) opens the store of each row.
 /// - Each sample has the field `file` with the bytes of the file, and one field per other column.
 ///   CSV columns become texts, in column order. JSON members keep their types, and are sorted by
-///   name.
+///   name. The columns of [`FileListOptions::file_columns`] hold the bytes of further files.
 /// - Blank lines and a UTF-8 byte order mark are ignored.
 ///
 /// Memory use: the list itself and 12 bytes per row.
@@ -278,7 +281,8 @@ impl FileList {
         let (row, end) = match self.format {
             ListFormat::Lines => {
                 let (path, end) = line(text, start);
-                (ListRow { path: Cow::Borrowed(path), label: None, others: Vec::new() }, end)
+                let (files, others) = (Vec::new(), Vec::new());
+                (ListRow { path: Cow::Borrowed(path), label: None, files, others }, end)
             }
             ListFormat::Csv => {
                 let row = csv_row(text, start)?;
@@ -383,6 +387,15 @@ impl Dataset for FileList {
         let key = self.key_of(&row.path);
         let mut record = StoredRecord::new(key.clone()).with_label(label);
         record = record.with_stored(FILE_FIELD, Extent::whole(key), Encoding::Bytes);
+        for (name, path) in row.files {
+            record = match path.is_empty() {
+                true => record.with_known(name, FieldValue::Null),
+                false => {
+                    let file = Extent::whole(self.key_of(&path));
+                    record.with_stored(name, file, Encoding::Bytes)
+                }
+            };
+        }
         for (name, value) in row.others {
             record = record.with_known(name, value);
         }

@@ -9,6 +9,8 @@ pub struct FileListOptions {
     /// A path column that is tried before the default ones.
     pub(super) first_path: Option<String>,
     pub(super) label: Option<String>,
+    /// Further columns that name files.
+    pub(super) files: Vec<String>,
     /// The label columns that are tried if `label` is not set.
     pub(super) default_labels: Vec<&'static str>,
     pub(super) max_bytes: u64,
@@ -21,6 +23,7 @@ impl Default for FileListOptions {
             path: None,
             first_path: None,
             label: None,
+            files: Vec::new(),
             default_labels: LABEL_COLUMNS.to_vec(),
             max_bytes: 1 << 30,
         }
@@ -39,6 +42,15 @@ impl FileListOptions {
     #[must_use]
     pub fn label_column(mut self, name: impl Into<String>) -> Self {
         self.label = Some(name.into());
+        self
+    }
+
+    /// Sets further columns that name files, such as the masks of images. The field with the name of the
+    /// column then holds the bytes of the file; it is null if the cell is empty. If the list has none of
+    /// the default path columns, the first of these columns that exists is the path column. Default: none.
+    #[must_use]
+    pub fn file_columns(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.files = names.into_iter().map(Into::into).collect();
         self
     }
 

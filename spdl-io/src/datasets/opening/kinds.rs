@@ -23,7 +23,7 @@ use crate::stores::StoreRegistry;
 const NAMES: FilePatterns<'static> = FilePatterns { in_folder: "*", index_suffix: Some(".idx") };
 
 /// The folder of a file, with a slash at the end, or empty.
-fn folder_of(file: &Key) -> Key {
+pub(super) fn folder_of(file: &Key) -> Key {
     let bytes = file.as_bytes();
     let end = bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     Key::from_bytes(&bytes[..end])
@@ -171,14 +171,18 @@ impl Opener<'_> {
     }
 
     async fn open_file_list(&self, key: &Key) -> Result<OpenedDataset> {
-        let mut options = FileListOptions::default();
+        let mut options =
+            FileListOptions::default().file_columns(self.options.file_fields.iter().cloned());
         if let Some(name) = &self.options.image_field {
             options = options.image_field(name);
         }
         if let Some(name) = &self.options.label_field {
             options = options.label_field(name);
         }
-        let list = FileList::fetch(self.fetcher, key.clone(), &options).await?;
+        let list = match key.as_bytes().to_ascii_lowercase().ends_with(b".json") {
+            true => self.coco_list(key).await?,
+            false => FileList::fetch(self.fetcher, key.clone(), &options).await?,
+        };
         // Only rows in the store of the list are read with the credentials of that store.
         let (list, has_other_stores) = list.in_stores(self.store, self.stores)?;
         if self.is_local

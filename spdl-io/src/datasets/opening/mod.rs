@@ -3,12 +3,14 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `kinds` | opens each kind of data set from the keys of its files |
+//! | `coco` | finds the images of COCO annotations |
 //! | `folder` | detects what a folder holds; packed sets with a manifest |
 //! | `missing` | error messages for missing files, and for folders that hold other data sets |
 //! | `classes`, `labels` | class names of a label column; warnings about samples without a label |
 //! | `options` | [`OpenOptions`] |
 
 mod classes;
+mod coco;
 mod folder;
 mod kinds;
 mod labels;
@@ -39,7 +41,7 @@ use crate::stores::{Location, StoreRegistry};
 pub enum DatasetKind {
     /// Images, one folder per class.
     ImageFolder,
-    /// A list of files: lines, CSV, or JSON Lines.
+    /// A list of files: lines, CSV, JSON Lines, or COCO annotations.
     FileList,
     /// Tar archives in the layout of the Python library `webdataset`.
     TarShards,
@@ -166,6 +168,7 @@ impl OpenedDataset {
     /// | ends with `.parquet` (feature `parquet`) | Parquet files |
     /// | ends with `.tfrecord`, `.tfrecords` | TFRecord files |
     /// | ends with `.txt`, `.csv`, `.jsonl` | a file list |
+    /// | ends with `.json`, except `index.json` | [COCO annotations](super::FileList::from_coco) |
     /// | a folder, or its `index.json` | by content: MDS shards, a set that `spdl pack` wrote, tar, Parquet or TFRecord files; otherwise images |
     ///
     /// In names of tar, Parquet and TFRecord files, braces are expanded by
@@ -431,7 +434,7 @@ fn kind_of_name(key: &Key) -> Option<DatasetKind> {
         }
         () if ends(&[".parquet"]) => Some(DatasetKind::Parquet),
         () if ends(&[".tfrecord", ".tfrecords"]) => Some(DatasetKind::TfRecord),
-        () if ends(&[".txt", ".csv", ".jsonl"]) => Some(DatasetKind::FileList),
+        () if ends(&[".txt", ".csv", ".jsonl", ".json"]) => Some(DatasetKind::FileList),
         () => None,
     }
 }

@@ -27,6 +27,8 @@ pub struct OpenOptions {
     pub(super) accepts_damage: bool,
     pub(super) image_field: Option<String>,
     pub(super) label_field: Option<String>,
+    pub(super) file_fields: Vec<String>,
+    pub(super) images: Option<String>,
     pub(super) has_external_classes: bool,
 }
 
@@ -39,6 +41,8 @@ impl Default for OpenOptions {
             accepts_damage: false,
             image_field: None,
             label_field: None,
+            file_fields: Vec::new(),
+            images: None,
             has_external_classes: false,
         }
     }
@@ -77,6 +81,23 @@ impl OpenOptions {
     #[must_use]
     pub fn label_field(mut self, name: impl Into<String>) -> Self {
         self.label_field = Some(name.into());
+        self
+    }
+
+    /// Sets columns of a list that name further files, such as the masks of images: see
+    /// [`FileListOptions::file_columns`](crate::datasets::FileListOptions::file_columns). Data sets of other
+    /// kinds ignore them. Default: none.
+    #[must_use]
+    pub fn file_fields(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.file_fields = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the folder of the images of [COCO annotations](crate::datasets::FileList::from_coco), a path or a key of
+    /// the same store. Default: the first folder near the annotations that contains the first image.
+    #[must_use]
+    pub fn images(mut self, folder: impl Into<String>) -> Self {
+        self.images = Some(folder.into());
         self
     }
 
