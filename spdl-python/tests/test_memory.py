@@ -6,6 +6,8 @@ import time
 import numpy
 import pytest
 import spdl_rs
+from pipelines import wait_until
+from spdl_rs import fields
 
 
 def native_of(array):
@@ -113,3 +115,74 @@ def test_batches_larger_than_memory_are_an_error(photos):
     loader = spdl_rs.ImageLoader(paths, batch_size=2**20, size=2**14, layout="nchw-f32")
     with pytest.raises(spdl_rs.LimitExceededError, match="batches of 1048576 samples"):
         iter(loader)
+
+
+# Bytes of a batch of one image of 64 x 64 pixels and its label.
+BATCH = 64 * 64 * 3 + 8
+
+
+# promise: R4
+@pytest.mark.parametrize("batches", [2, 4])
+def test_a_memory_budget_limits_the_batches_in_preparation(many, batches):
+    def loader(**options):
+        return spdl_rs.ImageLoader(many, batch_size=1, size=64, threads=8, **options)
+
+    def live(loader):
+        return loader.stats()["buffers"]["live_bytes"]
+
+    without, limited = loader(), loader(memory_budget=batches * BATCH)
+    expected = [images.copy() for images, _ in without]
+    iterator = iter(without)
+    held = next(iterator)
+    wait_until(lambda: live(without) > (batches + 1) * BATCH)
+    iterator.close()
+
+    iterator = iter(limited)
+    held = next(iterator)
+    received = [held[0].copy()]
+    # Long enough for all batches that the budget permits.
+    time.sleep(0.3)
+    assert live(limited) <= (batches + 1) * BATCH
+    for held in iterator:
+        received.append(held[0].copy())
+    del held
+    assert limited.stats()["buffers"]["peak_bytes"] <= (batches + 2) * BATCH
+    assert len(received) == len(expected) == 40
+    assert all(map(numpy.array_equal, received, expected))
+
+
+# promise: R4
+def test_a_memory_budget_without_room_for_the_batches_is_an_error(many):
+    loader = spdl_rs.ImageLoader(many, batch_size=3, size=64, memory_budget=6 * BATCH - 1)
+    expected = (
+        f"^memory_budget={6 * BATCH - 1} is too small for 2 stages with a batch of {3 * BATCH} bytes each; "
+        f"set it to {6 * BATCH} or more, or reduce the batch size$"
+    )
+    with pytest.raises(spdl_rs.InvalidArgumentError, match=expected):
+        iter(loader)
+    for budget in (1, 9 * BATCH - 1):
+        loader = spdl_rs.Loader(
+            many,
+            batch_size=3,
+            image=fields.Image(64),
+            label=fields.Label(),
+            map=lambda sample: sample,
+            memory_budget=budget,
+        )
+        with pytest.raises(ValueError, match=f"too small for 3 stages .* set it to {9 * BATCH} or more"):
+            iter(loader)
+
+
+def test_a_state_is_valid_for_another_memory_budget(many):
+    first = spdl_rs.ImageLoader(many, batch_size=8, size=64)
+    next(iter(first))
+    second = spdl_rs.ImageLoader(many, batch_size=8, size=64, memory_budget=16 * BATCH)
+    second.load_state_dict(first.state_dict())
+    assert len(list(second)) == 4
+
+
+def test_invalid_memory_budgets_are_errors(many):
+    with pytest.raises(ValueError, match="memory_budget"):
+        spdl_rs.ImageLoader(many, batch_size=1, memory_budget=0)
+    with pytest.raises(TypeError, match="memory_budget"):
+        spdl_rs.Loader(many, batch_size=1, label=fields.Label(), memory_budget="1 GB")

@@ -50,6 +50,7 @@ class BatchLoader(Generic[B]):
         decode_with: list[str] | None = None,
         mix: Mix | None = None,
         functions: list[_functions.Stage] | None = None,
+        memory_budget: SupportsIndex | None = None,
     ) -> None:
         """Checks the arguments that do not depend on the data."""
         check.choice("remainder", remainder, ("drop", "pad", "uneven"))
@@ -76,6 +77,9 @@ class BatchLoader(Generic[B]):
             device=device,
             decode_with=decode_with,
             mix=mix,
+            memory_budget=None
+            if memory_budget is None
+            else check.whole("memory_budget", memory_budget, 1, 2**63 - 1),
         )
 
     def _open(
@@ -287,8 +291,8 @@ class BatchLoader(Generic[B]):
         (`decode="host"`). If no batch remains, the iterator is empty, and the following iterator starts the
         next epoch.
 
-        The data and the arguments must be the same, except `threads`, `on_error`, `device`, `allocator` and
-        the cache. For a result of `combine_states`, `rank` and `world_size` may differ too. Existing
+        The data and the arguments must be the same, except `threads`, `on_error`, `memory_budget`, `device`,
+        `allocator` and the cache. For a result of `combine_states`, `rank` and `world_size` may differ too. Existing
         iterators are not affected.
 
         Args:

@@ -91,8 +91,9 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             the machine are divided among its ranks. `None`: 0; a `DatasetWarning` is issued if this process
             is one of several ranks. The loader delivers the images `rank`,
             `rank + world_size` and so on of the global order, which is the same for all ranks.
-        world_size: The number of ranks. `None`: 1, or that of `rank="auto"`. All other arguments except `rank`, `threads`, `on_error`, `device`,
-            `allocator` and the cache must be the same on all ranks.
+        world_size: The number of ranks. `None`: 1, or that of `rank="auto"`. All other arguments except `rank`,
+            `threads`, `on_error`, `memory_budget`, `device`, `allocator` and the cache must be the same on all
+            ranks.
         remainder: What to do with the last images if the data set is not divisible by `world_size`.
             `"drop"`: no rank delivers these images. `"pad"`: images from the beginning of the epoch are
             repeated. With `"drop"` and `"pad"`, all ranks deliver the same number of images. `"uneven"`: some
@@ -122,6 +123,9 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         max_file_bytes: The largest encoded image in bytes. Larger images fail with `LimitExceededError`
             before they are read. The memory in use exceeds the memory budget by at most one image.
             Default: 64 MiB.
+        memory_budget: The memory for encoded images and for batches in bytes, at least two batches (four with
+            `decode="device"`). Batches that your loop has received do not count. `None`: enough for all batches
+            in preparation, at least 32 MiB and at most a quarter of the memory that this process may use.
         device: Where batches are delivered. `"cpu"`: NumPy arrays. `"cuda"`, `"cuda:1"` and so on:
             `spdl_rs.cuda.DeviceArray`s on that GPU. Batches are assembled in pinned memory and uploaded
             ahead of your loop; only the stream that uses a batch waits for its transfer. `"auto"`:
@@ -215,6 +219,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         cache_size: SupportsIndex = 10_000_000_000,
         cache_memory: SupportsIndex = 0,
         max_file_bytes: SupportsIndex = 64 * 2**20,
+        memory_budget: SupportsIndex | None = None,
         device: str = "cpu",
         allocator: AllocatorLike | None = None,
         decode: Literal["host", "device"] = "host",
@@ -254,6 +259,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             remainder=remainder,
             device=on_device,
             decode_with=_libraries(device, on_device) if decode == "device" else None,
+            memory_budget=memory_budget,
         )
         self._description = f"train={train}, seed={seed}"
         self._open(

@@ -53,6 +53,7 @@ class Loader(BatchLoader[Any]):
             of a sample together.
         images: The folder of the images of COCO annotations. Default: the first folder near the annotations that
             contains the first image.
+        memory_budget: See `ImageLoader`. `mix`, `map` and `batch_map` need a further batch each.
         named_fields: The fields: `image=fields.Image(224)`.
 
     `map` and `batch_map` are called on the threads of the loader, several at the same time, and must not depend on
@@ -116,6 +117,7 @@ class Loader(BatchLoader[Any]):
         cache_memory: SupportsIndex = 0,
         max_file_bytes: SupportsIndex = 64 * 2**20,
         images: Path | None = None,
+        memory_budget: SupportsIndex | None = None,
         **named_fields: Field,
     ) -> None:
         from .fields import Key
@@ -142,6 +144,7 @@ class Loader(BatchLoader[Any]):
             remainder=remainder,
             mix=_checked_mix(mix, self._fields),
             functions=functions,
+            memory_budget=memory_budget,
         )
         label = _label_of(self._fields)
         self._open(

@@ -326,6 +326,7 @@ class Settings:
         mix: Mix | None,
         device: CudaDevice | None = None,
         decode_with: list[str] | None = None,
+        memory_budget: int | None = None,
     ) -> Settings: ...
     def samples_of_rank(self, samples: int) -> int: ...
 

@@ -284,12 +284,16 @@ fn build(
         .or_else(|| thread::available_parallelism().ok())
         .map_or(1, NonZeroUsize::get);
     let batches = layout.live_bytes(threads);
-    check_memory(&layout, batches, threads)?;
+    if settings.memory_budget.is_none_or(|budget| budget as u64 > usable_memory()) {
+        check_memory(&layout, batches, threads)?;
+    }
+    let batch_bytes = batches / layout.live_batches(threads);
     let stage_memory = Fetch::stage_memory(&layout, threads);
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let partial = Counter::default();
     let device = settings.device.as_ref().map(|device| device.get().device());
-    let mut common = SharedSettings { settings, epoch, stage_memory, memory_shares: 2, threads };
+    let mut common =
+        SharedSettings { settings, epoch, batch_bytes, stage_memory, memory_shares: 2, threads };
     let stalls = Stalls::default();
 
     let fetch = samples.read(settings)?;
@@ -303,7 +307,7 @@ fn build(
                 let search = folders.iter().fold(Search::default(), Search::wheels_in);
                 let (pipeline, decoded) =
                     device::attach(pipeline, settings, transform, batch_size, device, search)?;
-                let pipeline = Batches::build_on_device(common.apply(pipeline), state)?;
+                let pipeline = Batches::build_on_device(common.apply(pipeline)?, state)?;
                 let decoded = Some(decoded);
                 return Ok((EpochRun { pipeline, partial: None, decoded, kept, stalls }, epoch));
             }
@@ -336,13 +340,13 @@ fn build(
                 // The stages of functions also hold batches.
                 common.memory_shares += functions.len();
                 let pipeline = functions::add(pipeline, fields, first, rest, settings.seed);
-                let pipeline = Batches::build_of_functions(common.apply(pipeline), state)?;
+                let pipeline = Batches::build_of_functions(common.apply(pipeline)?, state)?;
                 return Ok((EpochRun { pipeline, partial, decoded: None, kept, stalls }, epoch));
             }
             (pipeline, kept, partial)
         }
     };
-    let pipeline = Batches::build(common.apply(pipeline), device, state)?;
+    let pipeline = Batches::build(common.apply(pipeline)?, device, state)?;
     Ok((EpochRun { pipeline, partial, decoded: None, kept, stalls }, epoch))
 }
 
@@ -350,7 +354,9 @@ fn build(
 struct SharedSettings<'a> {
     settings: &'a Settings,
     epoch: u64,
-    /// Memory for the batches of one stage, in bytes.
+    /// Size of a full batch in bytes.
+    batch_bytes: usize,
+    /// Default memory for the batches of one stage, in bytes.
     stage_memory: usize,
     /// The number of stages that hold this amount of memory.
     memory_shares: usize,
@@ -358,19 +364,31 @@ struct SharedSettings<'a> {
 }
 
 impl SharedSettings<'_> {
-    fn apply<T: Send + 'static>(&self, pipeline: PipelineBuilder<T>) -> PipelineBuilder<T> {
-        let SharedSettings { settings, epoch, stage_memory, memory_shares, threads } = *self;
+    fn apply<T: Send + 'static>(&self, pipeline: PipelineBuilder<T>) -> Result<PipelineBuilder<T>> {
+        let SharedSettings { settings, epoch, batch_bytes, threads, .. } = *self;
+        let shares = self.memory_shares;
+        let budget =
+            settings.memory_budget.unwrap_or_else(|| self.stage_memory.saturating_mul(shares));
+        if budget / shares < batch_bytes.max(1) {
+            let message = format!(
+                "memory_budget={budget} is too small for {shares} stages with a batch of {batch_bytes} \
+                 bytes each; set it to {} or more, or reduce the batch size",
+                batch_bytes.max(1).saturating_mul(shares)
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
         // Separate budgets for encoded files and for batches, so that neither starves the other.
-        pipeline
-            .largest_item(stage_memory)
-            .memory(stage_memory.saturating_mul(memory_shares))
+        let pipeline = pipeline
+            .largest_item(budget / shares)
+            .memory(budget)
             .seed(settings.seed)
             .epochs(epoch..epoch.saturating_add(1))
             .on_error(settings.on_error)
             .deterministic()
             .threads(threads)
             .shard(settings.shard)
-            .hook(trace::StageHook)
+            .hook(trace::StageHook);
+        Ok(pipeline)
     }
 }
 

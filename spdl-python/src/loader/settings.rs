@@ -48,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) decode_with: Option<Vec<PathBuf>>,
     /// Mixes the samples of each batch.
     pub(crate) mix: Option<Mix>,
+    /// Memory for encoded samples and batches, in bytes; `None` for the default.
+    pub(crate) memory_budget: Option<usize>,
 }
 
 #[pymethods]
@@ -56,7 +58,7 @@ impl Settings {
     #[new]
     #[pyo3(signature = (
         content, *, batch_size, seed, shuffle, threads, max_failures, drop_last, rank, world_size,
-        remainder, mix, device=None, decode_with=None
+        remainder, mix, device=None, decode_with=None, memory_budget=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -74,6 +76,7 @@ impl Settings {
         mix: Option<Bound<'_, PyAny>>,
         device: Option<Py<CudaDevice>>,
         decode_with: Option<Vec<PathBuf>>,
+        memory_budget: Option<usize>,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
         let content = match content {
@@ -99,6 +102,7 @@ impl Settings {
             device,
             decode_with,
             mix: mix.map(|mix| mix_of(&mix)).transpose()?,
+            memory_budget,
         })
     }
 
