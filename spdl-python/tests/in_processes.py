@@ -158,6 +158,12 @@ def sleep_long(item):
     return item
 
 
+def sleep_after_3(samples):
+    if samples[0] > 3:
+        time.sleep(60)
+    return samples[0]
+
+
 def kill_oneself_at_3(item):
     if item == 3:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -178,6 +184,22 @@ def only_odd(item):
 
 async def double_async(item):
     return 2 * item
+
+
+def load_missing(item):
+    import spdl_rs.io
+
+    return spdl_rs.io.load_image_batch([item])
+
+
+def import_missing(item):
+    from spdl_rs.io import load_image_batch
+
+    return load_image_batch([item])
+
+
+async def load_missing_async(item):
+    return load_missing(item)
 
 
 def refuse_9(item):

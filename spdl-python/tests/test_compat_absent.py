@@ -4,10 +4,14 @@ import importlib
 import subprocess
 import sys
 
+import in_processes as work
 import pytest
 import spdl_rs
+from pipelines import run, source
 from spdl_rs import compat
 from spdl_rs.io import _missing_names
+from spdl_rs.pipeline import PipelineBuilder, PipelineFailure
+from spdl_rs.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
 
 # The public names of SPDL 0.8.
 UPSTREAM = {
@@ -82,6 +86,24 @@ def test_programs_that_import_spdl_get_the_advice():
     names = {}
     exec("from spdl.io import *\nfrom spdl.io.utils import *", names)
     assert names["load_wav"] is spdl_rs.io.load_wav
+
+
+@pytest.mark.parametrize("function", [work.load_missing, work.import_missing, work.load_missing_async])
+@pytest.mark.parametrize("is_region", [False, True])
+def test_a_missing_name_in_a_function_ends_the_pipeline(function, is_region):
+    builder = PipelineBuilder().add_source(range(9))
+    if is_region:
+        builder = builder.to(ProcessPoolExecutorConfig(1)).pipe(function).to(MAIN_PROCESS)
+    else:
+        builder = builder.pipe(function)
+    with pytest.raises(PipelineFailure) as raised:
+        list(builder.add_sink().build(num_threads=1))
+    (error,) = raised.value.exceptions
+    assert "'load_image_batch'" in str(error) and "; SPDL has this name: use spdl_rs" in str(error)
+
+
+def test_other_attribute_errors_are_failures_of_items():
+    assert run(source(range(3)).pipe(lambda item: item.absent if item else item)) == [0]
 
 
 def test_an_unknown_name_has_the_standard_error():

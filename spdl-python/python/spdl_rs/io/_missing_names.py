@@ -78,9 +78,14 @@ def refuse(module: str, name: str, absent: Mapping[str, str]) -> NoReturn:
     if name not in absent:
         raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
     advice = f"; SPDL has this name: {absent[name]}"
+    error: Exception
     if _is_imported(sys._getframe(2)):
-        raise ImportError(f"cannot import name {name!r} from {module!r}{advice}", name=module)
-    raise AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name)
+        error = ImportError(f"cannot import name {name!r} from {module!r}{advice}", name=module)
+    else:
+        error = AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name)
+    # The program is at fault, not an item of a pipeline.
+    vars(error)["_ends_pipeline"] = True
+    raise error
 
 
 def _is_imported(caller: FrameType) -> bool:

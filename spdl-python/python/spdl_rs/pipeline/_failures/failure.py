@@ -187,7 +187,8 @@ def item_failed(error: BaseException, stage: str, item: object) -> bool:
         report_item_failed(error, stage, describe(item))
     else:
         listener(error, local, describe(item))
-    return False
+    # Set for names of SPDL that this package lacks.
+    return getattr(error, "_ends_pipeline", False)
 
 
 def report_item_failed(error: BaseException, stage: str, item: str) -> None:
