@@ -529,6 +529,42 @@ def test_d02_processes_end_when_their_parent_is_killed(context):
     wait_until(lambda: all(map(gone, processes)), 20)
 
 
+# promise: R6
+@pytest.mark.parametrize("ending", ["", "del batches"])
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_d02_a_process_exits_while_functions_of_worker_processes_sleep(context, ending):
+    done = script(
+        f"""
+        from spdl_rs.dataloader import get_pytorch_dataloader
+
+        loader = get_pytorch_dataloader(
+            range(1000), 1, collate_fn=work.sleep_after_3, num_workers=2, multiprocessing_context={context!r}
+        )
+        batches = iter(loader)
+        assert sorted([next(batches) for _ in range(4)]) == [0, 1, 2, 3]
+        time.sleep(0.2)
+        {ending}
+        """
+    )
+    # The functions would sleep for longer than the limit of the script.
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# promise: R6
+def test_d02_a_sleeping_function_of_a_worker_thread_is_named_at_exit():
+    done = script(
+        """
+        from spdl_rs.dataloader import get_pytorch_dataloader
+
+        batches = iter(get_pytorch_dataloader(range(9), 1, collate_fn=work.sleep_after_3))
+        assert [next(batches) for _ in range(4)] == [0, 1, 2, 3]
+        time.sleep(0.2)
+        """
+    )
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 0 and "stage fetch, sleep_after_3 at in_processes.py:" in line
+
+
 def test_d02_the_end_of_an_epoch_stops_the_processes():
     before = set(multiprocessing.active_children())
     batches = iter(get(num_workers=2, multiprocessing_context="fork"))

@@ -443,6 +443,34 @@ sys.exit(7)
 
 
 # promise: R6
+@pytest.mark.parametrize(
+    "executor",
+    [
+        "concurrent.futures.ThreadPoolExecutor(2)",
+        "concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context('fork'))",
+        "PriorityThreadPoolExecutor(1).get_executor()",
+    ],
+)
+def test_functions_for_which_python_waits_at_exit_are_named(executor):
+    text = f"""
+import concurrent.futures, multiprocessing, warnings
+from spdl_rs.pipeline import PriorityThreadPoolExecutor
+warnings.simplefilter("ignore")
+def slow(item):
+    time.sleep(2)
+p = build(slow, executor={executor}, concurrency=2)
+p.start()
+time.sleep(0.2)
+sys.exit(7)
+"""
+    with script(text) as process:
+        output, errors = process.communicate(timeout=60)
+    assert (output, process.returncode) == ("", 7), errors
+    (line,) = errors.splitlines()
+    assert "after these functions have returned" in line and "executors: slow at <string>:" in line
+
+
+# promise: R6
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are suspended on Linux only")
 @pytest.mark.parametrize("work", ["time.sleep(1.2)", "threading.Event().wait(1.2)"])
 def test_a_function_that_returns_during_finalization_does_not_abort_the_process(work):

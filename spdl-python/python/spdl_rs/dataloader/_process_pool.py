@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import multiprocessing.context
 import pickle
 import signal
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,6 +21,7 @@ from ..pipeline._failures.child_process import (
     exit_code_of,
     with_advice,
 )
+from ..pipeline._processes import exit as _exit
 from ..pipeline._processes.remote_errors import ExceptionWrapper
 from ..pipeline._processes.worker_process import end_with_parent
 from ..torch._map_style import MapStyleFetch
@@ -27,6 +31,10 @@ from ._thread_workers import ThreadDataLoader
 _TERMINATION_S = 1.0
 # How long the processes may take to end after the last batch of an epoch.
 _END_S = 60.0
+
+# The pools of this process, and their processes, also those that outlive their pool.
+_pools: weakref.WeakSet[_PoolFetch] = weakref.WeakSet()
+_processes: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class ProcessDataLoader(ThreadDataLoader):
@@ -92,13 +100,16 @@ class _PoolFetch:
         # A broken pool drops its references to processes.
         self._processes: dict[int, Any] = {}
         self._has_results = False
+        _note_processes(executor)
+        _pools.add(self)
+        _register_once()
 
     def __call__(self, index: Any) -> Any:
         broken: tuple[BaseException | None] | None = None
         made = batch = None
         try:
             made = self._executor.submit(_make, index)
-            self._processes.update(vars(self._executor).get("_processes") or {})
+            self._processes.update(_note_processes(self._executor))
             batch = made.result()
         except BrokenProcessPool as error:
             # All waiting callers receive this same exception object, whose traceback would keep their
@@ -131,11 +142,42 @@ class _PoolFetch:
 
     def wait(self) -> None:
         """Waits until all processes have ended, also those that are still starting, for a bounded time."""
-        processes = self._processes | (vars(self._executor).get("_processes") or {})
+        processes = self._processes | _note_processes(self._executor)
         self.close()
         deadline = time.monotonic() + _END_S
         for process in processes.values():
             exit_code_of(process, max(0.0, deadline - time.monotonic()))
+
+
+def _note_processes(executor: ProcessPoolExecutor) -> dict[int, Any]:
+    """Returns the processes of a pool, and stores them for the exit of this process."""
+    processes: dict[int, Any] = dict(vars(executor).get("_processes") or {})
+    _processes.update(processes.values())
+    return processes
+
+
+@functools.cache
+def _register_once() -> None:
+    def forget() -> None:
+        _pools.clear()
+        _processes.clear()
+
+    _exit.call_before_executors_end(_end_processes, forget=forget)
+
+
+def _end_processes() -> None:
+    """Ends all processes at exit, where Python would wait for running functions without a limit."""
+    for pool in list(_pools):
+        pool.close()
+    processes = list(_processes)
+    deadline = time.monotonic() + _exit.TIMEOUT_S
+    # Ctrl-C only ends this wait.
+    with contextlib.suppress(KeyboardInterrupt):
+        for process in processes:
+            exit_code_of(process, max(0.0, deadline - time.monotonic()))
+    for process in processes:
+        if process.exitcode is None:
+            process.kill()
 
 
 _fetch: MapStyleFetch | Exception | None = None

@@ -98,7 +98,7 @@ class PipelineBuilder(Generic[T, U]):
                 native operators, automatic.
             executor: Runs the function, instead of the worker threads of the pipeline. For process pools,
                 items and results are pickled, and generators run to their end before results are
-                returned.
+                returned. At exit, Python waits for calls in progress; a warning names their functions.
             name: The name of the stage in statistics and messages. Default: the name of the function, or
                 of its class.
             output_order: `"completion"`: results are forwarded as they complete. `"input"`: in the order

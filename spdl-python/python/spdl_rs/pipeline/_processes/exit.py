@@ -99,6 +99,26 @@ def end_before(owner: _Closes) -> None:
         _owners.add(owner)
 
 
+def call_before_executors_end(
+    function: Callable[[], None], *, forget: Callable[[], None]
+) -> None:
+    """Registers a function to be called at exit, before Python waits for the executors created until now.
+
+    Python has no public API for this. `atexit` functions are called after that wait.
+
+    Args:
+        function: Is called at exit.
+        forget: Is called in a forked child, where the executors of the parent do not run.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=forget)
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        # If the process is already exiting, no call can be started.
+        with contextlib.suppress(RuntimeError):
+            register(function)
+
+
 def has_begun() -> bool:
     """Returns whether the process is exiting and stops its pipelines."""
     return _exiting.is_set()
@@ -209,9 +229,11 @@ def _running_functions(
         called = list(_outermost_first(frame))
         known = [frame for frame in called if frame.f_code in stages]
         others = [frame for frame in called if not _is_of_package(frame)]
-        for frame in (known or others)[:1]:
+        # The function of a stage may belong to this package, and call a function of the user.
+        of_users = [frame for frame in known if not _is_of_package(frame)] or others
+        for frame in (of_users or known)[:1]:
             code = frame.f_code
-            stage = f"stage {' or '.join(stages[code])}, " if known else ""
+            stage = f"stage {' or '.join(stages[known[0].f_code])}, " if known else ""
             place = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
             yield f"{stage}{code.co_name} at {place}"
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import functools
 import os
 import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -12,10 +15,13 @@ from typing import Any
 from ..._closing import closing
 from .._failures.child_process import check_can_be_imported
 from .._failures.failure import Cancelled
-from .._processes.exit import end_forked_child
+from .._failures.log import log_warning
+from .._processes import exit as _exit
 from ..defs import _ops
 
 _END = object()
+# All calls of this process, until they are garbage-collected.
+_calls: weakref.WeakSet[ExecutorCall] = weakref.WeakSet()
 
 
 class Cancellable(ABC):
@@ -39,6 +45,8 @@ class ExecutorCall(Cancellable):
         self._function = function
         self._waiting: set[concurrent.futures.Future[Any]] = set()
         self._cancelled = False
+        _calls.add(self)
+        _register_once()
 
     def __call__(self, item: Any) -> Any:
         return self._call(self._function, item)
@@ -49,7 +57,12 @@ class ExecutorCall(Cancellable):
         for future in list(self._waiting):
             future.cancel()
 
+    def _running(self) -> list[concurrent.futures.Future[Any]]:
+        return [future for future in list(self._waiting) if not future.done()]
+
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if self._cancelled:
+            raise Cancelled("the pipeline was stopped")
         try:
             if not _has_own_objects(self._executor):
                 arguments = (function, *arguments)
@@ -93,12 +106,35 @@ def _in_this_process(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     finally:
         if os.getpid() != process:
-            end_forked_child(_ops.name_of(function))
+            _exit.end_forked_child(_ops.name_of(function))
 
 
 def _exhaust(function: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
     # Functions without globals are sent to other interpreters by code, without importing this module.
     return list(function(item))
+
+
+def _end_calls() -> None:
+    """Cancels the calls of all pipelines at exit, and names the functions for which Python waits."""
+    calls = list(_calls)
+    for call in calls:
+        call.cancel()
+    # Ctrl-C only ends this wait.
+    with contextlib.suppress(KeyboardInterrupt):
+        running = {future for call in calls for future in call._running()}
+        concurrent.futures.wait(running, _exit.TIMEOUT_S)
+    functions = {_ops.where(call._function) for call in calls if call._running()}
+    if functions:
+        log_warning(
+            "the process exits after these functions have returned, because Python waits for their executors: "
+            f"{'; '.join(sorted(functions))}; to exit earlier, stop the pipeline and end its functions before the "
+            "program ends"
+        )
+
+
+@functools.cache
+def _register_once() -> None:
+    _exit.call_before_executors_end(_end_calls, forget=_calls.clear)
 
 
 def _executors_have_ended() -> bool:
