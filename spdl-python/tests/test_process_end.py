@@ -1,9 +1,11 @@
 """The end of processes that run pipelines: nothing hangs, and no process and no memory is left."""
 
 import contextlib
+import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -213,6 +215,79 @@ def test_a_kill_during_the_start_leaves_no_process_and_no_memory(method, kill, t
         program.process.communicate(timeout=60)
         wait_until(lambda: not program.processes(), SOON_S)
     wait_until(lambda: shared_memory() <= before)
+
+
+# Trains from its last checkpoint to the end, with a cache on disk, and a process that sends arrays.
+TRAINING = """
+import json, zlib, spdl_rs
+from spdl_rs.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
+photos, cache, file = PATHS
+loader = spdl_rs.ImageLoader(photos, batch_size=2, size=16, train=True, cache=cache, threads=2)
+checksums = []
+if os.path.exists(file):
+    with open(file) as opened:
+        state, checksums = json.load(opened)
+    loader.load_state_dict(state)
+make = functools.partial(work.samples, 1000, 100_000)
+samples = iterate_in_subprocess(make, arena=SharedMemorySegmentPool(1 << 20, 4), mp_context=method)
+for (images, labels), sample in zip(loader, samples):
+    assert sample.pixels.shape == (1000, 100)
+    checksums.append(zlib.crc32(images.tobytes()))
+    with open(file + ".new", "w") as opened:
+        json.dump([loader.state_dict(), checksums], opened)
+    os.replace(file + ".new", file)
+    print("step", flush=True)
+"""
+# The number of kills for each start method; 300 with SPDL_KILLS=20.
+RESTARTS = 5 * KILLS
+
+
+# promise: R7
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_after_a_kill_the_next_run_resumes_with_the_same_cache_and_state_file(
+    method, many, tmp_path
+):
+    before, draw = shared_memory(), random.Random(method)
+    cache, file = tmp_path / "cache", tmp_path / "state.json"
+    text = TRAINING.replace("PATHS", repr([str(many), str(cache), str(file)]))
+
+    def run(number, kill):
+        (tmp_path / f"{number}").mkdir()
+        with Program(tmp_path / f"{number}", text, method) as program:
+            if kill:
+                # During the start, or after a batch.
+                for _ in range(draw.randrange(15)):
+                    program.process.stdout.readline()
+                time.sleep(draw.uniform(0, 0.05))
+                victims = [program.process.pid]
+                if draw.random() < 0.3:
+                    victims = program.processes()
+                    draw.shuffle(victims)
+                for pid in victims:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            _, errors = program.process.communicate(timeout=60)
+            wait_until(lambda: not program.processes(), SOON_S)
+        return program.process.returncode, errors
+
+    killed, undisturbed = 0, None
+    for number in range(10 * RESTARTS + 2):
+        # The first run and the last one are not killed.
+        code, errors = run(number, kill=undisturbed is not None and killed < RESTARTS)
+        wait_until(lambda: shared_memory() <= before)
+        killed += code == -signal.SIGKILL
+        # If the process that sends arrays is killed first, an exception may end the program.
+        if code != 0:
+            assert code == -signal.SIGKILL or "was killed by SIGKILL" in errors, errors
+            continue
+        checksums = json.loads(file.read_text())[1]
+        undisturbed = undisturbed or checksums
+        assert checksums == undisturbed and len(checksums) == 20
+        if killed == RESTARTS:
+            break
+        file.unlink()
+        shutil.rmtree(cache)
+    assert killed == RESTARTS
 
 
 # promise: R7
