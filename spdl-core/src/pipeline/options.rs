@@ -87,6 +87,9 @@ impl StageOptions {
     /// one item at a time. An upload stage starts with 1. [`Control`](crate::pipeline::Control)
     /// changes the concurrency while the pipeline runs.
     ///
+    /// A worker may take several fast items together, so a CPU stage must not wait for the
+    /// processing of a later item.
+    ///
     /// An async stage starts with 16 items in flight and adapts the number to the measured
     /// throughput, up to 512. If the queue after the stage is empty for more than 5 % of the time,
     /// and all permitted items are in flight most of the time, the stage tries a 50 % higher

@@ -56,8 +56,8 @@ class Loader(BatchLoader[Any]):
         memory_budget: See `ImageLoader`. `mix`, `map` and `batch_map` need a further batch each.
         named_fields: The fields: `image=fields.Image(224)`.
 
-    `map` and `batch_map` are called on the threads of the loader, several at the same time, and must not depend on
-    the order of calls. If such a function has an argument `rng`, it gets a `numpy.random.Generator` that depends
+    `map` and `batch_map` are called on the threads of the loader, several at the same time, and must neither depend
+    on the order of calls nor wait for other calls. If such a function has an argument `rng`, it gets a `numpy.random.Generator` that depends
     only on `seed`, the epoch and the sample (for `batch_map`, the first sample): so its results are the same
     after resuming, on any number of threads. An exception of a function ends the epoch, whatever `on_error` is;
     its notes (`__notes__`) name the sample. States belong to loaders with the same functions; whether there is a

@@ -95,7 +95,8 @@ class PipelineBuilder(Generic[T, U]):
         Args:
             op: The function.
             concurrency: How many items the stage processes at the same time, at least 1. Default: 1; for
-                native operators, automatic.
+                native operators, automatic. A thread may take several items of a fast function together, so
+                the function must not wait for the call with another item.
             executor: Runs the function, instead of the worker threads of the pipeline. For process pools,
                 items and results are pickled, and generators run to their end before results are
                 returned. At exit, Python waits for calls in progress; a warning names their functions.
