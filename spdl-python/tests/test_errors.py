@@ -10,6 +10,7 @@ import numpy
 import pytest
 import spdl_rs
 from conftest import picture, write_png
+from spdl_rs import fields
 
 
 # promise: R10
@@ -209,6 +210,24 @@ def test_each_dropped_image_is_listed_with_its_batch(damaged, threads):
     # In classes 0, 1, 3 and 4, a corrupt file follows eight images.
     assert listed == [(8, []), (8, [bad[0]]), (8, [bad[1]]), (8, []), (8, [bad[2]])]
     assert rest == [bad[3]]
+
+
+# promise: R9
+@pytest.mark.parametrize("functions", [["map"], ["batch_map"], ["map", "batch_map"]])
+def test_each_dropped_sample_is_listed_with_its_batch_after_functions(damaged, functions):
+    folder, bad = damaged
+    loader = spdl_rs.Loader(
+        folder,
+        batch_size=8,
+        image=fields.Image(8),
+        on_error="skip",
+        threads=4,
+        **{name: lambda value: value for name in functions},
+    )
+    batches = iter(loader)
+    listed = [[one["key"] for one in batches.take_dropped()] for _ in batches]
+    assert listed == [[], [bad[0]], [bad[1]], [], [bad[2]]]
+    assert [one["key"] for one in batches.take_dropped()] == [bad[3]]
 
 
 # promise: R2
