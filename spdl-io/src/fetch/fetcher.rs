@@ -7,9 +7,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetch::{Body, Key, ReadMemory, ReadRequest};
+
+/// Reads of one call of [`Fetcher::read_ranges`] that run concurrently, in the provided method.
+const CONCURRENT_RANGES: usize = 8;
 
 /// Reads objects from one kind of storage. [`Fetch`](crate::Fetch) calls it concurrently.
 ///
@@ -83,9 +87,7 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
     /// # Errors
     /// As [`read`](Fetcher::read), and `LimitExceeded` if the object is larger.
     async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
-        let body = self.open(key, &ReadRequest::whole()).await?;
-        let size = body.size;
-        body.bytes_within(key, size, memory).await
+        self.read_whole_version(key, memory, None, None).await
     }
 
     /// Reads a whole object of a required version and size, as [`read_whole`](Fetcher::read_whole)
@@ -121,37 +123,36 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
     /// Reads several ranges of one object. The results are in the order of `ranges`, which may
     /// overlap.
     ///
-    /// The provided method reads the ranges one after the other. Fetchers with a high latency per
-    /// read should override it. [`Resilient`](crate::Resilient) coalesces nearby ranges for any
-    /// fetcher.
+    /// The provided method reads up to 8 ranges concurrently. [`Resilient`](crate::Resilient)
+    /// coalesces nearby ranges for any fetcher.
     ///
     /// # Errors
     /// As [`read`](Fetcher::read), for any of the ranges.
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let mut parts = Vec::with_capacity(ranges.len());
-        for range in ranges {
-            parts.push(self.read(key, Some(range.clone())).await?);
-        }
-        Ok(parts)
+        let reads: Vec<_> =
+            ranges.iter().map(|range| self.read(key, Some(range.clone()))).collect();
+        stream::iter(reads).buffered(CONCURRENT_RANGES).try_collect().await
     }
 
     /// Reads ranges of one version of an object, as [`read_ranges`](Fetcher::read_ranges) does, and
     /// returns that version.
     ///
-    /// `version` is the required version; `None` accepts any version. The returned version is
-    /// `None` if the storage does not report versions. The provided method compares the
-    /// versions before and after the read if they are [local](Capability::local_versions), and
-    /// otherwise opens each range.
+    /// `version` and `size` are the required version and the required size of the whole object;
+    /// `None` accepts any. The returned version is `None` if the storage does not report versions.
+    /// The provided method compares the versions before and after the read if they are
+    /// [local](Capability::local_versions), and otherwise opens each range. It does not compare the
+    /// size; [`Resilient`](crate::Resilient) compares it with the size in each response.
     ///
     /// # Errors
-    /// As [`read_ranges`](Fetcher::read_ranges). `Changed` if the version differs from the required
-    /// one, or if the object changes between two ranges. `Unsupported` if a version is required and
-    /// [`Capability::versions`] is false.
+    /// As [`read_ranges`](Fetcher::read_ranges). `Changed` if the version or the size differs from
+    /// the required one, or if the object changes between two ranges. `Unsupported` if a version is
+    /// required and [`Capability::versions`] is false.
     async fn read_version(
         &self,
         key: &Key,
         ranges: &[Range<u64>],
         version: Option<&Arc<str>>,
+        size: Option<u64>,
     ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
         if !self.capability().versions {
             return match version {
@@ -169,33 +170,14 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
         let mut version = version.cloned();
         let mut parts = Vec::with_capacity(ranges.len());
         for range in ranges {
-            let request =
-                ReadRequest { version: version.clone(), ..ReadRequest::range(range.clone()) };
+            let request = ReadRequest::range(range.clone());
+            let request = ReadRequest { version: version.clone(), size, ..request };
             let body = self.open(key, &request).await?;
             check_version(key, version.as_ref(), body.version.as_ref())?;
             version = version.or_else(|| body.version.clone());
             parts.push(body.bytes().await?);
         }
         Ok((parts, version))
-    }
-
-    /// Reads ranges of one version of an object of `size` bytes, as
-    /// [`read_version`](Fetcher::read_version) does.
-    ///
-    /// The provided method does not compare the size. [`Resilient`](crate::Resilient) compares it with
-    /// the size in each response.
-    ///
-    /// # Errors
-    /// As [`read_version`](Fetcher::read_version). `Changed` if the object has another size.
-    async fn read_sized_version(
-        &self,
-        key: &Key,
-        ranges: &[Range<u64>],
-        version: Option<&Arc<str>>,
-        size: Option<u64>,
-    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
-        let _ = size;
-        self.read_version(key, ranges, version).await
     }
 
     /// Opens an object, or a range of it, as a stream of chunks.

@@ -113,10 +113,6 @@ impl Fetcher for Pinned {
             .ok_or_else(|| Error::new(ErrorKind::Internal, "reading one range returned no result"))
     }
 
-    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
-        self.read_whole_version(key, memory, None, None).await
-    }
-
     async fn read_whole_version(
         &self,
         key: &Key,
@@ -151,19 +147,10 @@ impl Fetcher for Pinned {
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        Ok(self.read_sized_version(key, ranges, None, None).await?.0)
+        Ok(self.read_version(key, ranges, None, None).await?.0)
     }
 
     async fn read_version(
-        &self,
-        key: &Key,
-        ranges: &[Range<u64>],
-        version: Option<&Arc<str>>,
-    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
-        self.read_sized_version(key, ranges, version, None).await
-    }
-
-    async fn read_sized_version(
         &self,
         key: &Key,
         ranges: &[Range<u64>],
@@ -172,7 +159,7 @@ impl Fetcher for Pinned {
     ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
         let version = version.cloned().or_else(|| self.versions.version(key));
         let size = size.or_else(|| self.versions.size(key));
-        let read = self.inner.read_sized_version(key, ranges, version.as_ref(), size).await?;
+        let read = self.inner.read_version(key, ranges, version.as_ref(), size).await?;
         self.versions.check(key, read.1.clone())?;
         Ok(read)
     }

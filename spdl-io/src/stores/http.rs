@@ -28,7 +28,6 @@ use crate::stores::network::{
 use crate::stores::{Address, SourceOptions};
 
 const MAX_REDIRECTS: usize = 10;
-const CONCURRENT_RANGES: usize = 8;
 
 /// Reads objects of a web server. Keys are paths below its URL, without percent encoding.
 ///
@@ -167,13 +166,6 @@ impl Fetcher for HttpFetcher {
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
         let (server, owned_key) = (Arc::clone(&self.0), key.clone());
         self.0.reactor.run(key, async move { server.stat(&owned_key).await }).await
-    }
-
-    /// Reads up to 8 ranges concurrently.
-    async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let reads: Vec<_> =
-            ranges.iter().map(|range| self.read(key, Some(range.clone()))).collect();
-        stream::iter(reads).buffered(CONCURRENT_RANGES).try_collect().await
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {

@@ -241,7 +241,7 @@ fn other_versions_are_rejected(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) 
         let (middle, end) = (bytes.len() as u64 / 2, bytes.len() as u64);
         let halves = [0..middle, middle..end];
         let read = |version: Option<&str>| {
-            block_on(fetcher.read_version(key, &halves, version.map(Arc::from).as_ref()))
+            block_on(fetcher.read_version(key, &halves, version.map(Arc::from).as_ref(), None))
         };
         if !fetcher.capability().versions {
             let error = expect_error(open("1"), "requesting a version without the capability");

@@ -112,21 +112,10 @@ impl Fetcher for RowStores {
         key: &Key,
         ranges: &[Range<u64>],
         version: Option<&Arc<str>>,
-    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
-        let route = self.route(key)?;
-        let read = route.fetcher.read_version(&route.key, ranges, version).await;
-        route.with_requested_key(key, read)
-    }
-
-    async fn read_sized_version(
-        &self,
-        key: &Key,
-        ranges: &[Range<u64>],
-        version: Option<&Arc<str>>,
         size: Option<u64>,
     ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
         let route = self.route(key)?;
-        let read = route.fetcher.read_sized_version(&route.key, ranges, version, size).await;
+        let read = route.fetcher.read_version(&route.key, ranges, version, size).await;
         route.with_requested_key(key, read)
     }
 

@@ -303,10 +303,6 @@ impl Fetcher for Resilient {
         Ok(self.reading(key, request, u64::MAX)?.all(&u64::MAX).await?.0)
     }
 
-    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
-        self.read_whole_version(key, memory, None, None).await
-    }
-
     async fn read_whole_version(
         &self,
         key: &Key,
@@ -333,19 +329,10 @@ impl Fetcher for Resilient {
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        Ok(self.read_version(key, ranges, None).await?.0)
+        Ok(self.read_version(key, ranges, None, None).await?.0)
     }
 
     async fn read_version(
-        &self,
-        key: &Key,
-        ranges: &[Range<u64>],
-        version: Option<&Arc<str>>,
-    ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
-        self.read_sized_version(key, ranges, version, None).await
-    }
-
-    async fn read_sized_version(
         &self,
         key: &Key,
         ranges: &[Range<u64>],
@@ -354,7 +341,7 @@ impl Fetcher for Resilient {
     ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
         if version.is_some() && !self.inner.capability().versions {
             // The inner fetcher returns its own error.
-            return self.inner.read_version(key, ranges, version).await;
+            return self.inner.read_version(key, ranges, version, size).await;
         }
         for range in ranges {
             range_len(key, range)?;

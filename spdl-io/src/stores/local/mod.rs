@@ -228,7 +228,7 @@ impl Fetcher for LocalFetcher {
 
     /// Reads ranges of one version of the file.
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        Ok(self.read_version(key, ranges, None).await?.0)
+        Ok(self.read_version(key, ranges, None, None).await?.0)
     }
 
     /// Opens the file once for all ranges, and reads nearby ranges together.
@@ -237,6 +237,8 @@ impl Fetcher for LocalFetcher {
         key: &Key,
         ranges: &[Range<u64>],
         wanted: Option<&Arc<str>>,
+        // A version contains the size.
+        _: Option<u64>,
     ) -> Result<(Vec<Bytes>, Option<Arc<str>>)> {
         for range in ranges {
             range_len(key, range)?;

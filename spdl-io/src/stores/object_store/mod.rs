@@ -19,7 +19,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
@@ -36,8 +36,6 @@ use crate::stores::network::{
     Checksum, Connections, MAX_OFFSET, Reactor, ResponseError, Substitute, buffer_first_chunk,
     causes, chain, check_empty, exact, is_unresolved, panicked, unreached,
 };
-
-const CONCURRENT_RANGES: usize = 8;
 
 /// Reads objects of a bucket or container. Keys are object names.
 ///
@@ -273,13 +271,6 @@ impl Fetcher for ObjectStoreFetcher {
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
         let (fetcher, owned_key) = (self.clone(), key.clone());
         self.reactor.run(key, async move { fetcher.head(&owned_key).await }).await
-    }
-
-    /// Reads up to 8 ranges concurrently.
-    async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let reads: Vec<_> =
-            ranges.iter().map(|range| self.read(key, Some(range.clone()))).collect();
-        stream::iter(reads).buffered(CONCURRENT_RANGES).try_collect().await
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
