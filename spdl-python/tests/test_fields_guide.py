@@ -17,6 +17,8 @@ SECTIONS = [
     "Boxes and classes",
     "Masks",
     "Functions",
+    "Filter",
+    "Collate",
     "Numbers and arrays",
 ]
 
@@ -40,7 +42,7 @@ def members(number, folder):
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
     text = PAGE.read_text(encoding="utf-8")
-    parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    parts = re.split(r"^##+ ", text, flags=re.MULTILINE)
     (part,) = [part for part in parts if part.startswith(section)]
     (program,) = re.findall(r"^```python\n(.*?)^```", part, re.DOTALL | re.MULTILINE)
     (folder,) = re.findall(r'"(\w+)/train-\*\.tar"', program)
@@ -58,7 +60,10 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
     exec(program, names)
     statistics = names["loader"].stats()
     (decode,) = [stage for stage in statistics["stages"] if stage["name"] == "decode"]
-    assert decode["items"] == 20 and not statistics["dropped"]
+    # The captions of 10 samples are short.
+    filtered = 10 if section == "Filter" else 0
+    assert decode["items"] == 20 - filtered and not statistics["dropped"]
+    assert (statistics["filtered"] or 0) == filtered
     if section == "Images and captions":
         assert names["images"].shape == (20, 3, 224, 224)
         assert sorted(names["captions"])[0] == "caption 0"
@@ -70,6 +75,10 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
         texts = [bytes(row[row > 0].astype("u1")).decode() for row in names["tokens"]]
         assert {word for text in texts for word in text.split()} > {"caption"}
         assert sum(len(text.split()) for text in texts) < 40
+    elif section == "Filter":
+        assert len(names["batch"]["image"]) == 10
+    elif section == "Collate":
+        assert names["images"].shape == (20, 3, 224, 224) and names["texts"].shape == (20, 10)
     elif section == "Masks":
         assert names["batch"]["mask"].shape[1:] == (512, 512)
     else:

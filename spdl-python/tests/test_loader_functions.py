@@ -1,4 +1,4 @@
-"""`Loader(mix=..., map=..., batch_map=...)`: what happens to whole batches."""
+"""`Loader(mix=..., map=..., collate=..., batch_map=...)`: what happens to whole batches."""
 
 import gc
 import random
@@ -137,6 +137,58 @@ def test_batch_map_gets_the_batch_as_output_makes_it(folder):
     assert list(both) == [batch["label"].sum() for batch in plain]
 
 
+def test_collate_gets_the_samples_of_a_batch_and_returns_the_batch(folder):
+    plain = list(loader_of(folder))
+    batches = list(loader_of(folder, collate=list))
+    assert [len(batch) for batch in batches] == [5, 5, 5, 5, 3]
+    for batch, before in zip(batches, plain, strict=True):
+        assert [list(sample) for sample in batch] == [["image", "label", "key"]] * len(batch)
+        assert [sample["key"] for sample in batch] == before["key"]
+        assert all(map(numpy.array_equal, [sample["image"] for sample in batch], before["image"]))
+
+    # After map, whose results may be any objects and differ.
+    def each(sample):
+        number = number_of(sample["key"])
+        return numpy.zeros(number) if number % 2 else sample["key"]
+
+    def whole(samples):
+        return [len(one) if isinstance(one, numpy.ndarray) else number_of(one) for one in samples]
+
+    numbers = [[number_of(key) for key in batch["key"]] for batch in plain]
+    assert list(loader_of(folder, map=each, collate=whole)) == numbers
+    # Before batch_map.
+    loader = loader_of(folder, map=each, collate=whole, batch_map=sum)
+    assert list(loader) == [sum(batch) for batch in numbers]
+    assert [stage["name"] for stage in loader.stats()["stages"]][3:] == ["map", "collate", "batch_map"]
+    assert list(loader_of(folder, collate=len, batch_map=str)) == ["5", "5", "5", "5", "3"]
+
+
+def test_collate_gets_samples_of_their_own_size(folder, tmp_path):
+    (tmp_path / "samples.jsonl").write_text('{"image": "a", "r": [1]}\n{"image": "b", "r": [2, 3]}\n')
+    for collation in ("list", "ragged", "pad"):
+        field = fields.Array(None, "int64", collate=collation, stored_as="r")
+        loader = Loader(tmp_path / "samples.jsonl", batch_size=2, field=field, collate=list)
+        assert [sample["field"].tolist() for sample in loader.peek()] == [[1], [2, 3]]
+
+
+def test_collate_makes_the_batch_so_that_output_cannot(folder):
+    for output in ("tuple", dict):
+        with pytest.raises(ValueError, match="cannot be combined with collate, whose result is"):
+            loader_of(folder, collate=list, output=output)
+
+
+def test_an_exception_of_collate_names_the_first_and_the_last_sample(folder):
+    keys = loader_of(folder, shuffle=False).peek()["key"]
+    for settings in ({}, {"map": len}, {"batch_map": len}):
+        with pytest.raises(ZeroDivisionError) as caught:
+            list(loader_of(folder, shuffle=False, collate=lambda batch: 1 // 0, **settings))
+        assert caught.value.__notes__ == [f"collate of the samples {keys[0]!r} to {keys[-1]!r}"]
+    # The names reach the function after it.
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(loader_of(folder, shuffle=False, collate=list, batch_map=lambda batch: 1 // 0))
+    assert caught.value.__notes__ == [f"batch_map of the samples {keys[0]!r} to {keys[-1]!r}"]
+
+
 def drawing(folder, **settings):
     def each(sample, rng):
         return {"key": sample["key"], "drawn": rng.integers(2**62)}
@@ -147,11 +199,23 @@ def drawing(folder, **settings):
     return loader_of(folder, map=each, batch_map=whole, **settings)
 
 
+def collating(folder, **settings):
+    def each(sample, rng):
+        return sample["key"], rng.integers(2**62)
+
+    def whole(samples, rng):
+        batch = {"batch": int(rng.integers(2**62)), "key": [key for key, _ in samples]}
+        return {**batch, "drawn": numpy.array([drawn for _, drawn in samples])}
+
+    return loader_of(folder, map=each, collate=whole, **settings)
+
+
 def as_lists(batches):
     return [(batch["key"], batch["drawn"].tolist(), batch["batch"]) for batch in batches]
 
 
-def test_random_numbers_depend_on_the_sample_and_not_on_threads_or_resume(folder):
+@pytest.mark.parametrize("drawing", [drawing, collating])
+def test_random_numbers_depend_on_the_sample_and_not_on_threads_or_resume(folder, drawing):
     chance = random.Random(1)
     loader = drawing(folder, threads=1)
     expected = as_lists(loader), as_lists(loader)
@@ -277,7 +341,7 @@ class AsyncCall:
         return sample
 
 
-@pytest.mark.parametrize("name", ["map", "batch_map"])
+@pytest.mark.parametrize("name", ["map", "collate", "batch_map"])
 def test_arguments_that_are_no_functions_are_refused(folder, name):
     with pytest.raises(TypeError, match=f"{name} must be callable, not 3"):
         loader_of(folder, **{name: 3})
@@ -396,6 +460,57 @@ def test_functions_get_tensors_with_the_output_torch(folder):
     loader = loader_of(folder, output="torch", map=each, batch_map=whole)
     for mean, expected in zip(loader, means, strict=True):
         assert torch.allclose(mean.double(), torch.from_numpy(expected), atol=1e-5)
+
+
+@pytest.mark.frameworks
+def test_collate_gets_tensors_with_the_output_torch(folder):
+    torch = pytest.importorskip("torch")
+
+    def whole(samples):
+        assert all(isinstance(sample["image"], torch.Tensor) for sample in samples)
+        return torch.utils.data.default_collate(samples)
+
+    batch = loader_of(folder, output="torch", collate=whole).peek()
+    assert batch["image"].shape == (5, 16, 16, 3) and len(batch["key"]) == 5
+
+
+@pytest.mark.frameworks
+def test_an_argument_generator_gets_a_generator_of_pytorch_of_the_sample(folder):
+    torch = pytest.importorskip("torch")
+
+    def keeps(sample, generator):
+        return bool(torch.rand((), generator=generator) < 0.8)
+
+    def each(sample, generator, rng):
+        return {"key": sample["key"], "drawn": torch.rand(2, generator=generator), "n": rng.random()}
+
+    def whole(batch, *, generator):
+        return {**batch, "batch": torch.rand(3, generator=generator)}
+
+    def of(loader):
+        batches = list(loader)
+        drawn = [[batch[name].tolist() for name in ("drawn", "n", "batch")] for batch in batches]
+        return [(batch["key"], one) for batch, one in zip(batches, drawn, strict=True)]
+
+    functions = {"filter": keeps, "map": each, "batch_map": whole}
+    expected = of(loader_of(folder, threads=1, **functions))
+    drawn = [number for _, (rows, _, batch) in expected for row in [*rows, batch] for number in row]
+    assert len(set(drawn)) == len(drawn)
+    assert 10 < sum(len(keys) for keys, _ in expected) < SAMPLES
+    assert of(loader_of(folder, threads=4, **functions)) == expected
+    loader = loader_of(folder, threads=3, **functions)
+    batches = iter(loader)
+    before = of([next(batches), next(batches)])
+    again = loader_of(folder, threads=2, **functions)
+    again.load_state_dict(loader.state_dict())
+    assert before + of(again) == expected
+
+
+def test_an_argument_generator_needs_pytorch(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match="torch"):
+        loader_of(folder, map=lambda sample, generator: sample)
+    assert loader_of(folder, batch_map=lambda batch, generator=3: generator).peek() == 3
 
 
 def mixed_and_plain(folder, mix, **settings):

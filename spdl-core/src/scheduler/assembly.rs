@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 
-use super::collate::{FieldRows, collate};
 use crate::error::{Error, Result};
 use crate::item::ItemHeader;
 use crate::item::lineage::LineageNode;
@@ -15,7 +14,8 @@ use crate::memory::budget::Reservation;
 use crate::memory::buffer::{BufferPool, aligned};
 use crate::source::sample::SampleId;
 use crate::stage::batch::Batch;
-use crate::stage::layout::{BatchLayout, Collation, Field};
+use crate::stage::collate::{FieldRows, collate};
+use crate::stage::layout::{BatchLayout, Collation};
 use crate::stage::slot::Row;
 
 #[derive(Debug)]
@@ -145,14 +145,9 @@ impl Assembly {
     /// Opens a batch for samples of `epoch`.
     pub(crate) fn open(&mut self, epoch: u64) -> Result<()> {
         let size = self.layout.batch_size();
-        let rows = |(&row, field): (&usize, &Field)| match field.collation {
-            Collation::Stacked => {
-                Ok(FieldRows::Stacked(self.pool.take(row * size)?.into_rows(size, row)))
-            }
-            _ => Ok(FieldRows::Varying((0..size).map(|_| Some(Row::default())).collect())),
-        };
-        let fields = self.row_bytes.iter().zip(self.layout.fields());
-        let fields = fields.map(rows).collect::<Result<_>>()?;
+        let fields = self.layout.fields().iter();
+        let fields =
+            fields.map(|field| FieldRows::new(field, size, &self.pool)).collect::<Result<_>>()?;
         self.batches.push_back(OpenBatch {
             number: self.batches_opened,
             epoch,
@@ -427,6 +422,7 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::memory::array::DType;
+    use crate::stage::layout::Field;
     use crate::stage::slot::SlotMut;
     use proptest::prelude::*;
 

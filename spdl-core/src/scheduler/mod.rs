@@ -44,7 +44,6 @@
 //! | `async_node`, `window` | task of an async stage, and its in-flight window |
 //! | `cpu_node/` | node of a [`Stage`](crate::Stage) |
 //! | `fill_node`, `assembly` | node of a [`Fill`](crate::Fill), and the batches it writes into |
-//! | `collate` | joins the rows of a complete batch to arrays |
 //! | `merge_node`, `route_node` | tasks that join and split streams of items |
 //! | `failure` | failure policies |
 //! | `models/` | model checks by loom |
@@ -64,7 +63,6 @@ use futures_util::FutureExt;
 
 pub(crate) mod assembly;
 pub(crate) mod async_node;
-mod collate;
 pub(crate) mod cpu_node;
 pub(crate) mod failure;
 pub(crate) mod fill_node;

@@ -8,6 +8,7 @@
 //! | `layout` | [`BatchLayout`], [`Field`], [`Collation`]: the arrays of a batch |
 //! | `slot` | [`Fill`], [`SlotMut`]: writes one sample into its place in a batch |
 //! | `batch` | [`Batch`]: arrays of samples |
+//! | `collate` | joins the rows of a complete batch to arrays; a batch of one sample |
 //! | `device_batch` | [`DeviceBatch`]: a batch in device memory |
 //! | `grouping/` | buckets, packed sequences, fixed-length sequences |
 //! | `merge` | [`MergePolicy`]: which of several inputs provides the next item |
@@ -18,6 +19,7 @@
 pub(crate) mod adapters;
 pub(crate) mod aggregate;
 pub(crate) mod batch;
+pub(crate) mod collate;
 pub(crate) mod device_batch;
 pub(crate) mod grouping;
 pub(crate) mod layout;

@@ -116,14 +116,14 @@ impl FillRecord {
     }
 }
 
-impl Fill<Record> for FillRecord {
+impl Fill<&Record> for FillRecord {
     /// # Errors
     /// The errors of [`FillImage::write`]; `InvalidArgument` if a value has another type than its
     /// field, or numbers of another shape; `NotFound` if the record has no such field. The message begins with
     /// the field.
     fn fill(
         &mut self,
-        record: Record,
+        record: &Record,
         mut slot: SlotMut<'_>,
         cx: &mut FillContext<'_>,
     ) -> Result<()> {
@@ -136,7 +136,7 @@ impl Fill<Record> for FillRecord {
                     .unwrap_or_default(),
             };
             let writer = &mut self.fields[at];
-            let written = writer.write(&record, &mut self.buffers, &mut slot, at, cx, &related);
+            let written = writer.write(record, &mut self.buffers, &mut slot, at, cx, &related);
             written.map_err(|error| {
                 let prefix = format!("field {:?}", writer.name);
                 let message = match error.message() {
@@ -167,6 +167,18 @@ impl Fill<Record> for FillRecord {
             Some(image) => image.check_field(field),
             None => Ok(()),
         })
+    }
+}
+
+impl Fill<Record> for FillRecord {
+    /// # Errors
+    /// The errors for a borrowed record.
+    fn fill(&mut self, record: Record, slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()> {
+        Fill::<&Record>::fill(self, &record, slot, cx)
+    }
+
+    fn check_fields(&self, fields: &[Field]) -> Result<()> {
+        Fill::<&Record>::check_fields(self, fields)
     }
 }
 

@@ -49,7 +49,7 @@ class BatchLoader(Generic[B]):
         device: _spdl_rs.CudaDevice | None = None,
         decode_with: list[str] | None = None,
         mix: Mix | None = None,
-        functions: list[_functions.Stage] | None = None,
+        functions: _functions.Functions | None = None,
         memory_budget: SupportsIndex | None = None,
     ) -> None:
         """Checks the arguments that do not depend on the data."""
@@ -201,7 +201,7 @@ class BatchLoader(Generic[B]):
         raise ValueError(f"epoch {epoch} has no batch left")
 
     def __len__(self) -> int:
-        """The number of batches in a full epoch of this rank, if no sample is dropped."""
+        """The number of batches in a full epoch of this rank, if no sample is dropped or filtered out."""
         full, rest = divmod(self._settings.samples_of_rank(len(self._samples)), self._batch_size)
         return full + (rest > 0 and not self._drop_last)
 

@@ -7,7 +7,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
 from . import _functions, _loader_state, _spdl_rs
@@ -55,7 +55,7 @@ class Batches(_spdl_rs.BatchIterator, Iterator[B]):
         settings: _spdl_rs.Settings,
         epoch: int,
         state: str | None = None,
-        functions: Sequence[_functions.Stage] | None = None,
+        functions: _functions.Functions | None = None,
     ) -> Self:
         run = _spdl_rs.Epoch(samples, settings, epoch, state, functions)
         batches = super().__new__(cls, run)

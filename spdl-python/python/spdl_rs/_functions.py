@@ -1,4 +1,4 @@
-"""The functions of a `Loader`: `map` for samples and `batch_map` for batches."""
+"""The functions of a `Loader`: `filter` and `map` for samples, `collate` and `batch_map` for batches."""
 
 from __future__ import annotations
 
@@ -20,8 +20,17 @@ KEYS = "(keys)"
 Stage: TypeAlias = "tuple[str, Callable[[Any, list[int]], Any]]"
 
 
+class Functions(NamedTuple):
+    """The functions of a loader, for the native module."""
+
+    filter: tuple[_spdl_rs.SampleFields, FilterSample] | None
+    """The fields that `filter` gets, and the function."""
+    stages: list[Stage]
+    """The stages of the other functions."""
+
+
 class _Named(NamedTuple):
-    """A result of `map`, and the names of its samples for `batch_map`."""
+    """A result, and the names of its samples for the next function."""
 
     batch: Any
     keys: list[str]
@@ -36,14 +45,14 @@ class _Function:
             raise TypeError(
                 f"{name} must return its result; it cannot be a coroutine or a generator"
             )
-        self._function, self._draws = function, _has_rng(function)
+        self._function, self._generators = function, _generators_of(function)
         code = getattr(function, "__code__", None)
         place = (
             f" at {os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else ""
         )
         self._words = f"{name}, {getattr(function, '__name__', repr(function))}{place}"
 
-    def __call__(self, batch: Any, seeds: list[int]) -> Any:
+    def __call__(self, batch: Any, seeds: Any) -> Any:
         ident = threading.get_ident()
         _running[ident] = _Running(ident, threading.get_native_id(), self._words)
         try:
@@ -51,22 +60,79 @@ class _Function:
         finally:
             del _running[ident]
 
-    def _apply(self, batch: Any, seeds: list[int]) -> Any:
+    def _apply(self, batch: Any, seeds: Any) -> Any:
         raise NotImplementedError
 
     def _call(self, value: Any, seed: int) -> Any:
-        if not self._draws:
+        if not self._generators:
             return self._function(value)
-        import numpy
+        drawn = {name: _GENERATORS[name](seed) for name in self._generators}
+        return self._function(value, **drawn)
 
-        return self._function(value, rng=numpy.random.default_rng(seed))
+
+class FilterSample(_Function):
+    """Calls a function for a sample. Returns whether to keep the sample."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__("filter", function)
+
+    def _apply(self, batch: dict[str, Any], seed: int) -> bool:
+        (key,) = batch.pop(KEYS)
+        (sample,) = _samples(batch, 1)
+        try:
+            keeps = self._call(sample, seed)
+            if keeps is not True and keeps is not False:
+                # `numpy.bool_` has this method too.
+                keeps = keeps.item() if hasattr(keeps, "item") else keeps
+                if not isinstance(keeps, bool):
+                    raise TypeError(f"filter must return True or False, not {check.shown(keeps)}")
+        except Exception as error:
+            _note(error, f"filter of the sample {key!r}")
+            raise
+        return keeps
 
 
 class MapSamples(_Function):
-    """Calls a function for each sample of a batch, and makes a batch of the results.
+    """Calls a function for each sample of a batch. Yields a list of the results.
 
     Args:
         prepare: Is applied to the values of a batch before it is split.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        prepare: Callable[[dict[str, Any]], dict[str, Any]] | None,
+    ) -> None:
+        super().__init__("map", function)
+        self._prepare = prepare
+
+    def _apply(self, batch: dict[str, Any], seeds: list[int]) -> Any:
+        keys = batch.pop(KEYS)
+        if self._prepare is not None:
+            batch = self._prepare(batch)
+        results: list[Any] = []
+        for key, sample, seed in zip(keys, _samples(batch, len(seeds)), seeds):
+            try:
+                result = self._call(sample, seed)
+                self._check(result, results)
+            except Exception as error:
+                _note(error, f"map of the sample {key!r}")
+                raise
+            results.append(result)
+        return self._finished(results, keys)
+
+    def _check(self, result: Any, earlier: list[Any]) -> None:
+        """Raises an exception if the result does not fit to earlier ones."""
+
+    def _finished(self, results: list[Any], keys: list[str]) -> Any:
+        return _Named(results, keys)
+
+
+class StackSamples(MapSamples):
+    """Calls a function for each sample of a batch, and stacks the results, which are dicts.
+
+    Args:
         finish: Is applied to the new batch.
         lists: The names whose values become lists, as the fields of these names.
         is_last: Whether no `batch_map` follows.
@@ -81,42 +147,28 @@ class MapSamples(_Function):
         lists: Collection[str],
         is_last: bool,
     ) -> None:
-        super().__init__("map", function)
-        self._prepare, self._finish = prepare, finish
-        self._lists, self._is_last = lists, is_last
+        super().__init__(function, prepare)
+        self._finish, self._lists, self._is_last = finish, lists, is_last
 
-    def _apply(self, batch: dict[str, Any], seeds: list[int]) -> Any:
-        keys = batch.pop(KEYS)
-        if self._prepare is not None:
-            batch = self._prepare(batch)
-        rows = {name: _rows(value, len(seeds)) for name, value in batch.items()}
-        samples: list[Mapping[str, Any]] = []
-        for at, seed in enumerate(seeds):
-            sample = {name: values[at] for name, values in rows.items()}
-            try:
-                result = self._call(sample, seed)
-                if not isinstance(result, Mapping):
-                    raise TypeError(
-                        f"map must return a dict of values by name, not {check.shown(result)}"
-                    )
-                if samples and result.keys() != samples[0].keys():
-                    raise ValueError(
-                        "map must return the same names for all samples: it returned "
-                        f"{_names(result)} after {_names(samples[0])}"
-                    )
-            except Exception as error:
-                _note(error, f"map of the sample {keys[at]!r}")
-                raise
-            samples.append(result)
+    def _check(self, result: Any, earlier: list[Any]) -> None:
+        if not isinstance(result, Mapping):
+            raise TypeError(f"map must return a dict of values by name, not {check.shown(result)}")
+        if earlier and result.keys() != earlier[0].keys():
+            raise ValueError(
+                "map must return the same names for all samples: it returned "
+                f"{_names(result)} after {_names(earlier[0])}"
+            )
+
+    def _finished(self, results: list[Any], keys: list[str]) -> Any:
         try:
-            made = {name: self._collated(name, samples) for name in samples[0]}
+            made = {name: self._stacked(name, results) for name in results[0]}
             finished = made if self._finish is None else self._finish(made)
         except Exception as error:
             _note(error, f"map of the samples {keys[0]!r} to {keys[-1]!r}")
             raise
         return finished if self._is_last else _Named(finished, keys)
 
-    def _collated(self, name: str, samples: list[Mapping[str, Any]]) -> Any:
+    def _stacked(self, name: str, samples: list[Mapping[str, Any]]) -> Any:
         """Stacks numbers, arrays and tensors; otherwise returns a list."""
         import numpy
 
@@ -148,27 +200,39 @@ class MapSamples(_Function):
 
 
 class MapBatch(_Function):
-    """Calls a function with each batch.
+    """Calls a function with each batch: `collate` or `batch_map`.
 
     Args:
         prepare: Is applied to the batch before.
+        splits: Whether the function gets a list of samples.
+        is_last: Whether no other function follows.
     """
 
     def __init__(
-        self, function: Callable[..., Any], prepare: Callable[[dict[str, Any]], Any] | None
+        self,
+        name: str,
+        function: Callable[..., Any],
+        prepare: Callable[[dict[str, Any]], Any] | None,
+        *,
+        splits: bool = False,
+        is_last: bool = True,
     ) -> None:
-        super().__init__("batch_map", function)
-        self._prepare = prepare
+        super().__init__(name, function)
+        self._name, self._prepare, self._splits, self._is_last = name, prepare, splits, is_last
 
     def _apply(self, batch: Any, seeds: list[int]) -> Any:
-        batch, keys = batch if isinstance(batch, _Named) else (batch, batch.pop(KEYS))
+        is_first = not isinstance(batch, _Named)
+        batch, keys = (batch, batch.pop(KEYS)) if is_first else batch
         try:
             if self._prepare is not None:
                 batch = self._prepare(batch)
-            return self._call(batch, seeds[0])
+            if self._splits and is_first:
+                batch = _samples(batch, len(seeds))
+            result = self._call(batch, seeds[0])
         except Exception as error:
-            _note(error, f"batch_map of the samples {keys[0]!r} to {keys[-1]!r}")
+            _note(error, f"{self._name} of the samples {keys[0]!r} to {keys[-1]!r}")
             raise
+        return result if self._is_last else _Named(result, keys)
 
 
 def _is_asynchronous(function: Callable[..., Any]) -> bool:
@@ -182,15 +246,42 @@ def _is_asynchronous(function: Callable[..., Any]) -> bool:
     )
 
 
-def _has_rng(function: Callable[..., Any]) -> bool:
-    """Returns whether the function needs an argument `rng`."""
+def _numpy_generator(seed: int) -> Any:
+    import numpy
+
+    return numpy.random.default_rng(seed)
+
+
+def _torch_generator(seed: int) -> Any:
+    generator = importlib.import_module("torch").Generator()
+    generator.manual_seed(seed)
+    return generator
+
+
+_GENERATORS: dict[str, Callable[[int], Any]] = {"rng": _numpy_generator, "generator": _torch_generator}
+"""The arguments of functions that get random generators."""
+
+
+def _generators_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Returns the arguments of the function that need a random generator.
+
+    Raises:
+        ModuleNotFoundError: A generator of PyTorch is needed, and PyTorch is not installed.
+    """
     import inspect
 
     try:
-        parameter = inspect.signature(function).parameters.get("rng")
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # Functions of extensions may have no signature.
-        return False
-    return parameter is not None and parameter.default is parameter.empty
+        return ()
+    needed = tuple(
+        name
+        for name in _GENERATORS
+        if name in parameters and parameters[name].default is inspect.Parameter.empty
+    )
+    if "generator" in needed:
+        importlib.import_module("torch")
+    return needed
 
 
 def _names(sample: Mapping[str, Any]) -> str:
@@ -209,6 +300,12 @@ def _note(error: Exception, note: str) -> None:
         error.add_note(note)
     else:
         error.__notes__ = [*getattr(error, "__notes__", []), note]  # type: ignore[attr-defined]
+
+
+def _samples(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """The values of each sample of a batch."""
+    rows = {name: _rows(value, count) for name, value in batch.items()}
+    return [{name: values[at] for name, values in rows.items()} for at in range(count)]
 
 
 def _rows(value: Any, count: int) -> Sequence[Any]:

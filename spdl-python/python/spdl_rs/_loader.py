@@ -12,7 +12,16 @@ from ._arguments import Path
 from ._batch_loader import BatchLoader
 from ._batches import Batches
 from ._failure_policy import OnError
-from ._functions import KEYS, MapBatch, MapSamples, Stage, tensors_of
+from ._functions import (
+    KEYS,
+    FilterSample,
+    Functions,
+    MapBatch,
+    MapSamples,
+    Stage,
+    StackSamples,
+    tensors_of,
+)
 from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
@@ -44,10 +53,18 @@ class Loader(BatchLoader[Any]):
             the batch (if Ctrl-C interrupts this call, its batch counts as delivered), or with `map` or
             `batch_map` on the threads of the loader.
         mix: A `recipes.Mix`: mixes the images and labels of each batch, before `map`.
+        filter: A function that gets the values of one sample as a `dict` and returns whether to keep the sample.
+            It is called before images are decoded, so the `dict` has no `Image` and no `Mask`; `Boxes`, `KeyPoints`
+            and arrays have the stored values. See below.
         map: A function that gets the values of one sample as a `dict` and returns a `dict`. Its numbers, arrays
             and tensors are stacked, and must have one shape and dtype; other values become lists. Values with
             the name of a field whose `collate` is not `"stack"` also become lists. See below.
-        batch_map: A function that gets each batch, as `output` makes it, and returns what the loader yields.
+        collate: A function that gets the samples of a batch as a list, and returns the batch, like PyTorch's
+            `collate_fn`. The samples are the results of `map`, which may then be any objects; without `map`,
+            they are `dict`s, with tensors in place of arrays if `output` is `"torch"`. Other values of `output`
+            cannot be combined with `collate`. See below.
+        batch_map: A function that gets each batch, as `output` or `collate` makes it, and returns what the loader
+            yields.
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
             of a sample together.
@@ -56,17 +73,23 @@ class Loader(BatchLoader[Any]):
         memory_budget: See `ImageLoader`. `mix`, `map` and `batch_map` need a further batch each.
         named_fields: The fields: `image=fields.Image(224)`.
 
-    `map` and `batch_map` are called on the threads of the loader, several at the same time, and must neither depend
-    on the order of calls nor wait for other calls. If such a function has an argument `rng`, it gets a `numpy.random.Generator` that depends
-    only on `seed`, the epoch and the sample (for `batch_map`, the first sample): so its results are the same
-    after resuming, on any number of threads. An exception of a function ends the epoch, whatever `on_error` is;
-    its notes (`__notes__`) name the sample. States belong to loaders with the same functions; whether there is a
-    `map` or `batch_map` is compared, but not its code. At the end of the program, functions that still run are
+    Batches are filled with the samples that `filter` keeps, and `stats()["filtered"]` counts the others. So
+    `len(loader)` is an upper bound, and ranks may have different numbers of batches. An epoch without any sample is
+    empty, and logs a warning.
+
+    Functions are called on the threads of the loader, several at the same time, and must neither depend on the order
+    of calls nor wait for other calls. If a function has an argument `rng`, it gets a `numpy.random.Generator` that depends
+    only on `seed`, the epoch and the sample (for `collate` and `batch_map`, the first sample): so its results are
+    the same after resuming, on any number of threads. An argument `generator` likewise gets a `torch.Generator`
+    on the CPU. An argument with a default keeps its default. An exception of a function ends the epoch, whatever `on_error` is;
+    its notes (`__notes__`) name the sample. States belong to loaders with the same functions; whether a function
+    exists is compared, but not its code. At the end of the program, functions that still run are
     interrupted.
 
     Raises:
         InvalidArgumentError: There is no field, or a field refers to a field that does not exist.
         TypeError, ValueError: An argument has the wrong type or is out of range.
+        ModuleNotFoundError: A function has an argument `generator`, and PyTorch is not installed.
 
     Opening the data set and iterating raise the exceptions of `ImageLoader`. Messages of fields that cannot be
     decoded begin with the field, and `error.key` is the sample.
@@ -83,6 +106,12 @@ class Loader(BatchLoader[Any]):
     ...     print(batch["image"].shape, batch["label"], batch["key"])
     (3, 32, 32, 3) [0 0 1] ['photos/cat/1.png', 'photos/cat/2.png', 'photos/dog/1.png']
     (1, 32, 32, 3) [1] ['photos/dog/2.png']
+
+    >>> def is_cat(sample):
+    ...     return "cat" in sample["key"]
+    >>> loader = Loader("photos", batch_size=4, image=fields.Image(32), key=fields.Key(), filter=is_cat)
+    >>> [batch["key"] for batch in loader]
+    [['photos/cat/1.png', 'photos/cat/2.png']]
 
     >>> def darker(sample, rng):
     ...     return {"image": sample["image"] * rng.uniform(0.5, 1.0), "key": sample["key"].upper()}
@@ -103,7 +132,9 @@ class Loader(BatchLoader[Any]):
         shuffle: bool = False,
         output: Output = "dict",
         mix: Mix | None = None,
-        map: Callable[..., Mapping[str, Any]] | None = None,
+        filter: Callable[..., bool] | None = None,
+        map: Callable[..., Any] | None = None,
+        collate: Callable[..., Any] | None = None,
         batch_map: Callable[..., Any] | None = None,
         seed: SupportsIndex = 0,
         threads: SupportsIndex | None = None,
@@ -125,12 +156,18 @@ class Loader(BatchLoader[Any]):
         log_api_usage_once("spdl_rs.Loader")
         self._fields = _checked_fields(fields, named_fields)
         convert = _converter(output)
-        functions = _stages(map, batch_map, convert, self._fields)
+        if collate is not None and convert not in (None, tensors_of):
+            raise ValueError(
+                f"output={check.shown(output)} cannot be combined with collate, whose result is the batch; use "
+                '"dict" or "torch", which determine the samples that collate gets'
+            )
+        stages = _stages(map, collate, batch_map, convert, self._fields)
         # The functions convert the batches.
-        self._convert = None if functions else convert
+        self._convert = None if stages else convert
         native = [(name, one._native()) for name, one in self._fields.items()]
-        if functions:
+        if stages:
             native.append((KEYS, Key()._native()))
+        functions = Functions(_filter(filter, self._fields), stages)
         self._configure(
             _spdl_rs.SampleFields(native),
             batch_size=batch_size,
@@ -171,9 +208,10 @@ class Loader(BatchLoader[Any]):
         return dict(self._fields)
 
     def _start(self, epoch: int, state: str | None) -> Batches[Any]:
+        arguments = self._samples, self._settings, epoch, state, self._functions
         if self._convert is None:
-            return Batches(self._samples, self._settings, epoch, state, self._functions)
-        batches = _Converted(self._samples, self._settings, epoch, state)
+            return Batches(*arguments)
+        batches = _Converted(*arguments)
         batches._convert = self._convert
         return batches
 
@@ -260,8 +298,22 @@ def _checked_mix(mix: Any, fields: Mapping[str, Field]) -> Mix | None:
     return mix
 
 
+def _filter(
+    function: Any, fields: Mapping[str, Field]
+) -> tuple[_spdl_rs.SampleFields, FilterSample] | None:
+    """The function that selects samples, and its fields: all without pixels."""
+    from .fields import Key
+
+    if function is None:
+        return None
+    found = [(name, one._stored()) for name, one in fields.items()]
+    native = [(name, one) for name, one in found if one is not None]
+    return _spdl_rs.SampleFields([*native, (KEYS, Key()._native())]), FilterSample(function)
+
+
 def _stages(
     map: Any,
+    collate: Any,
     batch_map: Any,
     convert: Callable[[dict[str, Any]], Any] | None,
     fields: Mapping[str, Field],
@@ -271,12 +323,22 @@ def _stages(
     if map is not None:
         # The function gets tensors, but neither tuples nor other classes of batches.
         early = convert if convert is tensors_of else None
-        lists = {name for name, one in fields.items() if getattr(one, "collate", "stack") != "stack"}
-        mapped = MapSamples(map, early, convert, lists=lists, is_last=batch_map is None)
-        stages.append(("map", mapped))
+        if collate is not None:
+            stages.append(("map", MapSamples(map, early)))
+        else:
+            lists = {
+                name for name, one in fields.items() if getattr(one, "collate", "stack") != "stack"
+            }
+            mapped = StackSamples(map, early, convert, lists=lists, is_last=batch_map is None)
+            stages.append(("map", mapped))
+        convert = None
+    if collate is not None:
+        is_last = batch_map is None
+        whole = MapBatch("collate", collate, convert, splits=True, is_last=is_last)
+        stages.append(("collate", whole))
         convert = None
     if batch_map is not None:
-        stages.append(("batch_map", MapBatch(batch_map, convert)))
+        stages.append(("batch_map", MapBatch("batch_map", batch_map, convert)))
     return stages
 
 

@@ -5,6 +5,7 @@ from typing import Any, Literal, NoReturn, TypeVar, final
 
 from typing_extensions import Self, disjoint_base
 
+from ._functions import Functions
 from ._statistics import Dropped, Interval, Statistics
 from .cuda import MemoryStatistics
 from .recipes import Mix
@@ -340,7 +341,7 @@ class Epoch:
         settings: Settings,
         epoch: int,
         state: str | None = None,
-        functions: Sequence[tuple[str, Callable[[Any, list[int]], Any]]] | None = None,
+        functions: Functions | None = None,
     ) -> Epoch: ...
     @staticmethod
     def position(
@@ -348,7 +349,7 @@ class Epoch:
         settings: Settings,
         epoch: int,
         state: str | None = None,
-        functions: Sequence[tuple[str, Callable[[Any, list[int]], Any]]] | None = None,
+        functions: Functions | None = None,
     ) -> str: ...
     @staticmethod
     def combined(states: list[str], loader: str) -> str: ...

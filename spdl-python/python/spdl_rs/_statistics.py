@@ -192,6 +192,9 @@ class Statistics(TypedDict):
     """The number of dropped items or images for each stage and kind of error."""
     left_out: int
     """Images left out because the last batch was incomplete (`drop_last=True`)."""
+    filtered: int | None
+    """Samples for which the `filter` of a `Loader` returned `False`; `None` without `filter`. Samples that are
+    prefetched count too."""
     partial: int | None
     """Images decoded so far with missing rows filled with black, because their files are truncated. `None`
     unless `on_truncated="partial"`."""

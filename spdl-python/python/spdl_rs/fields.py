@@ -133,6 +133,10 @@ class Field:
         }
         return type(self).__name__, {**common, **self._own()}
 
+    def _stored(self) -> tuple[str, dict[str, Any]] | None:
+        """Like `_native`, for the stored value without the geometry of an image; `None` for pixels."""
+        return self._native()
+
     def _own(self) -> dict[str, Any]:
         """Returns the parameters of the subclass."""
         common = {field.name for field in dataclasses.fields(Field)}
@@ -186,6 +190,9 @@ class Image(Field, ImageParameters):
         ImageParameters.__post_init__(self)
         set_frozen(self, view=check.whole("view", self.view, 0, 2**32 - 1))
 
+    def _stored(self) -> None:
+        return None
+
     def _own(self) -> dict[str, Any]:
         return {"decoder": self._decoder(), "view": self.view}
 
@@ -217,6 +224,9 @@ class Mask(Field):
         check.choice("dtype", self.dtype, ("uint8", "int64"))
         set_frozen(self, outside=check.whole("outside", self.outside, 0, 255))
 
+    def _stored(self) -> None:
+        return None
+
 
 def _checked_collate(collate: Any, shape: tuple[int | None, ...]) -> str:
     if collate is None:
@@ -231,6 +241,15 @@ def _checked_shape(shape: Any) -> tuple[int | None, ...]:
 
 def _native_shape(shape: tuple[int | None, ...]) -> list[int]:
     return [0 if side is None else side for side in shape]
+
+
+def _stored_numbers(
+    field: Boxes | KeyPoints, shape: tuple[int | None, ...]
+) -> tuple[str, dict[str, Any]]:
+    """The native array of the stored boxes or points."""
+    settings = field._native()[1]
+    own = {"shape": _native_shape(shape), "dtype": "float32", "rows_of": None}
+    return "Array", {**settings, **own}
 
 
 @dataclass(frozen=True, repr=False)
@@ -274,6 +293,9 @@ class Boxes(Field):
             min_visibility=check.real("min_visibility", self.min_visibility),
         )
 
+    def _stored(self) -> tuple[str, dict[str, Any]]:
+        return _stored_numbers(self, (None, 4))
+
 
 @dataclass(frozen=True, repr=False)
 class KeyPoints(Field):
@@ -315,6 +337,9 @@ class KeyPoints(Field):
     def _own(self) -> dict[str, Any]:
         return {**super()._own(), "shape": _native_shape(self.shape)}
 
+    def _stored(self) -> tuple[str, dict[str, Any]]:
+        return _stored_numbers(self, self.shape)
+
 
 @dataclass(frozen=True, repr=False)
 class Array(Field):
@@ -354,6 +379,10 @@ class Array(Field):
 
     def _own(self) -> dict[str, Any]:
         return {**super()._own(), "shape": _native_shape(_checked_shape(self.shape))}
+
+    def _stored(self) -> tuple[str, dict[str, Any]]:
+        kind, settings = self._native()
+        return kind, {**settings, "rows_of": None}
 
 
 @dataclass(frozen=True, repr=False)

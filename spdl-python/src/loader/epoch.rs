@@ -20,7 +20,7 @@ use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 use super::batches::{Batches, Delivered};
 use super::dataset::{Kept, Samples};
 use super::fields::{SampleFields, import_types};
-use super::functions::{self, Function, PyFunction, exception_of, functions_of};
+use super::functions::{self, Filter, Functions, PyFunctions, exception_of};
 use super::settings::{Content, Settings};
 use super::{device, state as checkpoint};
 use crate::interop::error::to_exception;
@@ -43,6 +43,10 @@ pub(crate) struct Epoch {
     /// The name of the loader's class, for messages.
     loader: &'static str,
     number: u64,
+    /// Whether no batch was delivered so far, in this epoch as a whole.
+    is_empty: AtomicBool,
+    /// Counts the samples that a function filtered out.
+    filtered: Option<Counter>,
     /// The address of the data set without credentials, for messages.
     place: String,
     /// Whether dropped images were logged, or the error of the epoch reported them.
@@ -66,6 +70,8 @@ pub(crate) struct EpochRun {
     partial: Option<Counter>,
     /// Counts images by decoder, if a device decodes.
     decoded: Option<DeviceImages>,
+    /// Counts the samples that a function filtered out.
+    filtered: Option<Counter>,
     /// The fetcher and the data set. Dropped after the pipeline, so that the pipeline's threads do not join
     /// the threads of the fetcher.
     kept: Kept,
@@ -82,13 +88,14 @@ impl Epoch {
         settings: &Settings,
         epoch: u64,
         state: Option<&str>,
-        functions: Option<Vec<PyFunction>>,
+        functions: Option<PyFunctions>,
     ) -> PyResult<Self> {
-        let functions = functions_of(functions);
+        let functions = Functions::of(functions);
         let begun = py.detach(|| {
             let (run, number) = build(samples, settings, epoch, state, &functions)?;
             let monitor = Monitor::of(run.pipeline.monitor(), run.partial.clone())
-                .with_decoded(run.decoded.clone());
+                .with_decoded(run.decoded.clone())
+                .with_filtered(run.filtered.clone());
             let opened = Arc::clone(&run.kept.1);
             let work = EpochWork { run: Mutex::new(Some(run)), dropped: Mutex::default() };
             let work = Arc::new(work);
@@ -102,7 +109,10 @@ impl Epoch {
         });
         let (work, monitor, number) = begun.map_err(|error: Error| to_exception(py, &error))?;
         let is_on_device = settings.device.is_some();
+        let filtered = functions.filter.map(|filter| filter.filtered);
         Ok(Epoch {
+            is_empty: AtomicBool::new(state.is_none()),
+            filtered,
             work,
             monitor: Py::new(py, monitor)?,
             is_on_device,
@@ -129,9 +139,9 @@ impl Epoch {
         settings: &Settings,
         epoch: u64,
         state: Option<&str>,
-        functions: Option<Vec<PyFunction>>,
+        functions: Option<PyFunctions>,
     ) -> PyResult<String> {
-        let functions = functions_of(functions);
+        let functions = Functions::of(functions);
         let position = py.detach(|| {
             let (run, _) = build(samples, settings, epoch, state, &functions)?;
             run.pipeline.state().and_then(|state| state_to_json(&state))
@@ -229,6 +239,7 @@ impl Epoch {
             match polled {
                 Poll::Ready(Some(Ok(batch))) => {
                     self.monitor.get().count_item();
+                    self.is_empty.store(false, Ordering::Relaxed);
                     return Ok(Some(batch));
                 }
                 Poll::Ready(end) => {
@@ -238,6 +249,7 @@ impl Epoch {
                         return Err(exception_of(py, &self.with_address(py, error)));
                     }
                     self.close(py)?;
+                    self.warn_if_empty(py)?;
                     return Ok(None);
                 }
                 Poll::Pending => {
@@ -255,7 +267,7 @@ impl Epoch {
 
 /// Builds: keys ──► fetch (bytes) ──► decode (values in batch slots) [──► upload (to a device)]
 ///
-/// With `mix` and functions: … decode ──► mix ──► map ──► batch_map.
+/// With `mix` and functions: … fetch ──► filter ──► decode ──► mix ──► map ──► batch_map.
 ///
 /// If the device decodes: keys ──► fetch ──► decode, group, nvjpeg, batch.
 ///
@@ -265,7 +277,7 @@ fn build(
     settings: &Settings,
     epoch: u64,
     state: Option<&str>,
-    functions: &[Function],
+    functions: &Functions,
 ) -> Result<(EpochRun, u64)> {
     let drop_last = settings.drop_last;
     let state = state.map(|text| checkpoint::from_json(text, settings)).transpose()?;
@@ -296,6 +308,7 @@ fn build(
         SharedSettings { settings, epoch, batch_bytes, stage_memory, memory_shares: 2, threads };
     let stalls = Stalls::default();
 
+    let filtered = functions.filter.as_ref().map(|Filter { filtered, .. }| filtered.clone());
     let fetch = samples.read(settings)?;
     let (pipeline, kept, partial) = match &settings.content {
         Content::Images(transform) => {
@@ -309,7 +322,10 @@ fn build(
                     device::attach(pipeline, settings, transform, batch_size, device, search)?;
                 let pipeline = Batches::build_on_device(common.apply(pipeline)?, state)?;
                 let decoded = Some(decoded);
-                return Ok((EpochRun { pipeline, partial: None, decoded, kept, stalls }, epoch));
+                return Ok((
+                    EpochRun { pipeline, partial: None, decoded, filtered: None, kept, stalls },
+                    epoch,
+                ));
             }
             let decode = StageOptions::new(DECODE).parameters(transform.parameters());
             let (transform, counter) = (transform.clone(), partial.clone());
@@ -321,7 +337,10 @@ fn build(
         }
         Content::Fields(fields) => {
             let SampleFields { spec, allows_partial, .. } = fields.get();
-            let (pipeline, kept) = fetch.fields(spec);
+            let (mut pipeline, kept) = fetch.fields(spec);
+            if let Some(filter) = &functions.filter {
+                pipeline = filter.add(pipeline, settings.seed);
+            }
             let decode = StageOptions::new(DECODE).parameters(spec.parameters());
             let (filler, counter) = (spec.filler(&codecs, &limits), partial.clone());
             let pipeline = stalls
@@ -336,18 +355,21 @@ fn build(
                 }
             };
             let partial = allows_partial.then_some(partial);
-            if let Some((first, rest)) = functions.split_first() {
+            if let Some((first, rest)) = functions.stages.split_first() {
                 // The stages of functions also hold batches.
-                common.memory_shares += functions.len();
+                common.memory_shares += functions.stages.len();
                 let pipeline = functions::add(pipeline, fields, first, rest, settings.seed);
                 let pipeline = Batches::build_of_functions(common.apply(pipeline)?, state)?;
-                return Ok((EpochRun { pipeline, partial, decoded: None, kept, stalls }, epoch));
+                return Ok((
+                    EpochRun { pipeline, partial, decoded: None, filtered, kept, stalls },
+                    epoch,
+                ));
             }
             (pipeline, kept, partial)
         }
     };
     let pipeline = Batches::build(common.apply(pipeline)?, device, state)?;
-    Ok((EpochRun { pipeline, partial, decoded: None, kept, stalls }, epoch))
+    Ok((EpochRun { pipeline, partial, decoded: None, filtered, kept, stalls }, epoch))
 }
 
 /// Settings that host and device pipelines share.
@@ -453,6 +475,19 @@ impl Epoch {
         };
         let (number, loader, place) = (self.number, self.loader, &self.place);
         log(py, "warning", format!("epoch {number} of {loader}({place:?}): {dropped}"))
+    }
+
+    /// Logs one warning if the epoch had no batch because of `filter`.
+    fn warn_if_empty(&self, py: Python<'_>) -> PyResult<()> {
+        let filtered = self.filtered.as_ref().map_or(0, Counter::get);
+        if filtered == 0 || !self.is_empty.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (number, loader, place) = (self.number, self.loader, &self.place);
+        let message = format!(
+            "epoch {number} of {loader}({place:?}) has no batch: filter left out {filtered} samples"
+        );
+        log(py, "warning", message)
     }
 
     fn stop(&self, at_most: Duration) {

@@ -1,11 +1,17 @@
-//! The stages `map` and `batch_map`: Python functions of a `Loader`.
+//! The Python functions of a `Loader`: the stages `filter`, `map`, `collate` and `batch_map`.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use spdl_core::memory::BufferPool;
+use spdl_core::observe::Counter;
 use spdl_core::{
-    Batch, Error, PipelineBuilder, Result, SampleId, SampleRng, Stage, StageContext, StageOptions,
+    Batch, Error, Field, FillContext, PipelineBuilder, Result, SampleId, SampleRng, Stage,
+    StageContext, StageOptions,
 };
+use spdl_io::Record;
+use spdl_media::fill::FillRecord;
+use spdl_media::{CodecRegistry, Limits};
 
 use super::epoch::array_of;
 use super::fields::SampleFields;
@@ -16,13 +22,99 @@ use crate::interop::wait::try_python;
 /// the batch.
 pub(super) type Function = (String, Arc<Py<PyAny>>);
 
-/// A function as Python passes it.
-pub(super) type PyFunction = (String, Py<PyAny>);
+/// The functions as Python passes them: see [`Functions`].
+#[derive(FromPyObject)]
+pub(super) struct PyFunctions(Option<(Py<SampleFields>, Py<PyAny>)>, Vec<(String, Py<PyAny>)>);
 
-/// The functions of an epoch. Only a running epoch holds them: the loader's are Python attributes, which the
-/// garbage collector visits, so that a function may refer to the loader.
-pub(super) fn functions_of(functions: Option<Vec<PyFunction>>) -> Vec<Function> {
-    functions.into_iter().flatten().map(|(name, function)| (name, Arc::new(function))).collect()
+/// The functions of an epoch.
+///
+/// Only a running epoch holds them: the loader's are Python attributes, which the garbage collector visits, so
+/// that a function may refer to the loader.
+#[derive(Default)]
+pub(super) struct Functions {
+    pub(super) filter: Option<Filter>,
+    pub(super) stages: Vec<Function>,
+}
+
+impl Functions {
+    pub(super) fn of(functions: Option<PyFunctions>) -> Self {
+        let Some(PyFunctions(filter, stages)) = functions else { return Self::default() };
+        Functions {
+            filter: filter.map(|(fields, function)| Filter {
+                fields: Arc::new(fields),
+                function: Arc::new(function),
+                filtered: Counter::default(),
+            }),
+            stages: stages.into_iter().map(|(name, function)| (name, Arc::new(function))).collect(),
+        }
+    }
+}
+
+/// A function that selects samples.
+#[derive(Clone)]
+pub(super) struct Filter {
+    /// The fields that the function gets.
+    fields: Arc<Py<SampleFields>>,
+    /// `function(values, seed)`, where `values` are those of a batch of one sample.
+    function: Arc<Py<PyAny>>,
+    /// Counts the samples for which the function returned `False`.
+    pub(super) filtered: Counter,
+}
+
+impl Filter {
+    /// Adds the stage, before fields are decoded into batches.
+    pub(super) fn add(
+        &self,
+        pipeline: PipelineBuilder<Record>,
+        seed: u64,
+    ) -> PipelineBuilder<Record> {
+        let (filter, pool) = (self.clone(), BufferPool::new());
+        pipeline.stage(StageOptions::new("filter"), move || {
+            let spec = &filter.fields.get().spec;
+            Ok(FilterStage {
+                filter: filter.clone(),
+                layout: spec.layout(1).fields().to_vec(),
+                // There are no images, so the codecs are not used.
+                fill: FillRecord::new(spec, &CodecRegistry::with_defaults(), &Limits::default())?,
+                pool: pool.clone(),
+                seed,
+            })
+        })
+    }
+}
+
+struct FilterStage {
+    filter: Filter,
+    layout: Vec<Field>,
+    fill: FillRecord,
+    pool: BufferPool,
+    seed: u64,
+}
+
+impl Stage<Record> for FilterStage {
+    type Out = Record;
+
+    fn process(&mut self, record: Record, cx: &mut StageContext<'_, Record>) -> Result<()> {
+        let id = cx.id();
+        let mut of_sample = FillContext::new(self.seed, id, "filter", cx.key());
+        let batch =
+            Batch::of_one(&self.layout, &self.pool, &mut self.fill, &record, &mut of_sample)?;
+        let Filter { fields, function, filtered } = &self.filter;
+        let keeps = try_python(|py| {
+            let seed = SampleRng::new(self.seed, id, "filter").next_u64();
+            let keeps = array_of(py, false)
+                .and_then(|array| fields.get().to_dict(batch, array))
+                .and_then(|values| function.bind(py).call1((values, seed))?.extract::<bool>());
+            // The function is at fault, not the sample, so the policy for failures does not apply.
+            keeps.map_err(|exception| Raised::into_error(py, exception).fatal())
+        })?;
+        if keeps {
+            return cx.emit(record);
+        }
+        filtered.add(1);
+        cx.filter_out();
+        Ok(())
+    }
 }
 
 /// A batch as a Python object.

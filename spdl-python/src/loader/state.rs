@@ -8,7 +8,7 @@ use super::settings::Settings;
 use crate::statistics::state_to_json;
 
 /// Parts of a state's fingerprint, and the arguments of a loader that determine them.
-const ARGUMENTS: [(&str, &str); 20] = [
+const ARGUMENTS: [(&str, &str); 22] = [
     ("source items", "the number of images"),
     ("source contents", "the images, their names or labels"),
     ("source order", "shuffle, or seed"),
@@ -25,7 +25,9 @@ const ARGUMENTS: [(&str, &str); 20] = [
     ("stage decode: flips", "train"),
     ("stage decode: truncated", "on_truncated"),
     ("stage mix", "mix"),
+    ("stage filter", "filter"),
     ("stage map", "map"),
+    ("stage collate", "collate"),
     ("stage batch_map", "batch_map"),
     ("stage decode: drop last", "drop_last"),
     ("stage decode: decoder", "decode"),

@@ -19,6 +19,8 @@ use super::diagnosis::{PoolTimes, diagnosis};
 pub(crate) struct ExtraStatistics<'a> {
     /// The number of truncated images whose missing rows are black.
     pub(crate) partial: Option<u64>,
+    /// The number of samples that a function filtered out.
+    pub(crate) filtered: Option<u64>,
     pub(crate) cache: Option<CacheStatistics>,
     /// The number of images by decoder, if a device decodes.
     pub(crate) decoded: Option<ImageStatistics>,
@@ -57,6 +59,7 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("dropped_total", from.dropped_total)?;
     dict.set_item("dropped_counts", list(py, &from.dropped_counts, |one| dropped_count(py, one))?)?;
     dict.set_item("left_out", from.left_out)?;
+    dict.set_item("filtered", extra.filtered)?;
     dict.set_item("partial", extra.partial)?;
     dict.set_item("cache", extra.cache.map(|it| cache(py, &it)).transpose()?)?;
     dict.set_item("decoded", extra.decoded.as_ref().map(|it| decoded(py, it)).transpose()?)?;

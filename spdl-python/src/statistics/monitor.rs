@@ -26,6 +26,8 @@ pub(crate) struct Monitor {
     view: Mutex<View>,
     /// Counts truncated images with black rows; `None` if a truncated image is an error.
     partial: Option<Counter>,
+    /// Counts the samples that a function filtered out; `None` without such a function.
+    filtered: Option<Counter>,
     store: Option<Arc<str>>,
     /// Counts the items that were delivered to the consumer.
     pace: Mutex<Pace>,
@@ -76,6 +78,7 @@ impl Monitor {
         Monitor {
             view: Mutex::new(view),
             partial: None,
+            filtered: None,
             store: None,
             pace: Mutex::default(),
             owner: OwnerProcess::current(),
@@ -91,6 +94,7 @@ impl Monitor {
         };
         let extra = ExtraStatistics {
             partial: self.partial.as_ref().map(Counter::get),
+            filtered: self.filtered.as_ref().map(Counter::get),
             cache: last.cache,
             decoded: last.decoded,
             store: self.store(),
@@ -135,6 +139,7 @@ impl Monitor {
         Monitor {
             view,
             partial,
+            filtered: None,
             store: None,
             pace: Mutex::default(),
             owner: OwnerProcess::current(),
@@ -168,6 +173,11 @@ impl Monitor {
             running.cache = cache.map(|cache| (cache.clone(), cache.statistics()));
         }
         Monitor { store, ..self }
+    }
+
+    /// Adds the counter of the samples that a function filtered out.
+    pub(crate) fn with_filtered(self, filtered: Option<Counter>) -> Self {
+        Monitor { filtered, ..self }
     }
 
     /// Adds the decoder statistics of a device.

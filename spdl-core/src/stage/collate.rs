@@ -1,18 +1,18 @@
-//! Joins the rows of a complete batch to arrays.
+//! Joins the rows of a complete batch to arrays, and makes batches of one sample.
 
 use bytes::BytesMut;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::array::{Array, DType};
-use crate::memory::buffer::{HostBuffer, RowBuffer, aligned};
+use crate::memory::buffer::{BufferPool, HostBuffer, RowBuffer, aligned};
 use crate::source::sample::SampleId;
 use crate::stage::batch::Batch;
 use crate::stage::layout::{Collation, Field};
-use crate::stage::slot::Row;
+use crate::stage::slot::{Fill, FillContext, Row, SlotMut};
 
 /// The rows of one field in an open batch. A row is absent while a worker writes it.
 #[derive(Debug)]
-pub(super) enum FieldRows {
+pub(crate) enum FieldRows {
     /// Rows of one buffer.
     Stacked(RowBuffer),
     /// Rows with a buffer each.
@@ -20,14 +20,25 @@ pub(super) enum FieldRows {
 }
 
 impl FieldRows {
-    pub(super) fn lend(&mut self, slot: usize) -> Option<Row> {
+    /// The rows of `count` samples. The memory of stacked fields is taken from the pool.
+    pub(crate) fn new(field: &Field, count: usize, pool: &BufferPool) -> Result<Self> {
+        Ok(match field.collation {
+            Collation::Stacked => {
+                let row = field.row_bytes().unwrap_or(0);
+                FieldRows::Stacked(pool.take(row * count)?.into_rows(count, row))
+            }
+            _ => FieldRows::Varying((0..count).map(|_| Some(Row::default())).collect()),
+        })
+    }
+
+    pub(crate) fn lend(&mut self, slot: usize) -> Option<Row> {
         match self {
             FieldRows::Stacked(rows) => rows.lend(slot).map(Row::from),
             FieldRows::Varying(rows) => rows[slot].take(),
         }
     }
 
-    pub(super) fn return_row(&mut self, slot: usize, row: Row) {
+    pub(crate) fn return_row(&mut self, slot: usize, row: Row) {
         match self {
             FieldRows::Stacked(rows) => rows.return_row(slot, row.bytes),
             FieldRows::Varying(rows) => rows[slot] = Some(row),
@@ -35,7 +46,7 @@ impl FieldRows {
     }
 
     /// Copies the sample in `row` to a slot, or exchanges the rows.
-    pub(super) fn move_in(&mut self, slot: usize, row: &mut Row) {
+    pub(crate) fn move_in(&mut self, slot: usize, row: &mut Row) {
         match self {
             FieldRows::Stacked(rows) => {
                 if let Some(own) = rows.row_mut(slot) {
@@ -51,7 +62,7 @@ impl FieldRows {
     }
 
     /// Returns the buffer to its pool.
-    pub(super) fn discard(self) {
+    pub(crate) fn discard(self) {
         if let FieldRows::Stacked(rows) = self {
             // A buffer with a missing row is not reused.
             drop(rows.into_buffer(0));
@@ -59,15 +70,60 @@ impl FieldRows {
     }
 }
 
+impl Batch {
+    /// Writes one sample into a batch, outside a [`fill`](crate::PipelineBuilder::fill) stage.
+    ///
+    /// The memory of stacked fields is taken from `pool`.
+    ///
+    /// ```
+    /// use spdl_core::memory::BufferPool;
+    /// use spdl_core::{Batch, DType, Field, Fill, FillContext, Result, SampleId, SlotMut};
+    ///
+    /// struct Squared;
+    /// impl Fill<i64> for Squared {
+    ///     fn fill(&mut self, number: i64, mut slot: SlotMut<'_>, _: &mut FillContext<'_>) -> Result<()> {
+    ///         slot.set(0, number * number)
+    ///     }
+    /// }
+    /// let mut cx = FillContext::new(0, SampleId { epoch: 0, index: 7 }, "filter", None);
+    /// let fields = [Field::new("squared", DType::I64, &[])];
+    /// let batch = Batch::of_one(&fields, &BufferPool::new(), &mut Squared, 3, &mut cx)?;
+    /// assert_eq!(batch.array("squared").expect("the field").as_slice::<i64>()?, [9]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of `fill`; `LimitExceeded` if memory cannot be allocated.
+    pub fn of_one<In>(
+        fields: &[Field],
+        pool: &BufferPool,
+        fill: &mut impl Fill<In>,
+        item: In,
+        cx: &mut FillContext<'_>,
+    ) -> Result<Batch> {
+        let rows = fields.iter().map(|field| FieldRows::new(field, 1, pool));
+        let mut rows = rows.collect::<Result<Vec<_>>>()?;
+        let lent: Option<Vec<Row>> = rows.iter_mut().map(|rows| rows.lend(0)).collect();
+        let mut lent = lent.ok_or_else(missing)?;
+        fill.fill(item, SlotMut::new(fields, &mut lent), cx)?;
+        for (rows, row) in rows.iter_mut().zip(lent) {
+            rows.return_row(0, row);
+        }
+        collate(fields, rows, vec![cx.id()])
+    }
+}
+
+/// The error for a row that is missing. After a failure that halts the stage, a row may be missing.
+fn missing() -> Error {
+    Error::new(ErrorKind::Io, "internal error: a row of a finished batch is missing")
+}
+
 /// Joins the first `ids.len()` rows of each field.
 ///
 /// # Errors
 /// `Io` if a row is missing; `LimitExceeded` if memory cannot be allocated.
-pub(super) fn collate(fields: &[Field], rows: Vec<FieldRows>, ids: Vec<SampleId>) -> Result<Batch> {
+pub(crate) fn collate(fields: &[Field], rows: Vec<FieldRows>, ids: Vec<SampleId>) -> Result<Batch> {
     let len = ids.len();
-    // After a failure that halts the stage, a row may be missing.
-    let missing =
-        || Error::new(ErrorKind::Io, "internal error: a row of a finished batch is missing");
     let mut batch = Batch { fields: Vec::new(), arrays: Vec::new(), lists: Vec::new(), ids };
     let mut add = |field: Field, array: Array| {
         batch.fields.push(field);
