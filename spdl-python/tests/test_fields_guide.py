@@ -1,5 +1,6 @@
 """The programs of docs/fields.md run."""
 
+import importlib
 import io
 import json
 import pathlib
@@ -19,6 +20,7 @@ SECTIONS = [
     "Functions",
     "Filter",
     "Collate",
+    "Executors",
     "Numbers and arrays",
 ]
 
@@ -57,7 +59,15 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
         write_members(tmp_path / folder / f"train-{shard}.tar", files)
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(program, names)
+    if section == "Executors":
+        # Worker processes import the functions.
+        (tmp_path / "guide_of_executors.py").write_text(program, encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        names = vars(importlib.import_module("guide_of_executors"))
+        names["__name__"] = "__main__"
+        exec(re.search(r"^if __name__.*", program, re.DOTALL | re.MULTILINE).group(), names)
+    else:
+        exec(program, names)
     statistics = names["loader"].stats()
     (decode,) = [stage for stage in statistics["stages"] if stage["name"] == "decode"]
     # The captions of 10 samples are short.
@@ -79,6 +89,8 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
         assert len(names["batch"]["image"]) == 10
     elif section == "Collate":
         assert names["images"].shape == (20, 3, 224, 224) and names["texts"].shape == (20, 10)
+    elif section == "Executors":
+        assert "c a p t i o n" in names["spellings"]
     elif section == "Masks":
         assert names["batch"]["mask"].shape[1:] == (512, 512)
     else:

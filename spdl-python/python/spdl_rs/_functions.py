@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from . import _arguments as check
@@ -16,17 +17,23 @@ from . import _spdl_rs
 KEYS = "(keys)"
 """The field with the names of samples, for messages. Functions do not get it."""
 
-# The native loader calls a function with a batch and with a random number for each of its samples.
-Stage: TypeAlias = "tuple[str, Callable[[Any, list[int]], Any]]"
+# The native loader calls a function with a batch and, for each stage whose work the function does, with a list of
+# random numbers, one for each sample.
+Call: TypeAlias = "Callable[[Any, list[list[int]]], Any]"
 
 
 class Functions(NamedTuple):
     """The functions of a loader, for the native module."""
 
-    filter: tuple[_spdl_rs.SampleFields, FilterSample] | None
+    filter: tuple[_spdl_rs.SampleFields, Call] | None
     """The fields that `filter` gets, and the function."""
-    stages: list[Stage]
-    """The stages of the other functions."""
+    stages: list[tuple[str, Call | None]]
+    """The stages of the other functions. A stage without a function forwards batches, because the function of an
+    earlier stage, or `inline`, does its work."""
+    inline: Call | None = None
+    """Does the work of all stages on the thread that takes a batch."""
+    processes: int | None = None
+    """The number of calls at the same time, if they wait for other processes."""
 
 
 class _Named(NamedTuple):
@@ -45,23 +52,32 @@ class _Function:
             raise TypeError(
                 f"{name} must return its result; it cannot be a coroutine or a generator"
             )
-        self._function, self._generators = function, _generators_of(function)
+        self._name, self._function = name, function
+        self._generators = _generators_of(function)
         code = getattr(function, "__code__", None)
         place = (
             f" at {os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else ""
         )
         self._words = f"{name}, {getattr(function, '__name__', repr(function))}{place}"
 
-    def __call__(self, batch: Any, seeds: Any) -> Any:
-        ident = threading.get_ident()
-        _running[ident] = _Running(ident, threading.get_native_id(), self._words)
-        try:
-            return self._apply(batch, seeds)
-        finally:
-            del _running[ident]
+    def __call__(self, batch: Any, seeds: list[list[int]]) -> Any:
+        with running(self._words):
+            return self._apply(batch, *seeds)
 
-    def _apply(self, batch: Any, seeds: Any) -> Any:
+    def _apply(self, batch: Any, seeds: list[int]) -> Any:
         raise NotImplementedError
+
+    def check_picklable(self) -> None:
+        """Raises `TypeError` if the function cannot be sent to another process."""
+        import pickle
+
+        try:
+            pickle.dumps(self, protocol=5)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise TypeError(
+                f"{self._name} cannot be pickled for a worker process: {error}; define functions and classes at "
+                'the top level of a module, without lambda, or use executor="threads"'
+            ) from error
 
     def _call(self, value: Any, seed: int) -> Any:
         if not self._generators:
@@ -76,18 +92,18 @@ class FilterSample(_Function):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__("filter", function)
 
-    def _apply(self, batch: dict[str, Any], seed: int) -> bool:
+    def _apply(self, batch: dict[str, Any], seeds: list[int]) -> bool:
         (key,) = batch.pop(KEYS)
         (sample,) = _samples(batch, 1)
         try:
-            keeps = self._call(sample, seed)
+            keeps = self._call(sample, seeds[0])
             if keeps is not True and keeps is not False:
                 # `numpy.bool_` has this method too.
                 keeps = keeps.item() if hasattr(keeps, "item") else keeps
                 if not isinstance(keeps, bool):
                     raise TypeError(f"filter must return True or False, not {check.shown(keeps)}")
         except Exception as error:
-            _note(error, f"filter of the sample {key!r}")
+            note(error, f"filter of the sample {key!r}")
             raise
         return keeps
 
@@ -117,7 +133,7 @@ class MapSamples(_Function):
                 result = self._call(sample, seed)
                 self._check(result, results)
             except Exception as error:
-                _note(error, f"map of the sample {key!r}")
+                note(error, f"map of the sample {key!r}")
                 raise
             results.append(result)
         return self._finished(results, keys)
@@ -164,7 +180,7 @@ class StackSamples(MapSamples):
             made = {name: self._stacked(name, results) for name in results[0]}
             finished = made if self._finish is None else self._finish(made)
         except Exception as error:
-            _note(error, f"map of the samples {keys[0]!r} to {keys[-1]!r}")
+            note(error, f"map of the samples {keys[0]!r} to {keys[-1]!r}")
             raise
         return finished if self._is_last else _Named(finished, keys)
 
@@ -218,7 +234,7 @@ class MapBatch(_Function):
         is_last: bool = True,
     ) -> None:
         super().__init__(name, function)
-        self._name, self._prepare, self._splits, self._is_last = name, prepare, splits, is_last
+        self._prepare, self._splits, self._is_last = prepare, splits, is_last
 
     def _apply(self, batch: Any, seeds: list[int]) -> Any:
         is_first = not isinstance(batch, _Named)
@@ -230,9 +246,21 @@ class MapBatch(_Function):
                 batch = _samples(batch, len(seeds))
             result = self._call(batch, seeds[0])
         except Exception as error:
-            _note(error, f"{self._name} of the samples {keys[0]!r} to {keys[-1]!r}")
+            note(error, f"{self._name} of the samples {keys[0]!r} to {keys[-1]!r}")
             raise
         return result if self._is_last else _Named(result, keys)
+
+
+class InTurn:
+    """Calls functions, each with the result of the one before."""
+
+    def __init__(self, functions: Sequence[_Function]) -> None:
+        self._functions = functions
+
+    def __call__(self, batch: Any, seeds: list[list[int]]) -> Any:
+        for function, own in zip(self._functions, seeds):
+            batch = function(batch, [own])
+        return batch
 
 
 def _is_asynchronous(function: Callable[..., Any]) -> bool:
@@ -295,11 +323,12 @@ def _described(value: Any) -> str:
     return f"{dtype} of shape {tuple(shape)}"
 
 
-def _note(error: Exception, note: str) -> None:
+def note(error: BaseException, text: str) -> None:
+    """Adds a note to an exception."""
     if sys.version_info >= (3, 11):
-        error.add_note(note)
+        error.add_note(text)
     else:
-        error.__notes__ = [*getattr(error, "__notes__", []), note]  # type: ignore[attr-defined]
+        error.__notes__ = [*getattr(error, "__notes__", []), text]  # type: ignore[attr-defined]
 
 
 def _samples(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
@@ -353,6 +382,22 @@ class _Running(NamedTuple):
 
 
 _running: dict[int, _Running] = {}
+
+
+@contextlib.contextmanager
+def running(words: str) -> Iterator[None]:
+    """Registers that this thread runs a function, for the end of the process."""
+    ident = threading.get_ident()
+    # A function on the thread that takes batches may itself take batches of another loader.
+    outer = _running.get(ident)
+    _running[ident] = _Running(ident, threading.get_native_id(), words)
+    try:
+        yield
+    finally:
+        if outer is None:
+            del _running[ident]
+        else:
+            _running[ident] = outer
 
 
 class ProcessExit(SystemExit):

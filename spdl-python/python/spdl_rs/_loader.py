@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, TypeAlias
 
@@ -16,9 +18,9 @@ from ._functions import (
     KEYS,
     FilterSample,
     Functions,
+    InTurn,
     MapBatch,
     MapSamples,
-    Stage,
     StackSamples,
     tensors_of,
 )
@@ -51,7 +53,7 @@ class Loader(BatchLoader[Any]):
             order of the fields. `"torch"`: a `dict` with tensors in place of arrays. Or a class or function,
             such as a dataclass, that is called with the fields as keyword arguments, on the thread that takes
             the batch (if Ctrl-C interrupts this call, its batch counts as delivered), or with `map` or
-            `batch_map` on the threads of the loader.
+            `batch_map` where these run.
         mix: A `recipes.Mix`: mixes the images and labels of each batch, before `map`.
         filter: A function that gets the values of one sample as a `dict` and returns whether to keep the sample.
             It is called before images are decoded, so the `dict` has no `Image` and no `Mask`; `Boxes`, `KeyPoints`
@@ -65,6 +67,10 @@ class Loader(BatchLoader[Any]):
             cannot be combined with `collate`. See below.
         batch_map: A function that gets each batch, as `output` or `collate` makes it, and returns what the loader
             yields.
+        executor: Where `map`, `collate` and `batch_map` run. `"threads"`: on the threads of the loader.
+            `"processes"`: in worker processes. `"inline"`: on the thread that takes the batch, during `next`.
+            `filter` always runs on the threads of the loader. See below.
+        processes: The maximum number of worker processes. Default: `threads`, or the number of CPUs.
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
             of a sample together.
@@ -78,7 +84,16 @@ class Loader(BatchLoader[Any]):
     empty, and logs a warning.
 
     Functions are called on the threads of the loader, several at the same time, and must neither depend on the order
-    of calls nor wait for other calls. If a function has an argument `rng`, it gets a `numpy.random.Generator` that depends
+    of calls nor wait for other calls. With `executor="processes"`, a process calls all functions of a batch. Batches and results are copied
+    through shared memory, which holds the largest batch and the largest result of each process. Functions and
+    results must be picklable, except the pixels of arrays and tensors, which are not pickled. Scripts must iterate
+    under `if __name__ == "__main__":`, because processes are started as by `iterate_in_subprocess`. They start during
+    the first epoch, stay for later epochs, and end with the loader. If a process dies, the epoch raises
+    `spdl_rs.pipeline.WorkerError`. With `executor="inline"`, functions are called in turn, and may use objects
+    that belong to a thread; a batch whose function raises an exception, or is interrupted by Ctrl-C, does not count
+    as delivered, and ends the epoch. The executor changes neither batches nor states.
+
+    If a function has an argument `rng`, it gets a `numpy.random.Generator` that depends
     only on `seed`, the epoch and the sample (for `collate` and `batch_map`, the first sample): so its results are
     the same after resuming, on any number of threads. An argument `generator` likewise gets a `torch.Generator`
     on the CPU. An argument with a default keeps its default. An exception of a function ends the epoch, whatever `on_error` is;
@@ -89,6 +104,7 @@ class Loader(BatchLoader[Any]):
     Raises:
         InvalidArgumentError: There is no field, or a field refers to a field that does not exist.
         TypeError, ValueError: An argument has the wrong type or is out of range.
+        TypeError: With `executor="processes"`, a function cannot be pickled.
         ModuleNotFoundError: A function has an argument `generator`, and PyTorch is not installed.
 
     Opening the data set and iterating raise the exceptions of `ImageLoader`. Messages of fields that cannot be
@@ -136,6 +152,8 @@ class Loader(BatchLoader[Any]):
         map: Callable[..., Any] | None = None,
         collate: Callable[..., Any] | None = None,
         batch_map: Callable[..., Any] | None = None,
+        executor: Literal["threads", "processes", "inline"] = "threads",
+        processes: SupportsIndex | None = None,
         seed: SupportsIndex = 0,
         threads: SupportsIndex | None = None,
         on_error: OnError = "raise",
@@ -167,7 +185,8 @@ class Loader(BatchLoader[Any]):
         native = [(name, one._native()) for name, one in self._fields.items()]
         if stages:
             native.append((KEYS, Key()._native()))
-        functions = Functions(_filter(filter, self._fields), stages)
+        functions = _placed(stages, executor, processes, threads)
+        functions = functions._replace(filter=_filter(filter, self._fields))
         self._configure(
             _spdl_rs.SampleFields(native),
             batch_size=batch_size,
@@ -317,9 +336,9 @@ def _stages(
     batch_map: Any,
     convert: Callable[[dict[str, Any]], Any] | None,
     fields: Mapping[str, Field],
-) -> list[Stage]:
+) -> list[tuple[str, MapSamples | MapBatch]]:
     """The stages of the functions of a loader. The last one yields batches as `output` wants them."""
-    stages: list[Stage] = []
+    stages: list[tuple[str, MapSamples | MapBatch]] = []
     if map is not None:
         # The function gets tensors, but neither tuples nor other classes of batches.
         early = convert if convert is tensors_of else None
@@ -342,11 +361,43 @@ def _stages(
     return stages
 
 
+def _placed(
+    stages: list[tuple[str, MapSamples | MapBatch]],
+    executor: str,
+    processes: SupportsIndex | None,
+    threads: SupportsIndex | None,
+) -> Functions:
+    """Where the functions run."""
+    check.choice("executor", executor, ("threads", "processes", "inline"))
+    if processes is not None and executor != "processes":
+        raise ValueError('processes requires executor="processes"')
+    if executor == "threads":
+        return Functions(None, list(stages))
+    if not stages:
+        raise ValueError(f"executor={executor!r} requires map, collate or batch_map")
+    in_turn = InTurn([function for _, function in stages])
+    names = [name for name, _ in stages]
+    if executor == "inline":
+        return Functions(None, [(name, None) for name in names], inline=in_turn)
+    from ._function_processes import FunctionProcesses
+
+    for _, function in stages:
+        function.check_picklable()
+    count = os.cpu_count() or 1
+    if processes is not None:
+        count = check.whole("processes", processes, 1, 2**16)
+    elif threads is not None:
+        count = check.whole("threads", threads, 1, 2**16)
+    whole = FunctionProcesses(in_turn, count)
+    forwarding = [(name, None) for name in names[1:]]
+    return Functions(None, [(names[0], whole), *forwarding], processes=count)
+
+
 def _converter(output: Any) -> Callable[[dict[str, Any]], Any] | None:
     if output == "dict":
         return None
     if output == "tuple":
-        return lambda batch: tuple(batch.values())
+        return _tuple_of
     if output == "torch":
         importlib.import_module("torch")
         return tensors_of
@@ -354,4 +405,13 @@ def _converter(output: Any) -> Callable[[dict[str, Any]], Any] | None:
         raise ValueError(
             f'output must be "dict", "tuple", "torch" or a function, not {check.shown(output)}'
         )
-    return lambda batch: output(**batch)
+    # No lambda, because other processes may need the function.
+    return functools.partial(_call, output)
+
+
+def _tuple_of(batch: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(batch.values())
+
+
+def _call(output: Callable[..., Any], batch: dict[str, Any]) -> Any:
+    return output(**batch)

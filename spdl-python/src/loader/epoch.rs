@@ -20,7 +20,7 @@ use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 use super::batches::{Batches, Delivered};
 use super::dataset::{Kept, Samples};
 use super::fields::{SampleFields, import_types};
-use super::functions::{self, Filter, Functions, PyFunctions, exception_of};
+use super::functions::{Call, Filter, Functions, PyFunctions, PythonBatch, exception_of};
 use super::settings::{Content, Settings};
 use super::{device, state as checkpoint};
 use crate::interop::error::to_exception;
@@ -38,6 +38,8 @@ pub(crate) struct Epoch {
     work: Arc<EpochWork>,
     monitor: Py<Monitor>,
     is_on_device: bool,
+    /// Whether functions run on the thread that takes a batch.
+    is_inline: bool,
     /// The fields of a batch; `None` if it holds images and labels.
     fields: Option<Arc<Py<SampleFields>>>,
     /// The name of the loader's class, for messages.
@@ -72,6 +74,8 @@ pub(crate) struct EpochRun {
     decoded: Option<DeviceImages>,
     /// Counts the samples that a function filtered out.
     filtered: Option<Counter>,
+    /// The functions that run on the thread that takes a batch.
+    inline: Option<Call>,
     /// The fetcher and the data set. Dropped after the pipeline, so that the pipeline's threads do not join
     /// the threads of the fetcher.
     kept: Kept,
@@ -109,6 +113,7 @@ impl Epoch {
         });
         let (work, monitor, number) = begun.map_err(|error: Error| to_exception(py, &error))?;
         let is_on_device = settings.device.is_some();
+        let is_inline = functions.inline(settings.seed).is_some();
         let filtered = functions.filter.map(|filter| filter.filtered);
         Ok(Epoch {
             is_empty: AtomicBool::new(state.is_none()),
@@ -116,6 +121,7 @@ impl Epoch {
             work,
             monitor: Py::new(py, monitor)?,
             is_on_device,
+            is_inline,
             fields: match &settings.content {
                 Content::Images(_) => None,
                 Content::Fields(fields) => Some(Arc::clone(fields)),
@@ -213,6 +219,9 @@ impl BatchIterator {
         let epoch = self.epoch.get();
         let array = array_of(py, epoch.is_on_device)?;
         let fields = epoch.fields.as_ref().map(|fields| fields.get());
+        if epoch.is_inline {
+            return epoch.next_inline(py);
+        }
         epoch.next(py)?.map(|batch| batch.into_python(array, fields)).transpose()
     }
 }
@@ -262,6 +271,23 @@ impl Epoch {
                 }
             }
         }
+    }
+}
+
+impl Epoch {
+    /// Waits for the next batch, and calls the functions on this thread.
+    ///
+    /// If a function raises an exception, such as that of Ctrl-C, the epoch ends before the batch.
+    fn next_inline<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let before = without_python(py, || {
+            let run = self.work.run();
+            run.as_ref().and_then(|run| Some((run.inline.clone()?, run.pipeline.state())))
+        });
+        let (Some((call, state)), Some(batch)) = (before, self.next(py)?) else { return Ok(None) };
+        let Delivered::OfFunctions(PythonBatch { values, ids }) = batch else { return Ok(None) };
+        call.call(values.into_bound(py), &ids).map(Some).inspect_err(|_| {
+            without_python(py, || self.stop_with(SHUTDOWN_TIMEOUT, Some(state)));
+        })
     }
 }
 
@@ -323,7 +349,15 @@ fn build(
                 let pipeline = Batches::build_on_device(common.apply(pipeline)?, state)?;
                 let decoded = Some(decoded);
                 return Ok((
-                    EpochRun { pipeline, partial: None, decoded, filtered: None, kept, stalls },
+                    EpochRun {
+                        pipeline,
+                        partial: None,
+                        decoded,
+                        filtered: None,
+                        inline: None,
+                        kept,
+                        stalls,
+                    },
                     epoch,
                 ));
             }
@@ -358,18 +392,18 @@ fn build(
             if let Some((first, rest)) = functions.stages.split_first() {
                 // The stages of functions also hold batches.
                 common.memory_shares += functions.stages.len();
-                let pipeline = functions::add(pipeline, fields, first, rest, settings.seed);
+                let inline = functions.inline(settings.seed);
+                let pipeline = functions.add(pipeline, fields, first, rest, settings.seed);
                 let pipeline = Batches::build_of_functions(common.apply(pipeline)?, state)?;
-                return Ok((
-                    EpochRun { pipeline, partial, decoded: None, filtered, kept, stalls },
-                    epoch,
-                ));
+                let run =
+                    EpochRun { pipeline, partial, decoded: None, filtered, inline, kept, stalls };
+                return Ok((run, epoch));
             }
             (pipeline, kept, partial)
         }
     };
     let pipeline = Batches::build(common.apply(pipeline)?, device, state)?;
-    Ok((EpochRun { pipeline, partial, decoded: None, filtered, kept, stalls }, epoch))
+    Ok((EpochRun { pipeline, partial, decoded: None, filtered, inline: None, kept, stalls }, epoch))
 }
 
 /// Settings that host and device pipelines share.
@@ -491,13 +525,18 @@ impl Epoch {
     }
 
     fn stop(&self, at_most: Duration) {
+        self.stop_with(at_most, None);
+    }
+
+    /// Stops the pipeline. `state` is its checkpoint state, if not that after the batch that was delivered last.
+    fn stop_with(&self, at_most: Duration, state: Option<Result<State>>) {
         if self.owner.is_forked_child() {
             return;
         }
         let mut held = self.work.run();
         // Threads that request the state wait for this lock.
         if let Some(run) = &*held {
-            self.monitor.get().end_with_state(run.pipeline.state());
+            self.monitor.get().end_with_state(state.unwrap_or_else(|| run.pipeline.state()));
         }
         let mut run = held.take();
         if let Some(run) = &mut run {

@@ -18,13 +18,18 @@ use super::fields::SampleFields;
 use crate::interop::error::{Raised, to_exception};
 use crate::interop::wait::try_python;
 
-/// The name of a stage, and its `function(values, seeds)`. `seeds` has a random number for each sample of
-/// the batch.
-pub(super) type Function = (String, Arc<Py<PyAny>>);
+/// The name of a stage, and its `function(values, seeds)`: see [`Call`]. A stage without a function forwards
+/// batches, because an earlier or later function does its work.
+type StageOf<P> = (String, Option<P>);
 
-/// The functions as Python passes them: see [`Functions`].
+/// The functions as Python passes them: the fields of [`Functions`].
 #[derive(FromPyObject)]
-pub(super) struct PyFunctions(Option<(Py<SampleFields>, Py<PyAny>)>, Vec<(String, Py<PyAny>)>);
+pub(super) struct PyFunctions(
+    Option<(Py<SampleFields>, Py<PyAny>)>,
+    Vec<StageOf<Py<PyAny>>>,
+    Option<Py<PyAny>>,
+    Option<usize>,
+);
 
 /// The functions of an epoch.
 ///
@@ -33,20 +38,72 @@ pub(super) struct PyFunctions(Option<(Py<SampleFields>, Py<PyAny>)>, Vec<(String
 #[derive(Default)]
 pub(super) struct Functions {
     pub(super) filter: Option<Filter>,
-    pub(super) stages: Vec<Function>,
+    pub(super) stages: Vec<StageOf<Arc<Py<PyAny>>>>,
+    /// Does the work of all stages on the thread that takes a batch.
+    inline: Option<Arc<Py<PyAny>>>,
+    /// The number of calls at the same time, if functions wait for other processes.
+    processes: Option<usize>,
 }
 
 impl Functions {
     pub(super) fn of(functions: Option<PyFunctions>) -> Self {
-        let Some(PyFunctions(filter, stages)) = functions else { return Self::default() };
+        let Some(PyFunctions(filter, stages, inline, processes)) = functions else {
+            return Self::default();
+        };
         Functions {
             filter: filter.map(|(fields, function)| Filter {
                 fields: Arc::new(fields),
                 function: Arc::new(function),
                 filtered: Counter::default(),
             }),
-            stages: stages.into_iter().map(|(name, function)| (name, Arc::new(function))).collect(),
+            stages: stages.into_iter().map(|(name, it)| (name, it.map(Arc::new))).collect(),
+            inline: inline.map(Arc::new),
+            processes,
         }
+    }
+
+    /// The call on the thread that takes a batch.
+    pub(super) fn inline(&self, seed: u64) -> Option<Call> {
+        let function = Arc::clone(self.inline.as_ref()?);
+        let names = self.stages.iter().map(|(name, _)| name.as_str().into()).collect();
+        Some(Call { names, function, seed })
+    }
+
+    /// Adds a stage that makes Python objects of batches, and calls the first function, and a stage for each
+    /// further function.
+    pub(super) fn add(
+        &self,
+        pipeline: PipelineBuilder<Batch>,
+        fields: &Arc<Py<SampleFields>>,
+        first: &StageOf<Arc<Py<PyAny>>>,
+        rest: &[StageOf<Arc<Py<PyAny>>>],
+        seed: u64,
+    ) -> PipelineBuilder<PythonBatch> {
+        let call_of = |(name, function): &StageOf<_>, rest: &[StageOf<_>]| {
+            let function = Arc::clone(function.as_ref()?);
+            let rest = rest.iter().take_while(|(_, function)| function.is_none());
+            let names = std::iter::once(name).chain(rest.map(|(name, _)| name));
+            Some(Call { names: names.map(|name| name.as_str().into()).collect(), function, seed })
+        };
+        let options = |name: &str, call: &Option<Call>| match self.processes {
+            // Calls wait for other processes, and must not keep the threads of the loader waiting.
+            Some(processes) if call.is_some() => {
+                StageOptions::new(name).dedicated().concurrency(processes)
+            }
+            _ => StageOptions::new(name),
+        };
+        let (fields, call) = (Arc::clone(fields), call_of(first, rest));
+        let mut pipeline = pipeline.stage(options(&first.0, &call), move || {
+            Ok(FirstStage { fields: Arc::clone(&fields), call: call.clone() })
+        });
+        let mut left = rest;
+        while let Some((one, rest)) = left.split_first() {
+            let call = call_of(one, rest);
+            pipeline =
+                pipeline.stage(options(&one.0, &call), move || Ok(FunctionStage(call.clone())));
+            left = rest;
+        }
+        pipeline
     }
 }
 
@@ -55,7 +112,7 @@ impl Functions {
 pub(super) struct Filter {
     /// The fields that the function gets.
     fields: Arc<Py<SampleFields>>,
-    /// `function(values, seed)`, where `values` are those of a batch of one sample.
+    /// The function of a [`Call`], for batches of one sample.
     function: Arc<Py<PyAny>>,
     /// Counts the samples for which the function returned `False`.
     pub(super) filtered: Counter,
@@ -72,12 +129,16 @@ impl Filter {
         pipeline.stage(StageOptions::new("filter"), move || {
             let spec = &filter.fields.get().spec;
             Ok(FilterStage {
+                call: Call {
+                    names: Arc::new(["filter".into()]),
+                    function: Arc::clone(&filter.function),
+                    seed,
+                },
                 filter: filter.clone(),
                 layout: spec.layout(1).fields().to_vec(),
                 // There are no images, so the codecs are not used.
                 fill: FillRecord::new(spec, &CodecRegistry::with_defaults(), &Limits::default())?,
                 pool: pool.clone(),
-                seed,
             })
         })
     }
@@ -88,7 +149,7 @@ struct FilterStage {
     layout: Vec<Field>,
     fill: FillRecord,
     pool: BufferPool,
-    seed: u64,
+    call: Call,
 }
 
 impl Stage<Record> for FilterStage {
@@ -96,17 +157,15 @@ impl Stage<Record> for FilterStage {
 
     fn process(&mut self, record: Record, cx: &mut StageContext<'_, Record>) -> Result<()> {
         let id = cx.id();
-        let mut of_sample = FillContext::new(self.seed, id, "filter", cx.key());
+        let mut of_sample = FillContext::new(self.call.seed, id, "filter", cx.key());
         let batch =
             Batch::of_one(&self.layout, &self.pool, &mut self.fill, &record, &mut of_sample)?;
-        let Filter { fields, function, filtered } = &self.filter;
+        let Filter { fields, filtered, .. } = &self.filter;
         let keeps = try_python(|py| {
-            let seed = SampleRng::new(self.seed, id, "filter").next_u64();
             let keeps = array_of(py, false)
                 .and_then(|array| fields.get().to_dict(batch, array))
-                .and_then(|values| function.bind(py).call1((values, seed))?.extract::<bool>());
-            // The function is at fault, not the sample, so the policy for failures does not apply.
-            keeps.map_err(|exception| Raised::into_error(py, exception).fatal())
+                .and_then(|values| self.call.call(values.into_any(), &[id])?.extract::<bool>());
+            keeps.map_err(|exception| fault_of_function(py, exception))
         })?;
         if keeps {
             return cx.emit(record);
@@ -120,58 +179,42 @@ impl Stage<Record> for FilterStage {
 /// A batch as a Python object.
 pub(super) struct PythonBatch {
     pub(super) values: Py<PyAny>,
-    ids: Arc<[SampleId]>,
+    pub(super) ids: Arc<[SampleId]>,
 }
 
-/// Adds a stage that makes Python objects of batches, and calls the first function, and a stage for each
-/// further function.
-pub(super) fn add(
-    pipeline: PipelineBuilder<Batch>,
-    fields: &Arc<Py<SampleFields>>,
-    first: &Function,
-    rest: &[Function],
-    seed: u64,
-) -> PipelineBuilder<PythonBatch> {
-    let call = |(name, function): &Function| FunctionStage {
-        name: name.as_str().into(),
-        function: Arc::clone(function),
-        seed,
-    };
-    let (fields, first_call) = (Arc::clone(fields), call(first));
-    let pipeline = pipeline.stage(StageOptions::new(&first.0), move || {
-        Ok(FirstStage { fields: Arc::clone(&fields), call: first_call.clone() })
-    });
-    rest.iter().fold(pipeline, |pipeline, one| {
-        let call = call(one);
-        pipeline.stage(StageOptions::new(&one.0), move || Ok(call.clone()))
-    })
-}
-
-/// Calls a function for each batch.
+/// A function and the identities of its random numbers.
 #[derive(Clone)]
-struct FunctionStage {
-    /// The name of the stage, which determines the random numbers.
-    name: Arc<str>,
+pub(super) struct Call {
+    /// The names of the stages whose work the function does. They determine the random numbers.
+    names: Arc<[Box<str>]>,
+    /// `function(values, seeds)`, where `seeds` has a list for each stage, with a random number for each sample of
+    /// the batch.
     function: Arc<Py<PyAny>>,
     seed: u64,
 }
 
-impl FunctionStage {
-    fn call(
+impl Call {
+    pub(super) fn call<'py>(
         &self,
-        py: Python<'_>,
-        values: Bound<'_, PyAny>,
-        ids: Arc<[SampleId]>,
-    ) -> Result<PythonBatch> {
-        let seeds: Vec<u64> =
-            ids.iter().map(|id| SampleRng::new(self.seed, *id, &self.name).next_u64()).collect();
-        match self.function.bind(py).call1((values, seeds)) {
-            Ok(values) => Ok(PythonBatch { values: values.unbind(), ids }),
-            // The function is at fault, not a sample, so the policy for failures does not apply.
-            Err(exception) => Err(Raised::into_error(py, exception).fatal()),
-        }
+        values: Bound<'py, PyAny>,
+        ids: &[SampleId],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let of_stage = |name: &str| -> Vec<u64> {
+            ids.iter().map(|id| SampleRng::new(self.seed, *id, name).next_u64()).collect()
+        };
+        let seeds: Vec<_> = self.names.iter().map(|name| of_stage(name)).collect();
+        self.function.bind(values.py()).call1((values, seeds))
     }
 }
+
+/// Makes the exception of a function an error. The function is at fault, not a sample, so the policy for failures
+/// does not apply.
+fn fault_of_function(py: Python<'_>, exception: PyErr) -> Error {
+    Raised::into_error(py, exception).fatal()
+}
+
+/// Calls a function for each batch, or forwards batches.
+struct FunctionStage(Option<Call>);
 
 impl Stage<PythonBatch> for FunctionStage {
     type Out = PythonBatch;
@@ -181,30 +224,37 @@ impl Stage<PythonBatch> for FunctionStage {
         batch: PythonBatch,
         cx: &mut StageContext<'_, PythonBatch>,
     ) -> Result<()> {
+        let FunctionStage(Some(call)) = self else { return cx.emit(batch) };
         let PythonBatch { values, ids } = batch;
-        let batch = try_python(|py| self.call(py, values.into_bound(py), ids))?;
-        cx.emit(batch)
+        let values = try_python(|py| {
+            let made = call.call(values.into_bound(py), &ids);
+            made.map(Bound::unbind).map_err(|exception| fault_of_function(py, exception))
+        })?;
+        cx.emit(PythonBatch { values, ids })
     }
 }
 
 /// Makes a Python object of a batch, and calls the first function.
 struct FirstStage {
     fields: Arc<Py<SampleFields>>,
-    call: FunctionStage,
+    call: Option<Call>,
 }
 
 impl Stage<Batch> for FirstStage {
     type Out = PythonBatch;
 
     fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, PythonBatch>) -> Result<()> {
-        let ids = batch.ids().into();
-        let batch = try_python(|py| {
+        let ids: Arc<[SampleId]> = batch.ids().into();
+        let values = try_python(|py| {
             let values =
                 array_of(py, false).and_then(|array| self.fields.get().to_dict(batch, array));
-            let values = values.map_err(|error| Raised::into_error(py, error).fatal())?;
-            self.call.call(py, values.into_any(), ids)
+            let made = values.map(Bound::into_any).and_then(|values| match &self.call {
+                Some(call) => call.call(values, &ids),
+                None => Ok(values),
+            });
+            made.map(Bound::unbind).map_err(|exception| fault_of_function(py, exception))
         })?;
-        cx.emit(batch)
+        cx.emit(PythonBatch { values, ids })
     }
 }
 

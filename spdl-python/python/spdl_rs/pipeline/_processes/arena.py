@@ -6,6 +6,7 @@ process reports freed memory through the pipe between the processes.
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -314,6 +315,23 @@ class PoolWriter(Writer):
         self._free.append(ticket)
 
 
+class CallWriter(Writer):
+    """Writes one item at a time. The memory grows with the largest item.
+
+    The reader must have read an item before the next one is written.
+    """
+
+    def __init__(self, memory: SharedMemory) -> None:
+        super().__init__(memory, sys.maxsize, "the memory of a call", 0.0)
+
+    def _room_for(self, size: int) -> tuple[int, int] | None:
+        self._memory.reserve(size)
+        return 0, 0
+
+    def _release(self, ticket: int) -> None:
+        pass
+
+
 class Reader(ABC):
     """Restores items from an arena."""
 
@@ -334,6 +352,17 @@ class RingReader(Reader):
         finally:
             if ticket is not None:
                 self._send(("free", ticket))
+
+
+class CallReader(RingReader):
+    """Restores the items of a `CallWriter`. They do not refer to the shared memory."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        super().__init__(memory, lambda message: None)
+
+    def read(self, pickled: bytes, places: Places, ticket: Ticket) -> Any:
+        self._memory.reserve(max((start + size for _, start, size in places), default=0))
+        return super().read(pickled, places, None)
 
 
 class PoolReader(Reader):

@@ -42,6 +42,16 @@ class SharedMemory:
         """Returns a view of a range of bytes. Views keep the memory alive."""
         return numpy.frombuffer(self._mapped, numpy.uint8, size, start)
 
+    def reserve(self, size: int) -> None:
+        """Makes the memory at least `size` bytes large. The other process must call `reserve` before it uses a
+        larger range."""
+        if size > self._size:
+            # The number of mappings stays small.
+            self._size = 1 << (size - 1).bit_length()
+            if os.fstat(self._file_descriptor).st_size < self._size:
+                os.ftruncate(self._file_descriptor, self._size)
+            self._map()
+
     def close(self) -> None:
         """Releases the memory once no view refers to it."""
         self._close_file(os.close)

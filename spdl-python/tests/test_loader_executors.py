@@ -1,0 +1,392 @@
+"""`Loader(executor=...)`: where functions run."""
+
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy
+import pytest
+from conftest import picture, write_png
+from pipelines import wait_until
+from spdl_rs import ForkedProcessError, Loader, fields
+from spdl_rs.pipeline import WorkerError
+from test_subprocess import gone
+
+SAMPLES = 23
+EXECUTORS = ["threads", "processes", "inline"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("executors")
+    for number in range(SAMPLES):
+        write_png(folder / f"{number:03}.png", picture(number))
+    return folder
+
+
+def loader_of(folder, **settings):
+    if settings.get("executor") == "processes":
+        settings = {"processes": 2, **settings}
+    settings = {"batch_size": 5, "shuffle": True, "seed": 3, **settings}
+    return Loader(folder, image=fields.Image(40), key=fields.Key(), **settings)
+
+
+def number_of(key):
+    return int(key.rsplit("/", 1)[-1][:3])
+
+
+# Functions at the top level, so that they can be pickled.
+
+
+def each(sample, rng):
+    return {
+        "image": sample["image"] * rng.uniform(0.5, 1.0),
+        "number": number_of(sample["key"]),
+        "key": sample["key"],
+    }
+
+
+def whole(batch, rng):
+    return {**batch, "drawn": rng.integers(2**62), "process": os.getpid()}
+
+
+def collated(samples, rng):
+    return {
+        "image": numpy.stack([sample["image"] for sample in samples]),
+        "key": [sample["key"] for sample in samples],
+        "number": numpy.array([sample["number"] for sample in samples]),
+        "first": int(rng.integers(2**62)),
+    }
+
+
+def as_bytes(batches):
+    return [
+        (batch["key"], batch["image"].tobytes(), batch["number"].tolist(), batch["drawn"])
+        for batch in batches
+    ]
+
+
+@pytest.mark.parametrize("functions", [{}, {"collate": collated}])
+def test_the_executor_does_not_change_batches_and_states_fit_all_executors(folder, functions):
+    functions = {"map": each, "batch_map": whole, **functions}
+    expected = as_bytes(loader_of(folder, threads=1, **functions))
+    assert len({drawn for *_, drawn in expected}) == 5
+    chance = random.Random(5)
+    for executor in EXECUTORS:
+        for other in EXECUTORS:
+            loader = loader_of(folder, executor=executor, threads=chance.randint(1, 4), **functions)
+            batches, stop = iter(loader), chance.randint(1, 4)
+            before = as_bytes(next(batches) for _ in range(stop))
+            again = loader_of(folder, executor=other, **functions)
+            again.load_state_dict(loader.state_dict())
+            assert before + as_bytes(again) == expected, (executor, other)
+            names = [stage["name"] for stage in again.stats()["stages"]]
+            assert names == ["source", "fetch", "decode", *sorted(functions, key=ORDER.index)]
+
+
+ORDER = ["map", "collate", "batch_map"]
+
+
+def identity(batch):
+    return batch
+
+
+@dataclass
+class Sample:
+    image: numpy.ndarray
+    key: list
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_outputs_of_all_kinds(folder, executor):
+    plain = loader_of(folder).peek()
+    for output in ("tuple", Sample):
+        batch = loader_of(folder, executor=executor, output=output, batch_map=identity).peek()
+        image, key = batch if output == "tuple" else (batch.image, batch.key)
+        assert numpy.array_equal(image, plain["image"]) and key == plain["key"]
+        assert image.flags.writeable
+
+
+# Inline.
+
+
+def test_inline_functions_run_on_the_thread_that_takes_the_batch(folder):
+    threads = []
+
+    def function(value):
+        threads.append(threading.get_ident())
+        return value
+
+    loader = loader_of(folder, executor="inline", map=function, batch_map=function)
+    batches = iter(loader)
+    time.sleep(0.1)
+    assert threads == []
+    assert len(list(batches)) == 5
+    assert threads == [threading.get_ident()] * (SAMPLES + 5)
+
+
+def test_an_inline_function_may_take_batches_of_another_loader(folder):
+    def function(batch):
+        return sum(loader_of(folder, executor="inline", batch_map=lambda one: len(one["key"])))
+
+    assert list(loader_of(folder, executor="inline", batch_map=function)) == [SAMPLES] * 5
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_failed_inline_function_does_not_count_the_batch_as_delivered(folder, error):
+    plain = [batch["key"] for batch in loader_of(folder)]
+    calls = 0
+
+    def function(batch):
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise error
+        return batch
+
+    loader = loader_of(folder, executor="inline", batch_map=function)
+    batches, before = iter(loader), []
+    with pytest.raises(error) as caught:
+        before.extend(batch["key"] for batch in batches)
+    assert before == plain[:2] and list(batches) == []
+    if error is ZeroDivisionError:
+        assert "batch_map of the samples" in caught.value.__notes__[0]
+    again = loader_of(folder, executor="inline", batch_map=function)
+    again.load_state_dict(loader.state_dict())
+    assert [batch["key"] for batch in again] == plain[2:]
+
+
+def test_a_loader_is_collected_although_its_inline_function_refers_to_its_iterator(folder):
+    class Module:
+        def __init__(self):
+            self.loader = loader_of(folder, executor="inline", map=self.each)
+            self.batches = iter(self.loader)
+            list(self.batches)
+
+        def each(self, sample):
+            return sample
+
+        def __del__(self):
+            deleted.append(True)
+
+    deleted = []
+    Module()
+    gc.collect()
+    assert deleted == [True]
+
+
+# Processes.
+
+
+def with_process(batch):
+    return os.getpid(), batch["image"].nbytes
+
+
+def test_functions_run_in_worker_processes_that_stay_for_the_next_epoch(folder):
+    loader = loader_of(folder, executor="processes", batch_map=with_process, batch_size=1)
+    processes = {process for _ in range(3) for process, _ in loader}
+    assert os.getpid() not in processes and 1 <= len(processes) <= 2
+    del loader
+    gc.collect()
+    wait_until(lambda: all(gone(process) for process in processes))
+
+
+def test_leaving_a_loop_keeps_the_number_of_processes(folder):
+    loader = loader_of(folder, executor="processes", batch_map=with_process, batch_size=1)
+    processes = {next(iter(loader))[0] for _ in range(6)}
+    assert 1 <= len(processes) <= 2
+
+
+def grown(batch):
+    return numpy.full(2_000_000, len(batch["key"]), "f8"), batch["key"][0], b"x" * 10_000
+
+
+def test_arrays_of_any_size_are_transferred(folder):
+    # The memory of the process grows: the last batch is the largest one.
+    for size in (1, 23):
+        loader = loader_of(folder, executor="processes", batch_size=size, batch_map=grown)
+        for numbers, key, data in loader:
+            assert (numbers == size).all() and len(numbers) == 2_000_000
+            assert number_of(key) in range(SAMPLES) and data == b"x" * 10_000
+            numbers[:] = 0
+
+
+def test_a_forked_child_cannot_use_the_processes(folder):
+    loader = loader_of(folder, executor="processes", batch_map=with_process)
+    assert len(list(loader)) == 5
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            list(loader)
+        except ForkedProcessError:
+            code = 7
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(list(loader)) == 5
+
+
+class Special(Exception):
+    pass
+
+
+class Unpicklable(Exception):
+    def __init__(self, text):
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+def fails(sample):
+    if number_of(sample["key"]) == 7:
+        raise Special("seven")
+    return sample
+
+
+def fails_without_pickle(batch):
+    raise Unpicklable("no pickle")
+
+
+def test_an_exception_keeps_its_type_its_notes_and_its_traceback(folder):
+    settings = {"executor": "processes", "shuffle": False}
+    loader, delivered = loader_of(folder, map=fails, **settings), 0
+    with pytest.raises(Special, match="seven") as caught:
+        for _ in loader:
+            delivered += 1
+    assert delivered == 1
+    assert [note.endswith("007.png'") for note in caught.value.__notes__] == [True]
+    assert "in fails" in str(caught.value.__cause__)
+    # The process serves the next epoch, and the state is that before the batch.
+    state = loader.state_dict()
+    with pytest.raises(Special):
+        list(loader)
+    again = loader_of(folder, map=identity, **settings)
+    again.load_state_dict(state)
+    assert len(list(again)) == 4
+    with pytest.raises(RuntimeError, match="Unpicklable: no pickle") as caught:
+        list(loader_of(folder, batch_map=fails_without_pickle, **settings))
+    assert caught.value.__notes__[0].startswith("batch_map of the samples '")
+
+
+def unpicklable_result(batch):
+    return threading.Lock()
+
+
+def test_a_result_that_cannot_be_pickled_is_an_error(folder):
+    with pytest.raises(TypeError, match="an item cannot be pickled for transfer"):
+        list(loader_of(folder, executor="processes", batch_map=unpicklable_result))
+
+
+def ends_process(batch):
+    if 7 in map(number_of, batch["key"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch
+
+
+def test_the_death_of_a_process_is_an_error_and_the_next_epoch_starts_another(folder):
+    settings = {"executor": "processes", "processes": 1, "shuffle": False}
+    loader = loader_of(folder, batch_map=ends_process, **settings)
+    for _ in range(2):
+        loader.set_epoch(0)
+        delivered = []
+        with pytest.raises(WorkerError, match="for the functions of a Loader .*SIGKILL") as caught:
+            delivered.extend(batch["key"][0] for batch in loader)
+        assert [number_of(key) for key in delivered] == [0]
+        assert "005.png" in caught.value.__notes__[0] and "009.png" in caught.value.__notes__[0]
+
+
+def test_functions_that_cannot_be_pickled_are_refused(folder):
+    def inner(value):
+        return value
+
+    for name in ("map", "collate", "batch_map"):
+        for function in (lambda value: value, inner):
+            with pytest.raises(TypeError, match=f"{name} cannot be pickled .* the top level of a"):
+                loader_of(folder, executor="processes", **{name: function})
+
+
+def test_arguments_are_checked(folder):
+    with pytest.raises(ValueError, match="executor must be"):
+        loader_of(folder, executor="gpu", map=identity)
+    with pytest.raises(ValueError, match='processes requires executor="processes"'):
+        loader_of(folder, processes=2, map=identity)
+    with pytest.raises(ValueError, match="processes must be"):
+        loader_of(folder, executor="processes", processes=0, map=identity)
+    for executor in ("inline", "processes"):
+        with pytest.raises(ValueError, match="requires map, collate or batch_map"):
+            loader_of(folder, executor=executor)
+
+
+def slow(batch):
+    time.sleep(0.3)
+    return batch
+
+
+def test_closing_does_not_wait_for_processes(folder):
+    loader = loader_of(folder, executor="processes", batch_map=slow, batch_size=1)
+    batches = iter(loader)
+    next(batches)
+    batches.close()
+    assert list(batches) == []
+    assert len(next(iter(loader))["key"]) == 1
+
+
+PROGRAM = """
+import os, pathlib, signal, sys, time
+from spdl_rs import Loader, fields
+
+processes = pathlib.Path(sys.argv[1])
+
+def function(batch):
+    (processes / str(os.getpid())).touch()
+    time.sleep({seconds})
+    return batch
+
+if __name__ == "__main__":
+    loader = Loader(
+        sys.argv[2], batch_size=2, image=fields.Image(16), batch_map=function,
+        executor="processes", processes=2,
+    )
+    batches = iter(loader)
+    while not list(processes.iterdir()):
+        time.sleep(0.01)
+    {end}
+"""
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+@pytest.mark.parametrize("end", ["pass", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_processes_end_with_their_parent(folder, tmp_path, seconds, end):
+    program, processes = tmp_path / "program.py", tmp_path / "processes"
+    program.write_text(PROGRAM.format(seconds=seconds, end=end))
+    processes.mkdir()
+    command = [sys.executable, program, processes, folder]
+    # The run also waits for processes that keep its pipes open.
+    run = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    expected = 3 if "exit" in end else -signal.SIGKILL if "kill" in end else 0
+    assert run.returncode == expected, run.stderr
+    wait_until(lambda: all(gone(int(path.name)) for path in processes.iterdir()))
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.frameworks
+def test_tensors_are_transferred(folder):
+    torch = pytest.importorskip("torch")
+    settings = {"executor": "processes", "output": "torch"}
+    batch = loader_of(folder, map=with_generator, **settings).peek()
+    assert isinstance(batch["image"], torch.Tensor) and batch["image"].shape == (5, 40, 40, 3)
+    inline = loader_of(folder, map=with_generator, executor="inline", output="torch").peek()
+    assert torch.equal(batch["image"], inline["image"])
+
+
+def with_generator(sample, generator):
+    import torch
+
+    assert isinstance(sample["image"], torch.Tensor)
+    return {"image": sample["image"] * torch.rand((), generator=generator)}
