@@ -41,6 +41,7 @@ from spdl_rs.io import (
     RandomSolarize,
     ResizedCenterCrop,
     Stretch,
+    TimmRandAugment,
     TrivialAugmentWide,
 )
 
@@ -77,6 +78,8 @@ AUGMENTATIONS = [
     RandomErasing(1, (0.1, 0.2), (1, 1), "random"),
     RandomErasing(1, value=(1, 2, 3)),
     RandAugment(3, 20, fill=(1, 2, 3)),
+    TimmRandAugment(3, 9, 0.5, increasing=True, p=1),
+    TimmRandAugment(3, 20, "uniform", 30, p=1, interpolation="nearest", fill=None),
     TrivialAugmentWide(),
     AutoAugment(),
     AugMix(10, chain_depth=3),
@@ -381,6 +384,64 @@ def test_augmenting_unsupported_pixels_is_an_error(image):
     )
 
 
+# Augmentations as text.
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("randaugment(2, 9)", RandAugment(2, 9)),
+        ("RandAugment", RandAugment()),
+        (" trivialaugment ", TrivialAugmentWide()),
+        ("trivialaugmentwide(31, fill=(1, 2, 3))", TrivialAugmentWide(31, fill=(1, 2, 3))),
+        ("augmix", AugMix()),
+        ("augmix(severity=5, chain_depth=-1)", AugMix(5, chain_depth=-1)),
+        ("colorjitter(0.4, hue=[-0.1, 0.1])", ColorJitter(0.4, hue=(-0.1, 0.1))),
+        ("randomapply([gaussianblur(9), randominvert], p=0.1)", RandomApply([GaussianBlur(9), RandomInvert()], 0.1)),
+        ("rand", TimmRandAugment()),
+        ("rand-m9-mstd0.5-inc1", TimmRandAugment(2, 9, 0.5, increasing=True)),
+        ("rand-m7-n3-mmax20-inc0-p0.75", TimmRandAugment(3, 7, 0, 20, False, 0.75)),
+        ("rand-m9-mstd101", TimmRandAugment(magnitude=9, magnitude_std="uniform")),
+    ],
+)
+def test_a_text_becomes_the_augmentation(text, expected):
+    assert DecodeImage(augment=text) == DecodeImage(augment=expected)
+    assert AugmentImage([RandomInvert(), text]).augmentations == (RandomInvert(), expected)
+    assert RandomApply(text) == RandomApply(expected)
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS, ids=repr)
+def test_the_repr_of_an_augmentation_is_its_text(augmentation):
+    assert AugmentImage(repr(augmentation)) == AugmentImage(augmentation)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("flip", "augment='flip': 'flip' is not an augmentation; expected ColorJitter, .* such as \"rand-m9"),
+        ("os.system('true')", "'os.system' is not an augmentation"),
+        ("randaugment(open)", "'open' is not an augmentation"),
+        ("randaugment(*(2, 9))", "expected names, numbers and tuples"),
+        ("randaugment(**{})", "expected names, numbers and tuples"),
+        ("randaugment(1 + 1)", "expected names, numbers and tuples"),
+        ("randaugment(2, 9", 'expected an expression such as "randaugment\\(2, 9\\)"'),
+        ("", "expected an expression"),
+        ("rand-m9-w0", "'w0' is not a parameter of RandAugment; expected one of n, m, mstd, mmax, inc, p"),
+        ("rand-m9-t1.2.3", "'t1.2.3' is not a parameter"),
+        ("rand-m-n2", "'m' is not a parameter"),
+        ("augmix-m5-w4-d2", r'use those of torchvision, such as "augmix\(severity=5, mixture_width=4, chain_depth=2'),
+        ("randaugment(magnitude=31)", "expected less than 31"),
+        ("rand-m900", "invalid magnitude 900"),
+    ],
+)
+def test_an_invalid_text_is_an_error(text, message):
+    with pytest.raises(ValueError, match=message):
+        DecodeImage(augment=text)
+    for text, message in (("randaugment(ops=2)", "unexpected keyword"), ("7", "must be augmentations")):
+        with pytest.raises(TypeError, match=message):
+            DecodeImage(augment=text)
+
+
 # Transforms as values.
 
 
@@ -472,7 +533,12 @@ def test_the_repr_of_a_decoder_omits_defaults():
         (lambda: AugMix(chain_depth=0), ValueError),
         (lambda: RandomApply([1]), TypeError),
         (lambda: RandomApply(RandomInvert(), p=-1), ValueError),
-        (lambda: AugmentImage("flip"), TypeError),
+        (lambda: TimmRandAugment(magnitude=101), ValueError),
+        (lambda: TimmRandAugment(magnitude_std="normal"), ValueError),
+        (lambda: TimmRandAugment(p=2), ValueError),
+        (lambda: TimmRandAugment(increasing=1), TypeError),
+        (lambda: AugmentImage("flip"), ValueError),
+        (lambda: AugmentImage(b"randominvert"), TypeError),
         (lambda: AugmentImage(RandomInvert(), seed=-1), ValueError),
     ],
 )

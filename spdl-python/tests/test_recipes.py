@@ -1,11 +1,13 @@
 """Recipes: shapes, parameters, and equality with what they describe."""
 
+import dataclasses
+
 import numpy
 import pytest
 import spdl_rs
 from conftest import write_png
 from spdl_rs import Loader, fields, recipes
-from spdl_rs.io import RandAugment, ResizedCenterCrop
+from spdl_rs.io import RandAugment, ResizedCenterCrop, TimmRandAugment
 
 SINGLE = {
     "imagenet_train": recipes.imagenet_train,
@@ -70,6 +72,14 @@ def test_dino_has_two_large_and_several_small_crops(many):
     assert not (batch["global0"] == batch["global1"]).all()
     assert not (batch["local0"] == batch["local1"]).all()
     assert len(recipes.dino()) == 10
+
+
+def test_deit_uses_rand_augment_of_timm():
+    policy, erasing = recipes.deit(32).augment
+    assert policy == TimmRandAugment(2, 9, 0.5, increasing=True, fill=(124, 116, 104))
+    (by_name,) = recipes.deit(32, augment="rand-m9-mstd0.5-inc1").augment
+    assert dataclasses.replace(policy, fill=by_name.fill) == by_name
+    assert erasing.p == 0.25
 
 
 def test_settings_replace_those_of_the_recipe():

@@ -64,4 +64,6 @@ pub use functional::Interpolation;
 pub use geometry::{RandomAffine, RandomPerspective, RandomRotation};
 pub use image::{ImageMut, Scratch};
 pub use mix::Mix;
-pub use policy::{AugMix, AutoAugment, Operation, PolicyStep, RandAugment, TrivialAugmentWide};
+pub use policy::{
+    AugMix, AutoAugment, Operation, PolicyStep, RandAugment, TimmRandAugment, TrivialAugmentWide,
+};

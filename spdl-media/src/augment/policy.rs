@@ -1,11 +1,11 @@
-//! Augmentation policies: RandAugment, TrivialAugment, AutoAugment and AugMix.
+//! Augmentation policies: RandAugment (of torchvision and of timm), TrivialAugment, AutoAugment and AugMix.
 
 use spdl_core::source::Fingerprint;
 use spdl_core::{Result, SampleRng};
 
 use super::augmenter::Augment;
 use super::checks::{check, check_probability};
-use super::draw::{check_alpha, dirichlet, integer};
+use super::draw::{check_alpha, dirichlet, integer, normal, uniform};
 use super::functional::{self, Affine, Interpolation};
 use super::image::{ImageMut, Scratch};
 use super::setting::{Setting, fingerprint_of, settings_by_name};
@@ -38,6 +38,8 @@ pub enum Operation {
     Posterize,
     /// Solarisation with the magnitude as threshold, as a fraction of 255.
     Solarize,
+    /// Addition of the magnitude, in whole levels, to levels below 128.
+    SolarizeAdd,
     /// Autocontrast; no magnitude.
     AutoContrast,
     /// Histogram equalisation; no magnitude.
@@ -48,7 +50,7 @@ pub enum Operation {
 
 use Operation::{
     AutoContrast, Brightness, Color, Contrast, Equalize, Identity, Invert, Posterize, Rotate,
-    Sharpness, ShearX, ShearY, Solarize, TranslateX, TranslateY,
+    Sharpness, ShearX, ShearY, Solarize, SolarizeAdd, TranslateX, TranslateY,
 };
 
 impl Operation {
@@ -74,6 +76,10 @@ impl Operation {
             Sharpness => return functional::adjust_sharpness(image, 1.0 + magnitude, scratch),
             Posterize => return functional::posterize(image, magnitude as u32),
             Solarize => return functional::solarize(image, 255.0 * magnitude),
+            SolarizeAdd => {
+                functional::solarize_add(image, magnitude as u8);
+                return Ok(());
+            }
             AutoContrast => {
                 functional::autocontrast(image);
                 return Ok(());
@@ -102,7 +108,8 @@ impl Operation {
         match self {
             ShearX | ShearY | TranslateX | TranslateY | Rotate => true,
             Brightness | Color | Contrast | Sharpness => true,
-            Identity | Posterize | Solarize | AutoContrast | Equalize | Invert => false,
+            Identity | Posterize | Solarize | SolarizeAdd => false,
+            AutoContrast | Equalize | Invert => false,
         }
     }
 }
@@ -216,7 +223,7 @@ impl MagnitudeRange {
                 return Some(f64::from(bits.round_ties_even()));
             }
             Solarize => return Some(f64::from(step(1.0, 0.0))),
-            Identity | AutoContrast | Equalize | Invert => return None,
+            Identity | SolarizeAdd | AutoContrast | Equalize | Invert => return None,
         };
         Some(f64::from(step(0.0, most)))
     }
@@ -350,6 +357,216 @@ impl Augment for RandAugment {
         })
     }
 }
+
+/// Applies several random operations, each with a probability and a random magnitude, as
+/// RandAugment of timm does.
+///
+/// Magnitudes are levels, of which 10 is the usual maximum. Differences to timm: interpolation is
+/// nearest neighbour or bilinear, and translations are whole pixels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimmRandAugment {
+    operations: usize,
+    probability: f64,
+    magnitude: f64,
+    /// The standard deviation of the level; `None` for levels uniform from 0 to `magnitude`.
+    deviation: Option<f64>,
+    maximum: f64,
+    increasing: bool,
+    sampling: Sampling,
+}
+
+impl TimmRandAugment {
+    /// The operations; each is drawn with the same probability.
+    const OPERATIONS: [Operation; 15] = [
+        AutoContrast,
+        Equalize,
+        Invert,
+        Rotate,
+        Posterize,
+        Solarize,
+        SolarizeAdd,
+        Color,
+        Contrast,
+        Brightness,
+        Sharpness,
+        ShearX,
+        ShearY,
+        TranslateX,
+        TranslateY,
+    ];
+    /// The level of the strongest usual operations.
+    const LEVELS: f64 = 10.0;
+    /// The largest reduction of a factor.
+    const MAX_REDUCTION: f64 = 0.9;
+
+    /// Two operations of level 10, each with probability ½; bilinear, grey outside.
+    #[allow(clippy::new_without_default, reason = "consistent with the other augmentations")]
+    pub fn new() -> Self {
+        TimmRandAugment {
+            operations: 2,
+            probability: 0.5,
+            magnitude: TimmRandAugment::LEVELS,
+            deviation: Some(0.0),
+            maximum: TimmRandAugment::LEVELS,
+            increasing: false,
+            sampling: Sampling { fill: Some([128; 3]), ..BILINEAR },
+        }
+    }
+
+    /// The number of operations (`n`). Default: 2.
+    #[must_use]
+    pub fn operations(mut self, count: usize) -> Self {
+        self.operations = count;
+        self
+    }
+
+    /// The probability of each operation, 0 to 1 (`p`). Default: 0.5.
+    #[must_use]
+    pub fn probability(mut self, probability: f64) -> Self {
+        self.probability = probability;
+        self
+    }
+
+    /// The mean level (`m`). Default: 10.
+    #[must_use]
+    pub fn magnitude(mut self, level: f64) -> Self {
+        self.magnitude = level;
+        self
+    }
+
+    /// The standard deviation of the level, which is normally distributed (`mstd`). Default: 0.
+    #[must_use]
+    pub fn deviation(mut self, deviation: f64) -> Self {
+        self.deviation = Some(deviation);
+        self
+    }
+
+    /// Draws levels uniformly from 0 to [`magnitude`](Self::magnitude) (`mstd101`).
+    #[must_use]
+    pub fn uniform(mut self) -> Self {
+        self.deviation = None;
+        self
+    }
+
+    /// The level above which levels are clipped (`mmax`). Default: 10.
+    #[must_use]
+    pub fn maximum(mut self, level: f64) -> Self {
+        self.maximum = level;
+        self
+    }
+
+    /// Whether higher levels are stronger for all operations (`inc`). Otherwise, the strengths of
+    /// posterisation and solarisation decrease, and level 5 leaves brightness, colour, contrast and
+    /// sharpness as they are. Default: no.
+    #[must_use]
+    pub fn increasing(mut self, increasing: bool) -> Self {
+        self.increasing = increasing;
+        self
+    }
+
+    sampling_setters!("Bilinear");
+
+    /// The magnitude that a level denotes for an operation, without random sign; `None` if the
+    /// operation has no magnitude. A threshold of more than 255 leaves the image as it is.
+    pub fn magnitude_of(&self, operation: Operation, level: f64, size: Size) -> Option<f64> {
+        let share = level / TimmRandAugment::LEVELS;
+        let whole = |steps: f64| match self.increasing {
+            true => steps - (share * steps).trunc(),
+            false => (share * steps).trunc(),
+        };
+        Some(match operation {
+            ShearX | ShearY => 0.3 * share,
+            TranslateX => 0.45 * share * f64::from(size.width),
+            TranslateY => 0.45 * share * f64::from(size.height),
+            Rotate => 30.0 * share,
+            Brightness | Color | Contrast | Sharpness => match self.increasing {
+                true => 0.9 * share,
+                false => 1.8 * share - TimmRandAugment::MAX_REDUCTION,
+            },
+            Posterize => whole(4.0).clamp(0.0, 8.0),
+            Solarize => whole(256.0).clamp(0.0, 256.0) / 255.0,
+            SolarizeAdd => (110.0 * share).trunc().min(128.0),
+            Identity | AutoContrast | Equalize | Invert => return None,
+        })
+    }
+
+    fn is_signed(&self, operation: Operation) -> bool {
+        match operation {
+            Brightness | Color | Contrast | Sharpness => self.increasing,
+            other => other.is_signed(),
+        }
+    }
+}
+
+impl Augment for TimmRandAugment {
+    fn apply(
+        &self,
+        image: &mut ImageMut<'_>,
+        rng: &mut SampleRng,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let Sampling { interpolation, fill } = self.sampling;
+        for _ in 0..self.operations {
+            let operation = pick(&TimmRandAugment::OPERATIONS, rng);
+            if !rng.chance(self.probability) {
+                continue;
+            }
+            let level = match self.deviation {
+                None => uniform(rng, (0.0, self.magnitude)),
+                Some(0.0) => self.magnitude,
+                Some(deviation) => self.magnitude + deviation * normal(rng),
+            };
+            let level = level.clamp(0.0, self.maximum);
+            let mut magnitude =
+                self.magnitude_of(operation, level, image.size()).unwrap_or_default();
+            if self.is_signed(operation) && rng.chance(0.5) {
+                magnitude = -magnitude;
+            }
+            match operation {
+                Solarize if magnitude > 1.0 => continue,
+                Brightness | Color | Contrast | Sharpness => {
+                    magnitude = magnitude.max(-TimmRandAugment::MAX_REDUCTION);
+                }
+                _ => {}
+            }
+            operation.apply(image, magnitude, interpolation, fill, scratch)?;
+        }
+        Ok(())
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(
+            self,
+            TimmRandAugment {
+                operations,
+                probability,
+                magnitude,
+                deviation,
+                maximum,
+                increasing,
+                sampling
+            }
+        )
+    }
+
+    fn validate(&self) -> Result<()> {
+        check_probability(self.probability)?;
+        let TimmRandAugment { magnitude, deviation, maximum, .. } = *self;
+        for (name, level) in [
+            ("magnitude", magnitude),
+            ("standard deviation", deviation.unwrap_or_default()),
+            ("maximum magnitude", maximum),
+        ] {
+            check((0.0..=MAX_LEVEL).contains(&level), || {
+                format!("invalid {name} {level}: expected 0 to {MAX_LEVEL}")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The largest level of [`TimmRandAugment`]. Far below it, all operations are at their limits.
+const MAX_LEVEL: f64 = 100.0;
 
 /// Applies one random operation with a random magnitude (Müller and Hutter 2021, arXiv:2103.10158).
 #[derive(Clone, Debug, PartialEq)]

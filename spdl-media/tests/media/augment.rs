@@ -17,7 +17,7 @@ use spdl_media::augment::{
     ImageMut, Interpolation, Mix, Mixup, Operation, PolicyStep, RandAugment, RandomAdjustSharpness,
     RandomAffine, RandomApply, RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale,
     RandomInvert, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch,
-    TrivialAugmentWide,
+    TimmRandAugment, TrivialAugmentWide,
 };
 use spdl_media::{Image, Rect, Size};
 
@@ -963,6 +963,118 @@ fn rand_augment_and_trivial_augment_draw_uniformly() {
     assert_eq!(never.len(), 1);
 }
 
+/// The operations of timm, with the magnitudes of level 9 for an image of 40 x 20 pixels: as they
+/// are, and increasing.
+const TIMM: [(Operation, f64, f64); 15] = [
+    (Operation::AutoContrast, 0.0, 0.0),
+    (Operation::Equalize, 0.0, 0.0),
+    (Operation::Invert, 0.0, 0.0),
+    (Operation::Rotate, 27.0, 27.0),
+    (Operation::Posterize, 3.0, 1.0),
+    (Operation::Solarize, 230.0 / 255.0, 26.0 / 255.0),
+    (Operation::SolarizeAdd, 99.0, 99.0),
+    (Operation::Color, 0.72, 0.81),
+    (Operation::Contrast, 0.72, 0.81),
+    (Operation::Brightness, 0.72, 0.81),
+    (Operation::Sharpness, 0.72, 0.81),
+    (Operation::ShearX, 0.27, 0.27),
+    (Operation::ShearY, 0.27, 0.27),
+    (Operation::TranslateX, 16.2, 16.2),
+    (Operation::TranslateY, 8.1, 8.1),
+];
+
+#[test]
+fn magnitudes_equal_timm() {
+    let magnitude = |increasing, operation, level| {
+        let policy = TimmRandAugment::new().increasing(increasing);
+        policy.magnitude_of(operation, level, Size::new(40, 20)).unwrap_or(0.0)
+    };
+    for (operation, usual, increasing) in TIMM {
+        let found = [magnitude(false, operation, 9.0), magnitude(true, operation, 9.0)];
+        for (found, expected) in found.into_iter().zip([usual, increasing]) {
+            assert!((found - expected).abs() < 1e-12, "{operation:?}: {found}, {expected}");
+        }
+    }
+    // The limits of magnitudes, which levels above 10 reach.
+    assert_eq!(magnitude(true, Operation::Posterize, 30.0), 0.0);
+    assert_eq!(magnitude(false, Operation::Posterize, 30.0), 8.0);
+    assert_eq!(magnitude(true, Operation::Solarize, 30.0), 0.0);
+    assert_eq!(magnitude(true, Operation::Solarize, 0.0), 256.0 / 255.0);
+    assert_eq!(magnitude(false, Operation::SolarizeAdd, 30.0), 128.0);
+    assert_eq!(magnitude(false, Operation::Color, 0.0), -0.9);
+}
+
+#[test]
+fn timm_draws_operations_signs_and_whether_to_apply_them() {
+    const SAMPLES: u64 = 20_000;
+    let golden = golden();
+    let image = &golden.images["small"];
+    for increasing in [false, true] {
+        let policy = TimmRandAugment::new().operations(1).magnitude(9.0).increasing(increasing);
+        let policy = policy.interpolation(Interpolation::Nearest).fill(None);
+        let mut likely = HashMap::from([(image.pixels.clone(), 0.5)]);
+        for (operation, ..) in TIMM {
+            let magnitude = policy.magnitude_of(operation, 9.0, image.size).unwrap_or(0.0);
+            let is_factor = [0.72, 0.81].iter().any(|it| (magnitude - it).abs() < 1e-9);
+            for sign in [1.0, -1.0] {
+                let is_signed = operation.is_signed() && (increasing || !is_factor);
+                let magnitude = magnitude * if is_signed { sign } else { 1.0 };
+                *likely.entry(operated(operation, magnitude, image)).or_insert(0.0) += 0.25 / 15.0;
+            }
+        }
+        assert!(likely.len() > 15);
+        assert_all_likely(&results(policy.clone(), image, SAMPLES), &likely, SAMPLES);
+        // Every operation, twice: few images remain as they are.
+        let always = results(policy.operations(2).probability(1.0), image, 2000);
+        assert!(always.get(&image.pixels).copied().unwrap_or(0) < 200);
+    }
+}
+
+#[test]
+fn timm_draws_levels() {
+    const SAMPLES: u64 = 60_000;
+    // Only `SolarizeAdd` and `Invert` change black pixels.
+    let black = Image { size: Size::new(1, 1), pixels: vec![0; 3] };
+    let levels = |policy: TimmRandAugment| -> Vec<f64> {
+        let policy = policy.operations(1).probability(1.0).fill(None).increasing(true);
+        let found = results(policy, &black, SAMPLES).into_iter();
+        let added = found.filter(|(pixels, _)| (1..=128).contains(&pixels[0]));
+        added.flat_map(|(pixels, count)| vec![f64::from(pixels[0]); count as usize]).collect()
+    };
+    let moments = |levels: &[f64]| {
+        let count = levels.len() as f64;
+        let mean = levels.iter().sum::<f64>() / count;
+        (mean, (levels.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / count).sqrt())
+    };
+    // 4,000 ± 5 standard deviations of 61.
+    let fixed = levels(TimmRandAugment::new().magnitude(9.0));
+    assert!((3_695..=4_305).contains(&fixed.len()) && fixed.iter().all(|&level| level == 99.0));
+    // Of 11 levels per unit: 99 ± 5.5, without fractions, and 2.3 % are clipped to 110.
+    let noisy = levels(TimmRandAugment::new().magnitude(9.0).deviation(0.5));
+    let (mean, deviation) = moments(&noisy);
+    assert!((mean - 98.4).abs() < 0.5 && (deviation - 5.4).abs() < 0.4, "{mean} {deviation}");
+    let clipped = noisy.iter().filter(|&&level| level == 110.0).count() as u64;
+    assert_likely(clipped, 0.0228, noisy.len() as u64);
+    assert!(noisy.iter().all(|&level| level <= 110.0));
+    // Above level 10, up to the limit of this operation.
+    let wide = levels(TimmRandAugment::new().magnitude(11.0).maximum(20.0));
+    assert!(wide.iter().all(|&level| level == 121.0) && !wide.is_empty());
+    // Uniform in 1 to 98: its mean is 49.5, and its deviation 28.3.
+    let (mean, deviation) = moments(&levels(TimmRandAugment::new().magnitude(9.0).uniform()));
+    assert!((mean - 49.5).abs() < 2.3 && (deviation - 28.3).abs() < 1.2, "{mean} {deviation}");
+}
+
+#[test]
+fn solarize_add_changes_levels_below_128() {
+    let mut pixels = vec![0, 100, 127, 128, 200, 255];
+    let mut image = ImageMut::new(&mut pixels, Size::new(2, 1)).unwrap();
+    functional::solarize_add(&mut image, 100);
+    assert_eq!(pixels, [100, 200, 227, 128, 200, 255]);
+    let mut image = ImageMut::new(&mut pixels, Size::new(2, 1)).unwrap();
+    functional::solarize_add(&mut image, 200);
+    assert_eq!(pixels, [255, 200, 227, 128, 200, 255]);
+}
+
 #[test]
 fn auto_augment_draws_policies_and_steps() {
     const SAMPLES: u64 = 10_000;
@@ -1108,6 +1220,10 @@ fn invalid_parameters_are_errors() {
     assert_invalid(RandomPerspective::new().probability(2.0));
     assert_invalid(RandAugment::new().magnitude(31));
     assert_invalid(RandAugment::new().magnitudes(1).magnitude(0));
+    assert_invalid(TimmRandAugment::new().probability(1.1));
+    assert_invalid(TimmRandAugment::new().magnitude(f64::NAN));
+    assert_invalid(TimmRandAugment::new().deviation(-0.5));
+    assert_invalid(TimmRandAugment::new().maximum(101.0));
     assert_invalid(TrivialAugmentWide::new().magnitudes(0));
     assert_invalid(AutoAugment::new().policies([]));
     let step = PolicyStep { operation: Operation::Invert, probability: 1.0, magnitude: 10 };

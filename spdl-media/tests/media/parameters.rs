@@ -8,7 +8,8 @@ use spdl_media::augment::{
     AugMix, Augment, Augmenter, AutoAugment, ColorJitter, CutMix, ErasingValue, GaussianBlur,
     Interpolation, Mixup, Operation, PolicyStep, RandAugment, RandomAdjustSharpness, RandomAffine,
     RandomApply, RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert,
-    RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, TrivialAugmentWide,
+    RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, TimmRandAugment,
+    TrivialAugmentWide,
 };
 use spdl_media::{
     CodecRegistry, FillImage, ImageTransform, Limits, Mode, SampleFormat, image_fields,
@@ -199,6 +200,29 @@ augmentation 1 sampling: Nearest, outside none
                 of(RandAugment::new().magnitudes(30)),
                 of(RandAugment::new().interpolation(bilinear)),
                 of(RandAugment::new().fill(white)),
+            ],
+        ),
+        (
+            "augmentation 1: TimmRandAugment
+augmentation 1 deviation: 0
+augmentation 1 increasing: false
+augmentation 1 magnitude: 10
+augmentation 1 maximum: 10
+augmentation 1 operations: 2
+augmentation 1 probability: 0.5
+augmentation 1 sampling: Bilinear, outside [128, 128, 128]
+",
+            of(TimmRandAugment::new()),
+            vec![
+                of(TimmRandAugment::new().deviation(0.5)),
+                of(TimmRandAugment::new().uniform()),
+                of(TimmRandAugment::new().increasing(true)),
+                of(TimmRandAugment::new().magnitude(9.0)),
+                of(TimmRandAugment::new().maximum(9.0)),
+                of(TimmRandAugment::new().operations(3)),
+                of(TimmRandAugment::new().probability(1.0)),
+                of(TimmRandAugment::new().interpolation(nearest)),
+                of(TimmRandAugment::new().fill(white)),
             ],
         ),
         (

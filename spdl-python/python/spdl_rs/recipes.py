@@ -35,11 +35,11 @@ from .io._augmentations import (
     Augmentation,
     ColorJitter,
     GaussianBlur,
-    RandAugment,
     RandomApply,
     RandomErasing,
     RandomGrayscale,
     RandomSolarize,
+    TimmRandAugment,
 )
 from .io._native_settings import set_frozen
 from .io._crops import RandomResizedCrop, ResizedCenterCrop
@@ -159,16 +159,15 @@ def imagenet_eval(
 def deit(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image:
     """Returns an image with strong augmentation, as for DeiT (Touvron et al., 2021).
 
-    As `imagenet_train` with bicubic interpolation, RandAugment with two operations of magnitude 9, and random
-    erasing with probability 0.25. Differences: RandAugment is that of torchvision, whose operations and
-    magnitudes differ from those of timm. For MixUp and CutMix, pass `mix=deit_mix(classes)` to `Loader`.
+    As `imagenet_train` with bicubic interpolation, RandAugment of timm (`"rand-m9-mstd0.5-inc1"`), and random
+    erasing with probability 0.25. Differences: RandAugment interpolates bilinearly, see `TimmRandAugment`; erased
+    pixels have uniform levels, not normally distributed values after the normalisation. For MixUp and CutMix,
+    pass `mix=deit_mix(classes)` to `Loader`.
     """
+    # The mean colour of ImageNet is outside rotated images.
+    policy = TimmRandAugment(2, 9, 0.5, increasing=True, fill=(124, 116, 104))
     erasing = RandomErasing(p=0.25, scale=(0.02, 1 / 3), ratio=(0.3, 1 / 0.3), value="random")
-    recipe = {
-        "train": True,
-        "filter": "bicubic",
-        "augment": (RandAugment(2, 9, interpolation="bilinear"), erasing),
-    }
+    recipe = {"train": True, "filter": "bicubic", "augment": (policy, erasing)}
     return _image(size, layout, recipe, settings)
 
 

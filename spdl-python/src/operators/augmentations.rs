@@ -10,7 +10,7 @@ use spdl_media::augment::{
     AugMix, Augment, Augmenter, AutoAugment, ColorJitter, ErasingValue, GaussianBlur, ImageMut,
     Interpolation, RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply,
     RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert,
-    RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch,
+    RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch, TimmRandAugment,
     TrivialAugmentWide,
 };
 
@@ -165,6 +165,17 @@ fn step_of((kind, settings): Described<'_>) -> PyResult<Step> {
             let (interpolation, fill) = between()?;
             let policy = RandAugment::new().operations(of!("num_ops")).magnitude(of!("magnitude"));
             let policy = policy.magnitudes(of!("num_magnitude_bins"));
+            Step::of(policy.interpolation(interpolation).fill(fill))
+        }
+        "TimmRandAugment" => {
+            let (interpolation, fill) = between()?;
+            let policy = TimmRandAugment::new().operations(of!("num_ops"));
+            let policy = policy.probability(of!("p")).magnitude(of!("magnitude"));
+            let policy = policy.maximum(of!("magnitude_max")).increasing(of!("increasing"));
+            let policy = match setting("magnitude_std")?.extract::<Option<f64>>()? {
+                Some(deviation) => policy.deviation(deviation),
+                None => policy.uniform(),
+            };
             Step::of(policy.interpolation(interpolation).fill(fill))
         }
         "TrivialAugmentWide" => {

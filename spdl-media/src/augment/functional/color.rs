@@ -244,6 +244,13 @@ pub fn solarize(image: &mut ImageMut<'_>, threshold: f64) -> Result<()> {
     Ok(())
 }
 
+/// Adds `levels` to all levels below 128; at most 255.
+pub fn solarize_add(image: &mut ImageMut<'_>, levels: u8) {
+    let add =
+        |level: &mut u8| *level = if *level < 128 { level.saturating_add(levels) } else { *level };
+    image.pixels_mut().iter_mut().for_each(add);
+}
+
 /// Stretches each channel so that its minimum becomes 0 and its maximum 255. A channel with a
 /// single level does not change.
 pub fn autocontrast(image: &mut ImageMut<'_>) {

@@ -16,7 +16,7 @@ pub(super) use blur::check_kernel;
 pub use blur::gaussian_blur;
 pub use color::{
     adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation, autocontrast, equalize,
-    grayscale, invert, posterize, solarize,
+    grayscale, invert, posterize, solarize, solarize_add,
 };
 pub use geometry::{Affine, Interpolation, affine, perspective, perspective_coefficients, rotate};
 pub use sharpness::adjust_sharpness;

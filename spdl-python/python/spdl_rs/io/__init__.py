@@ -55,6 +55,7 @@ from ._augmentations import (
     RandomPosterize,
     RandomRotation,
     RandomSolarize,
+    TimmRandAugment,
     TrivialAugmentWide,
 )
 from ._convert import (
@@ -134,6 +135,7 @@ __all__ = [
     "RandomSolarize",
     "ResizedCenterCrop",
     "Stretch",
+    "TimmRandAugment",
     "TrivialAugmentWide",
     "UnsupportedTypeError",
     "WAVHeader",

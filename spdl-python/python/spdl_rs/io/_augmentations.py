@@ -1,6 +1,7 @@
 """Random augmentations with the names, parameters, defaults and pixel values of torchvision.
 
-Augmentations are arguments of `DecodeImage(augment=...)` and `AugmentImage(...)`. Parameters have the same
+Augmentations are arguments of `DecodeImage(augment=...)` and `AugmentImage(...)`, as objects or as text: see
+`Augmentation`. Parameters have the same
 distributions as in torchvision, but the random numbers differ. The random numbers depend only on the seed,
 the epoch and the position of the item.
 """
@@ -13,12 +14,14 @@ from typing import Any, Literal, TypeAlias
 
 from .. import _arguments as check
 from .. import _spdl_rs
+from ._augmentation_texts import described
 from ._native_settings import (
     Color,
     Interval,
     NativeSettings,
     around,
     interval,
+    plain,
     point,
     sampling,
     set_frozen,
@@ -31,6 +34,11 @@ Interpolation: TypeAlias = Literal["nearest", "bilinear"]
 class Augmentation(NativeSettings):
     """Base class of random augmentations.
 
+    Wherever an augmentation is an argument, text can be used in its place: the name of a class in any case, with
+    arguments as in Python, such as `"randaugment(2, 9)"`, `"augmix"` or `"randomapply(gaussianblur(9), p=0.1)"`;
+    `"trivialaugment"`; or RandAugment as named in timm, such as `"rand-m9-mstd0.5-inc1"`. The text becomes the
+    object.
+
     Raises:
         TypeError: A parameter has the wrong type.
         ValueError: A parameter is out of range (`InvalidArgumentError` is a subclass).
@@ -38,10 +46,7 @@ class Augmentation(NativeSettings):
 
     def _check(self) -> None:
         """Makes the native module check the parameters."""
-        for name, value in vars(self).items():
-            if isinstance(value, list):
-                # Lists are not hashable.
-                set_frozen(self, **{name: tuple(value)})
+        set_frozen(self, **{name: plain(value) for name, value in vars(self).items()})
         _spdl_rs.ImageAugmenter([self._native()], 0)
 
     @property
@@ -357,6 +362,63 @@ class RandAugment(Augmentation):
 
 
 @dataclass(frozen=True)
+class TimmRandAugment(Augmentation):
+    """Applies several random operations, each with a probability and a random magnitude, as timm does.
+
+    The text `"rand-m9-n2-mstd0.5-mmax10-inc1-p0.5"` is `TimmRandAugment(2, 9, 0.5, 10, True, 0.5)`. Differences to
+    timm: interpolation is not bicubic, translations are whole pixels, and pixel values are those of torchvision's
+    operations on tensors.
+
+    Args:
+        num_ops: The number of operations.
+        magnitude: The mean magnitude, 0 to 100; 10 is the usual maximum.
+        magnitude_std: The standard deviation of normally distributed magnitudes, 0 to 100; or `"uniform"`:
+            magnitudes are uniform from 0 to `magnitude`.
+        magnitude_max: The value above which magnitudes are clipped, 0 to 100.
+        increasing: Whether higher magnitudes are stronger for all operations.
+        p: The probability of each operation.
+        interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
+        fill: The colour outside the image. `None`: black. As in torchvision, bilinear interpolation blends
+            edge pixels with black, and then with `fill` unless `fill` is `None`.
+
+    >>> from spdl_rs.io import DecodeImage
+    >>> DecodeImage(224, train=True, augment="rand-m9-mstd0.5-inc1").augment[0].magnitude_std
+    0.5
+    """
+
+    num_ops: int = 2
+    magnitude: float = 10.0
+    magnitude_std: float | Literal["uniform"] = 0.0
+    magnitude_max: float = 10.0
+    increasing: bool = False
+    p: float = 0.5
+    interpolation: Interpolation = "bilinear"
+    fill: Color | None = (128, 128, 128)
+
+    def __post_init__(self) -> None:
+        set_whole(self, "num_ops")
+        deviation: Any = self.magnitude_std
+        if isinstance(deviation, str):
+            check.choice("magnitude_std", deviation, ("uniform",))
+        else:
+            deviation = check.real("magnitude_std", deviation)
+        set_frozen(
+            self,
+            magnitude=check.real("magnitude", self.magnitude),
+            magnitude_std=deviation,
+            magnitude_max=check.real("magnitude_max", self.magnitude_max),
+            increasing=check.flag("increasing", self.increasing),
+            p=check.real("p", self.p),
+        )
+        self._check()
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        name, settings = super()._native()
+        deviation = None if self.magnitude_std == "uniform" else self.magnitude_std
+        return name, {**settings, "magnitude_std": deviation, **sampling(self)}
+
+
+@dataclass(frozen=True)
 class TrivialAugmentWide(Augmentation):
     """Applies one random operation of a random magnitude.
 
@@ -442,7 +504,7 @@ class RandomApply(Augmentation):
     """Applies a list of augmentations with a probability: either all or none of them.
 
     Args:
-        augmentations: One augmentation, or a list.
+        augmentations: One augmentation, or a list, as objects or text.
         p: The probability.
 
     >>> from spdl_rs.io import GaussianBlur, RandomApply
@@ -450,7 +512,7 @@ class RandomApply(Augmentation):
     RandomApply(augmentations=(GaussianBlur(kernel_size=9, sigma=(0.1, 2.0)),), p=0.1)
     """
 
-    augmentations: Augmentation | Sequence[Augmentation]
+    augmentations: Augmentation | str | Sequence[Augmentation | str]
     p: float = 0.5
 
     def __post_init__(self) -> None:
@@ -472,14 +534,26 @@ class RandomApply(Augmentation):
 
 
 def several(name: str, value: Any) -> tuple[Augmentation, ...]:
-    """Returns a tuple of augmentations."""
+    """Returns a tuple of augmentations, which may be described by text."""
     steps = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    steps = tuple(
+        described(name, step, _classes()) if isinstance(step, str) else step for step in steps
+    )
     for step in steps:
         if not isinstance(step, Augmentation):
             raise TypeError(
                 f"{name} must be augmentations of spdl_rs.io, such as ColorJitter(0.4), not {step!r}"
             )
     return steps
+
+
+def _classes() -> dict[str, type[Augmentation]]:
+    """The classes that text can name."""
+    kinds = (ColorJitter, GaussianBlur, RandomGrayscale, RandomInvert, RandomEqualize, RandomAutocontrast)
+    kinds += (RandomPosterize, RandomSolarize, RandomAdjustSharpness, RandomRotation, RandomAffine)
+    kinds += (RandomPerspective, RandomErasing, RandAugment, TimmRandAugment, TrivialAugmentWide)
+    kinds += (AutoAugment, AugMix, RandomApply)
+    return {kind.__name__: kind for kind in kinds}
 
 
 def _same(value: Any) -> Interval:

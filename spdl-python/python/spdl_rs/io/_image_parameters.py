@@ -37,7 +37,7 @@ class ImageParameters:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     exact: bool = False
     on_truncated: Literal["error", "partial"] = "error"
-    augment: Augmentation | Sequence[Augmentation] = ()
+    augment: Augmentation | str | Sequence[Augmentation | str] = ()
     min_partial: float = 0.5
 
     def __post_init__(self) -> None:

@@ -20,10 +20,20 @@ class NativeSettings:
         return type(self).__name__, {field.name: getattr(self, field.name) for field in fields}
 
 
-def set_frozen(value: object, **checked: Any) -> None:
+def set_frozen(value: object, /, **checked: Any) -> None:
     """Sets checked attributes of a frozen dataclass."""
     for name, setting in checked.items():
         object.__setattr__(value, name, setting)
+
+
+def plain(value: Any) -> Any:
+    """Converts lists to tuples, which are hashable, and scalars of NumPy to numbers of Python.
+
+    The `repr` of the result is an expression of Python.
+    """
+    if isinstance(value, (list, tuple)):
+        return tuple(map(plain, value))
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def size(name: str, value: Any, most: int = 2**32 - 1) -> int | tuple[int, int]:

@@ -124,8 +124,8 @@ class DecodeImage(ImageParameters):
             pixel values differ from those of Pillow by at most one level (of 255).
         on_truncated: What to do if a file is truncated. `"error"`: raise `TruncatedError`. `"partial"`:
             missing rows are filled with black.
-        augment: One augmentation of the resized image, such as `ColorJitter` or `RandAugment`, or a list
-            of augmentations.
+        augment: One augmentation of the resized image, such as `ColorJitter(0.4)` or `"randaugment(2, 9)"`,
+            or a list of augmentations: see `Augmentation`.
         min_partial: The minimum share of the rows of the crop that must be decoded with
             `on_truncated="partial"`, 0 to 1. With fewer rows, the image remains an error.
 
@@ -239,7 +239,7 @@ class AugmentImage:
     Calls outside of a pipeline require `index` or `rng`.
 
     Args:
-        augmentations: One augmentation, for example `ColorJitter(...)`, or a list.
+        augmentations: One augmentation, for example `ColorJitter(...)`, or a list; as objects or text.
         seed: Determines the random numbers, 0 to 2**64 - 1.
 
     Raises:
@@ -253,7 +253,7 @@ class AugmentImage:
     [250, 250, 250]
     """
 
-    augmentations: Augmentation | Sequence[Augmentation]
+    augmentations: Augmentation | str | Sequence[Augmentation | str]
     _: KW_ONLY
     seed: int = 0
 
