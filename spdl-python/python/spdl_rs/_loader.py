@@ -173,6 +173,7 @@ class Loader(BatchLoader[Any]):
 
         log_api_usage_once("spdl_rs.Loader")
         self._fields = _checked_fields(fields, named_fields)
+        self._shown = {"mix": mix, "map": map, "batch_map": batch_map}
         convert = _converter(output)
         if collate is not None and convert not in (None, tensors_of):
             raise ValueError(
@@ -236,7 +237,13 @@ class Loader(BatchLoader[Any]):
 
     def __repr__(self) -> str:
         rank = f"rank {self._rank} of {self._world_size}, " if self._world_size > 1 else ""
-        fields = "".join(f"\n  {name}={one!r}," for name, one in self._fields.items())
+        functions = {
+            name: getattr(one, "__qualname__", None) or repr(one)
+            for name, one in self._shown.items()
+            if one is not None
+        }
+        shown = {**{name: repr(one) for name, one in self._fields.items()}, **functions}
+        fields = "".join(f"\n  {name}={text}," for name, text in shown.items())
         return (
             f"Loader({self._samples.kind} {self._samples.place!r}: {len(self._samples)} samples, "
             f"{len(self)} batches of {self._batch_size}; {rank}epoch={self._epoch};{fields}\n)"

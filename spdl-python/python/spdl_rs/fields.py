@@ -10,6 +10,9 @@
 | `Label` | the class number of the sample, `int64 [N]` |
 | `Key`, `Index` | the name and the position of the sample |
 
+Fields compare by their arguments, can be pickled, and their `repr` is an expression of Python that makes an equal
+field.
+
 By default, the value is stored under the name that the field has in the batch: `caption=fields.Text()` reads
 `000017.caption` of tar shards, or the column `caption` of Parquet and CSV files. All fields have the arguments
 of `Field`.
@@ -19,13 +22,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 from . import _arguments as check
 from .io._image_parameters import ImageParameters
-from .io._native_settings import set_frozen
+from .io._native_settings import plain, set_frozen
 
 __all__ = [
     "Array",
@@ -99,11 +103,13 @@ class Field:
         names = self.stored_as
         if names is not None and not isinstance(names, str):
             names = tuple(check.names("stored_as", names) or ())
+        default = self.default.tolist() if hasattr(self.default, "tolist") else self.default
         set_frozen(
             self,
             stored_as=None if names is None else names,
             at=check.text_or_none("at", self.at),
             optional=check.flag("optional", self.optional),
+            default=bytes(default) if isinstance(default, bytearray) else plain(default),
         )
         if self.at is not None and not all(self.at.split(".")):
             raise ValueError(f'at must be names separated by dots, such as "a.0.b", not {self.at!r}')
@@ -149,10 +155,10 @@ def _native_default(value: Any) -> tuple[str, Any] | None:
         return None
     if isinstance(value, str):
         return "text", value
-    if isinstance(value, (bytes, bytearray)):
-        return "bytes", bytes(value)
+    if isinstance(value, bytes):
+        return "bytes", value
     try:
-        return "json", json.dumps(value.tolist() if hasattr(value, "tolist") else value)
+        return "json", json.dumps(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"default must be text, bytes, numbers or JSON: {error}") from None
 
@@ -286,11 +292,17 @@ class Boxes(Field):
         check.text("like", self.like)
         check.choice("format", self.format, ("xyxy", "xywh", "cxcywh"))
         check.choice("collate", self.collate, ("list", "ragged", "pad"))
+        area = check.real("min_area", self.min_area)
+        visibility = check.real("min_visibility", self.min_visibility)
+        if not 0 <= area < math.inf:
+            raise ValueError(f"min_area must be at least 0 and finite, not {area}")
+        if not 0 <= visibility <= 1:
+            raise ValueError(f"min_visibility must be 0 to 1, not {visibility}")
         set_frozen(
             self,
             normalized=check.flag("normalized", self.normalized),
-            min_area=check.real("min_area", self.min_area),
-            min_visibility=check.real("min_visibility", self.min_visibility),
+            min_area=area,
+            min_visibility=visibility,
         )
 
     def _stored(self) -> tuple[str, dict[str, Any]]:
