@@ -71,6 +71,7 @@ fn crops() -> impl Strategy<Value = Crop> {
         Just(Crop::Random { padding: 4, fill: [0; 3] }),
         Just(Crop::RandomResized { area: (0.2, 1.0), aspect: (0.5, 2.0) }),
         (20u32..60).prop_map(|side| Crop::ResizedCenter { covering: Size::new(side, side) }),
+        (10u32..60).prop_map(|side| Crop::RandomScaled { shorter: (side, 60), fill: [0; 3] }),
     ]
 }
 
@@ -278,7 +279,7 @@ fn file(name: &str) -> FieldValue {
 
 /// A mask beside its image, which is the same file, resized without interpolation.
 #[cfg(feature = "png")]
-fn masked(name: &str, crop: Crop, seed: u64, outside: u8) -> Result<Batch> {
+fn masked(name: &str, crop: Crop, seed: u64, outside: u16) -> Result<Batch> {
     let transform = ImageTransform::with_size(Size::new(30, 26))
         .crop(crop)
         .exact(true)
@@ -354,7 +355,39 @@ fn unsuitable_masks_are_errors() {
     assert!(error.message().contains("found another format"), "{error}");
     assert!(mask("grey-alpha.png", "grey.png").message().contains("colours or alpha"));
     let error = mask("grey16.png", "grey.png");
-    assert!(error.message().contains("exceeds 255; use int64"), "{error}");
+    assert!(error.message().contains("exceeds the range of uint8; use int64"), "{error}");
+}
+
+#[cfg(feature = "png")]
+#[test]
+fn numbers_of_16_bits_are_kept_or_scaled() {
+    let image = ImageTransform::with_size(Size::new(30, 40)).crop(Crop::Letterbox { fill: [0; 3] });
+    let field = |mask: Mask, dtype| SampleField::mask(mask, dtype).stored_as(["mask"]);
+    let mask = || Mask::like("image").outside(1000);
+    let spec = SampleSpec::new()
+        .with("image", SampleField::image(image.horizontal_flip(1.0)).stored_as(["image"]))
+        .with("u16", field(mask(), DType::U16))
+        .with("i32", field(mask(), DType::I32))
+        .with("f32", field(mask().scale(0.125), DType::F32));
+    let stored = [("mask", file("grey16.png")), ("image", file("grey.png"))];
+    let batch = run(&spec, 0, &stored).unwrap();
+    let numbers = batch.array("u16").unwrap().as_slice::<u16>().unwrap();
+    assert!(numbers[0] == 1000 && numbers[20 * 30..][..30].iter().any(|&it| it > 1000));
+    let wide = batch.array("i32").unwrap().as_slice::<i32>().unwrap();
+    assert!(wide.iter().eq(&numbers.iter().map(|&it| it.into()).collect::<Vec<i32>>()));
+    let scaled = batch.array("f32").unwrap().as_slice::<f32>().unwrap();
+    assert!(scaled.iter().zip(numbers).all(|(scaled, &it)| *scaled == f32::from(it) * 0.125));
+
+    let invalid = |mask: Mask, dtype| {
+        let image = SampleField::image(ImageTransform::new(8));
+        let spec = SampleSpec::new().with("image", image).with("mask", field(mask, dtype));
+        let error = spec.validate().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    };
+    invalid(mask(), DType::U8);
+    invalid(mask(), DType::F64);
+    invalid(mask().scale(2.0), DType::U16);
+    invalid(mask().scale(f32::NAN), DType::F32);
 }
 
 #[cfg(feature = "png")]

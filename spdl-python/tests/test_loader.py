@@ -181,6 +181,94 @@ def test_boxes_classes_and_masks_follow_the_image(shard):
     assert (batch["mask"][:, :5] == 255).all() and (batch["mask"][7, 5:35] == 7).all()
 
 
+def png_of_depths(pixels):
+    """A grey PNG of 16 bits."""
+    deep = grey_png(numpy.ascontiguousarray(pixels, ">u2").view("u1"))
+    # Half as many columns, of 16 bits, with another checksum.
+    header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 16, 0, 0, 0, 0)
+    return deep[:16] + header + struct.pack(">I", zlib.crc32(b"IHDR" + header)) + deep[33:]
+
+
+def test_a_depth_map_follows_the_image(tmp_path):
+    depths = numpy.arange(60 * 80, dtype="u2").reshape(60, 80) * 13
+    write_png(str(tmp_path / "image.png"), picture(1))
+    files = [("a.png", (tmp_path / "image.png").read_bytes()), ("a.depth.png", png_of_depths(depths))]
+    write_members(tmp_path / "a.tar", files)
+    image = fields.Image((62, 80), crop=CenterCrop(), horizontal_flip=1.0)
+    depth = {"like": "image", "stored_as": "depth.png", "outside": 7}
+    batch = Loader(
+        tmp_path / "a.tar",
+        batch_size=1,
+        image=image,
+        depth=fields.Depth(**depth, scale=0.25),
+        raw=fields.Depth(**depth, dtype="uint16"),
+        mask=fields.Mask(**depth, dtype="int32"),
+    ).peek()
+    expected = numpy.full((62, 80), 7, "u2")
+    expected[1:-1] = depths[:, ::-1]
+    assert batch["raw"].dtype == "uint16" and (batch["raw"][0] == expected).all()
+    assert batch["depth"].dtype == "float32" and (batch["depth"][0] == expected * 0.25).all()
+    assert batch["mask"].dtype == "int32" and (batch["mask"][0] == expected).all()
+    with pytest.raises(spdl_rs.SpdlError, match="exceeds the range of uint8"):
+        Loader(
+            tmp_path / "a.tar",
+            batch_size=1,
+            image=image,
+            mask=fields.Mask(stored_as="depth.png", dtype="uint8"),
+        ).peek()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fields.Depth(scale=0), "scale must be a finite number other than 0"),
+        (lambda: fields.Depth(scale=float("inf")), "scale must be a finite"),
+        (lambda: fields.Depth(scale=0.1, dtype="uint16"), 'no effect on dtype="uint16"'),
+        (lambda: fields.Depth(dtype="int64"), 'dtype must be "float32" or "uint16"'),
+        (lambda: fields.Depth(outside=-1), "outside must be 0 to 65535"),
+        (lambda: fields.Mask(outside=256, dtype="uint8"), "outside must be 0 to 255"),
+        (lambda: fields.Mask(dtype="float32"), "dtype must be"),
+        (lambda: fields.Number("bool"), "dtype must be"),
+    ],
+)
+def test_arguments_of_masks_and_numbers_are_checked(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"),
+    [("uint8", 2**8), ("uint16", 2**16), ("int16", 2**15), ("int32", 2**31), ("int64", 2**63)],
+)
+def test_integers_have_the_range_of_their_dtype(dtype, most, shard):
+    least = 0 if dtype.startswith("u") else -most
+    # Integers of more than 64 bits become floats.
+    below = -(2**64) if dtype == "int64" else least - 1
+    for number, is_valid in [(least, True), (most - 1, True), (below, False), (most, False)]:
+        field = fields.Array((2,), dtype, default=[0, number])
+        loader = Loader(shard, batch_size=2, x=field, y=fields.Number(dtype, default=number))
+        if is_valid:
+            batch = loader.peek()
+            assert batch["x"].dtype == batch["y"].dtype == dtype
+            assert batch["x"].tolist() == [[0, number]] * 2 and batch["y"].tolist() == [number] * 2
+        else:
+            with pytest.raises(spdl_rs.SpdlError, match=f"cannot store .* as {dtype}"):
+                loader.peek()
+
+
+def test_float64_keeps_all_digits(shard):
+    batch = Loader(
+        shard,
+        batch_size=3,
+        x=from_json(fields.Number, "score", "float64"),
+        lists=from_json(fields.Array, "boxes", (None, 4), "float64", collate="ragged"),
+        padded=from_json(fields.Array, "classes", None, "int32", collate="pad"),
+    ).peek()
+    assert batch["x"].dtype == "float64" and batch["x"].tolist() == [0, 1 / 3, 2 / 3]
+    assert batch["lists"].values.dtype == "float64" and batch["padded"].values.dtype == "int32"
+    assert batch["lists"].values.tolist() == [row for number in range(3) for row in document(number)["boxes"]]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_resumed_run_delivers_identical_batches(shard, seed):
     draw = random.Random(seed)

@@ -38,6 +38,7 @@ from spdl_rs.io import (
     RandomPosterize,
     RandomResizedCrop,
     RandomRotation,
+    RandomScaledCrop,
     RandomSolarize,
     ResizedCenterCrop,
     Stretch,
@@ -54,6 +55,7 @@ CROPS = [
     Letterbox((1, 2, 3)),
     CenterCrop(7),
     RandomCrop(padding=4, fill=9),
+    RandomScaledCrop((20, 40), fill=9),
 ]
 # Each changes the image with certainty.
 AUGMENTATIONS = [
@@ -137,6 +139,23 @@ def test_stretch_and_letterbox(image):
     boxed = pixels_of(data, WIDTH, crop=Letterbox(114))
     assert (boxed[:10] == 114).all() and (boxed[-10:] == 114).all()
     numpy.testing.assert_array_equal(boxed[10:-10], pixels)
+
+
+def test_random_scaled_crop_scales_the_shorter_side(image):
+    data, pixels = image
+    # The image as it is, at every position with padding.
+    whole = {DecodeImage((HEIGHT + 1, WIDTH), crop=RandomScaledCrop((HEIGHT, HEIGHT), 9))(data, index=index).tobytes() for index in range(8)}
+    rows = numpy.full((1, WIDTH, 3), 9, "u1")
+    assert whole == {numpy.concatenate(parts).tobytes() for parts in ([rows, pixels], [pixels, rows])}
+    # Twice as large, as if it were resized before the crop.
+    large = pixels_of(data, (2 * HEIGHT, 2 * WIDTH), crop=Stretch())
+    decode = DecodeImage((20, 30), crop=RandomScaledCrop((2 * HEIGHT, 2 * HEIGHT)))
+    windows = numpy.lib.stride_tricks.sliding_window_view(large, (20, 30, 3))[:, :, 0]
+    for index in range(3):
+        differences = numpy.abs(windows.astype("i2") - decode(data, index=index)).max(axis=(2, 3, 4))
+        assert differences.min() <= 1
+    sizes = {DecodeImage(WIDTH, crop=RandomScaledCrop((10, 12)))(data, index=index).any(axis=(1, 2)).sum() for index in range(20)}
+    assert sizes == {10, 11, 12}
 
 
 def test_resized_center_crop_resizes_first(image):
@@ -507,6 +526,10 @@ def test_the_repr_of_a_decoder_omits_defaults():
         (lambda: Letterbox((1, 2)), TypeError),
         (lambda: ResizedCenterCrop(0), ValueError),
         (lambda: RandomResizedCrop(1), TypeError),
+        (lambda: RandomScaledCrop(1), TypeError),
+        (lambda: RandomScaledCrop((1.5, 2)), TypeError),
+        (lambda: RandomScaledCrop((0, 2)), ValueError),
+        (lambda: RandomScaledCrop((3, 2)), ValueError),
         (lambda: ColorJitter(-1), ValueError),
         (lambda: ColorJitter((2, 1)), ValueError),
         (lambda: ColorJitter(hue=0.6), ValueError),

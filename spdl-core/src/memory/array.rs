@@ -11,6 +11,12 @@ use crate::memory::buffer::HostBuffer;
 pub enum DType {
     /// 8-bit unsigned integer.
     U8,
+    /// 16-bit unsigned integer.
+    U16,
+    /// 16-bit signed integer.
+    I16,
+    /// 32-bit signed integer.
+    I32,
     /// 64-bit signed integer.
     I64,
     /// IEEE 754 binary32.
@@ -19,6 +25,8 @@ pub enum DType {
     F16,
     /// bfloat16: the upper 16 bits of a binary32.
     BF16,
+    /// IEEE 754 binary64.
+    F64,
 }
 
 impl DType {
@@ -26,21 +34,25 @@ impl DType {
     pub fn size(self) -> usize {
         match self {
             DType::U8 => 1,
-            DType::F16 | DType::BF16 => 2,
-            DType::F32 => 4,
-            DType::I64 => 8,
+            DType::U16 | DType::I16 | DType::F16 | DType::BF16 => 2,
+            DType::I32 | DType::F32 => 4,
+            DType::I64 | DType::F64 => 8,
         }
     }
 
-    /// Returns the NumPy name: `uint8`, `int64`, `float32`, `float16`; for `BF16` the name in
-    /// `ml_dtypes`, `bfloat16`.
+    /// Returns the NumPy name, such as `uint8` and `float32`; for `BF16` the name in `ml_dtypes`,
+    /// `bfloat16`.
     pub fn name(self) -> &'static str {
         match self {
             DType::U8 => "uint8",
+            DType::U16 => "uint16",
+            DType::I16 => "int16",
+            DType::I32 => "int32",
             DType::I64 => "int64",
             DType::F32 => "float32",
             DType::F16 => "float16",
             DType::BF16 => "bfloat16",
+            DType::F64 => "float64",
         }
     }
 }
@@ -51,8 +63,8 @@ impl fmt::Display for DType {
     }
 }
 
-/// A Rust type that an array can hold: `u8`, `i64`, `f32`, and `f16` and `bf16` of the crate
-/// `half`.
+/// A Rust type that an array can hold: `u8`, `u16`, `i16`, `i32`, `i64`, `f32`, `f64`, and `f16`
+/// and `bf16` of the crate `half`.
 pub trait Element: private::Sealed {
     /// The matching [`DType`].
     const DTYPE: DType;
@@ -62,8 +74,12 @@ mod private {
     #[expect(unnameable_types, reason = "the private supertrait seals the trait")]
     pub trait Sealed: bytemuck::Pod {}
     impl Sealed for u8 {}
+    impl Sealed for u16 {}
+    impl Sealed for i16 {}
+    impl Sealed for i32 {}
     impl Sealed for i64 {}
     impl Sealed for f32 {}
+    impl Sealed for f64 {}
     impl Sealed for half::f16 {}
     impl Sealed for half::bf16 {}
 }
@@ -71,11 +87,23 @@ mod private {
 impl Element for u8 {
     const DTYPE: DType = DType::U8;
 }
+impl Element for u16 {
+    const DTYPE: DType = DType::U16;
+}
+impl Element for i16 {
+    const DTYPE: DType = DType::I16;
+}
+impl Element for i32 {
+    const DTYPE: DType = DType::I32;
+}
 impl Element for i64 {
     const DTYPE: DType = DType::I64;
 }
 impl Element for f32 {
     const DTYPE: DType = DType::F32;
+}
+impl Element for f64 {
+    const DTYPE: DType = DType::F64;
 }
 impl Element for half::f16 {
     const DTYPE: DType = DType::F16;

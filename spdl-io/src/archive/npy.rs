@@ -35,14 +35,17 @@ impl NpyType {
         }
     }
 
-    /// The corresponding type of an [`Array`], for `uint8`, `int64`, `float16` and `float32`;
-    /// `None` for other types.
+    /// The corresponding type of an [`Array`]; `None` for other types.
     pub fn dtype(self) -> Option<DType> {
         match self {
             NpyType::UInt(1) => Some(DType::U8),
+            NpyType::UInt(2) => Some(DType::U16),
+            NpyType::Int(2) => Some(DType::I16),
+            NpyType::Int(4) => Some(DType::I32),
             NpyType::Int(8) => Some(DType::I64),
             NpyType::Float(2) => Some(DType::F16),
             NpyType::Float(4) => Some(DType::F32),
+            NpyType::Float(8) => Some(DType::F64),
             _ => None,
         }
     }

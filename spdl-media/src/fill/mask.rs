@@ -1,45 +1,112 @@
-//! Segmentation masks that follow an image.
+//! Segmentation masks and depth maps that follow an image.
 
 use std::sync::Arc;
 
+use spdl_core::memory::Element;
 use spdl_core::{DType, Error, ErrorKind, Result, SlotMut};
 
 use super::image::Written;
 use crate::formats::png::{self, PngNumbers};
 use crate::image::Limits;
 
-/// A mask of class numbers that follows an image: see [`SampleField::mask`](super::SampleField::mask).
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A mask of class numbers, or a depth map, that follows an image: see
+/// [`SampleField::mask`](super::SampleField::mask).
+#[derive(Clone, Debug, PartialEq)]
 pub struct Mask {
     pub(super) like: Arc<str>,
-    outside: u8,
+    outside: u16,
+    scale: f32,
 }
 
 impl Mask {
     /// A mask of the image of the field `like`.
     pub fn like(like: impl Into<Arc<str>>) -> Self {
-        Mask { like: like.into(), outside: 0 }
+        Mask { like: like.into(), outside: 0, scale: 1.0 }
     }
 
     /// Sets the number of pixels outside the image, such as the ignored class 255, and of all pixels
     /// if a sample lacks its mask or its image. Default: 0.
     #[must_use]
-    pub fn outside(mut self, number: u8) -> Self {
+    pub fn outside(mut self, number: u16) -> Self {
         self.outside = number;
         self
+    }
+
+    /// Sets a factor for all numbers of a field of dtype `float32`, such as the unit of a depth map.
+    /// Default: 1.
+    #[must_use]
+    pub fn scale(mut self, factor: f32) -> Self {
+        self.scale = factor;
+        self
+    }
+
+    /// Checks that the field's type can hold the numbers.
+    pub(super) fn validate(&self, dtype: DType) -> Result<()> {
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        match dtype {
+            DType::U8 if self.outside > u8::MAX.into() => {
+                invalid(format!("the number outside the image, {}, exceeds 255", self.outside))
+            }
+            DType::F32 if !self.scale.is_finite() => {
+                invalid(format!("invalid factor of a mask: {}", self.scale))
+            }
+            DType::F32 => Ok(()),
+            DType::U8 | DType::U16 | DType::I32 | DType::I64 if self.scale == 1.0 => Ok(()),
+            DType::U8 | DType::U16 | DType::I32 | DType::I64 => {
+                invalid(format!("a mask of dtype {dtype} has no factor; use float32"))
+            }
+            other => Err(wrong_dtype(other)),
+        }
+    }
+
+    /// The element for a stored number; `None` if the type cannot hold it.
+    fn element<T: MaskElement>(&self, number: u16) -> Option<T> {
+        T::of(number, self.scale)
     }
 
     /// Writes a mask without a pixel of the image.
     ///
     /// # Errors
-    /// `InvalidArgument` if the field has another type than `uint8` and `int64`.
+    /// `InvalidArgument` if a mask cannot have the field's type.
     pub(super) fn write_outside(&self, slot: &mut SlotMut<'_>, field: usize) -> Result<()> {
-        match slot.fields()[field].dtype {
-            DType::U8 => slot.typed_mut::<u8>(field)?.fill(self.outside),
-            DType::I64 => slot.typed_mut::<i64>(field)?.fill(self.outside.into()),
-            other => return Err(wrong_dtype(other)),
+        fn fill<T: MaskElement>(mask: &Mask, slot: &mut SlotMut<'_>, field: usize) -> Result<()> {
+            let element = mask.element(mask.outside).ok_or_else(|| too_large::<T>(mask.outside))?;
+            slot.typed_mut::<T>(field)?.fill(element);
+            Ok(())
         }
-        Ok(())
+        match slot.fields()[field].dtype {
+            DType::U8 => fill::<u8>(self, slot, field),
+            DType::U16 => fill::<u16>(self, slot, field),
+            DType::I32 => fill::<i32>(self, slot, field),
+            DType::I64 => fill::<i64>(self, slot, field),
+            DType::F32 => fill::<f32>(self, slot, field),
+            other => Err(wrong_dtype(other)),
+        }
+    }
+}
+
+/// A type of the elements of masks.
+trait MaskElement: Element {
+    /// The element for a stored number; `None` if the type cannot hold it. Only `f32` is scaled.
+    fn of(number: u16, scale: f32) -> Option<Self>
+    where
+        Self: Sized;
+}
+
+macro_rules! whole_mask_elements {
+    ($($element:ty)*) => { $(
+        impl MaskElement for $element {
+            fn of(number: u16, _scale: f32) -> Option<$element> {
+                number.try_into().ok()
+            }
+        }
+    )* };
+}
+whole_mask_elements!(u8 u16 i32 i64);
+
+impl MaskElement for f32 {
+    fn of(number: u16, scale: f32) -> Option<f32> {
+        Some(f32::from(number) * scale)
     }
 }
 
@@ -74,38 +141,34 @@ impl MaskDecoder {
             let message = format!("the mask has {size} pixels, but its image has {expected}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
+        macro_rules! sample_as {
+            ($element:ty) => {
+                sample::<$element>(&stored, columns, mask, written, slot.typed_mut(field)?)
+            };
+        }
         match slot.fields()[field].dtype {
-            DType::U8 => {
-                let out = slot.typed_mut::<u8>(field)?;
-                sample(&stored, columns, mask, written, out, |number| number.try_into().ok())
-            }
-            DType::I64 => {
-                let out = slot.typed_mut::<i64>(field)?;
-                sample(&stored, columns, mask, written, out, |number| Some(number.into()))
-            }
+            DType::U8 => sample_as!(u8),
+            DType::U16 => sample_as!(u16),
+            DType::I32 => sample_as!(i32),
+            DType::I64 => sample_as!(i64),
+            DType::F32 => sample_as!(f32),
             other => Err(wrong_dtype(other)),
         }
     }
 }
 
 /// Writes the numbers that the pixels of a sample show. `columns` is memory that is kept.
-fn sample<T: Copy>(
+fn sample<T: MaskElement>(
     stored: &PngNumbers<'_>,
     columns: &mut Vec<usize>,
     mask: &Mask,
     written: &Written,
     out: &mut [T],
-    convert: impl Fn(u16) -> Option<T>,
 ) -> Result<()> {
-    let number = |number: u16| {
-        convert(number).ok_or_else(|| {
-            let message = format!("class number {number} exceeds 255; use int64");
-            Error::new(ErrorKind::InvalidArgument, message)
-        })
-    };
+    let number = |number: u16| mask.element(number).ok_or_else(|| too_large::<T>(number));
     let (placement, size) = (written.placement, written.size);
     let (source, target, bounds) = (placement.source, placement.target, placement.bounds);
-    out.fill(number(mask.outside.into())?);
+    out.fill(number(mask.outside)?);
     // The source position of the centre of a target position, as for `ResizeFilter::Nearest`.
     let nearest = |at: u32, start: f64, per_pixel: f64, first: u32, side: u32| {
         let middle = start + (f64::from(at) + 0.5) * per_pixel;
@@ -130,6 +193,12 @@ fn sample<T: Copy>(
     Ok(())
 }
 
+fn too_large<T: Element>(number: u16) -> Error {
+    let message = format!("class number {number} exceeds the range of {}; use int64", T::DTYPE);
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
 fn wrong_dtype(dtype: DType) -> Error {
-    Error::new(ErrorKind::InvalidArgument, format!("a mask is uint8 or int64, not {dtype}"))
+    let message = format!("a mask is uint8, uint16, int32, int64 or float32, not {dtype}");
+    Error::new(ErrorKind::InvalidArgument, message)
 }

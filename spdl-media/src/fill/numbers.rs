@@ -45,15 +45,20 @@ fn real(number: Number) -> f64 {
     }
 }
 
-impl FromNumber for i64 {
-    fn from_number(number: Number) -> Option<i64> {
-        whole(number)
-    }
+macro_rules! from_whole_number {
+    ($($element:ty)*) => { $(
+        impl FromNumber for $element {
+            fn from_number(number: Number) -> Option<$element> {
+                whole(number).and_then(|value| value.try_into().ok())
+            }
+        }
+    )* };
 }
+from_whole_number!(u8 u16 i16 i32 i64);
 
-impl FromNumber for u8 {
-    fn from_number(number: Number) -> Option<u8> {
-        whole(number).and_then(|value| value.try_into().ok())
+impl FromNumber for f64 {
+    fn from_number(number: Number) -> Option<f64> {
+        Some(real(number))
     }
 }
 
@@ -88,8 +93,12 @@ impl Numbers {
         }
         match slot.fields()[field].dtype {
             DType::U8 => self.convert::<u8>(slot, field),
+            DType::U16 => self.convert::<u16>(slot, field),
+            DType::I16 => self.convert::<i16>(slot, field),
+            DType::I32 => self.convert::<i32>(slot, field),
             DType::I64 => self.convert::<i64>(slot, field),
             DType::F32 => self.convert::<f32>(slot, field),
+            DType::F64 => self.convert::<f64>(slot, field),
             DType::F16 => self.convert::<half::f16>(slot, field),
             DType::BF16 => self.convert::<half::bf16>(slot, field),
             other => Err(Error::new(

@@ -157,7 +157,8 @@ impl SampleField {
     /// `[height, width]` of that image in the batch.
     ///
     /// The mask is a grey or palette PNG, whose grey values or palette indices are kept: no number
-    /// is interpolated or scaled. `dtype` is `uint8` or `int64`.
+    /// is interpolated. `dtype` is `uint8`, `uint16`, `int32`, `int64`, or `float32`, whose numbers
+    /// can have a [factor](Mask::scale), such as those of depth maps.
     ///
     /// ```
     /// use spdl_core::DType;
@@ -438,7 +439,9 @@ impl SampleSpec {
                 FieldKind::Boxes(boxes) => boxes.validate().and_then(|()| self.image(&boxes.like)),
                 FieldKind::Points(points) => self.image(&points.like),
                 #[cfg(feature = "png")]
-                FieldKind::Mask(mask) => self.image(&mask.like),
+                FieldKind::Mask(mask) => {
+                    mask.validate(field.dtype).and_then(|()| self.image(&mask.like))
+                }
                 _ => Ok(()),
             };
             let checked = checked.and_then(|()| match (&field.rows_of, &field.kind) {

@@ -1,6 +1,7 @@
 //! Which part of an image becomes the sample, and its place in the sample.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use spdl_core::{Error, ErrorKind, Result, SampleRng};
@@ -16,6 +17,8 @@ pub const TRAIN_ASPECT: (f64, f64) = (3.0 / 4.0, 4.0 / 3.0);
 /// The maximum number of draws for a random crop that fits the image.
 const ATTEMPTS: u32 = 10;
 const BLACK: [u8; 3] = [0; 3];
+/// Lengths to which a side of an image can be resized.
+const SIDES: RangeInclusive<u32> = 1..=1 << 20;
 
 /// The usual crop and flip for training or evaluation on ImageNet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -98,6 +101,14 @@ pub enum Crop {
         /// The fill colour.
         fill: [u8; 3],
     },
+    /// Resize, keeping the aspect ratio, so that the shorter side has a random length; then crop a
+    /// random rectangle (`RandomResize`, `RandomCrop` with `pad_if_needed`).
+    RandomScaled {
+        /// The minimum and maximum length of the shorter side, uniform in whole pixels, 1 to 2^20.
+        shorter: (u32, u32),
+        /// The fill colour around images that are smaller than the sample.
+        fill: [u8; 3],
+    },
 }
 
 /// The part of an upright image that a transform used, and its place in the sample. Use it to
@@ -130,6 +141,15 @@ struct AxisPlacement {
     target: (u32, u32),
 }
 
+impl AxisPlacement {
+    /// The same part of the image, in pixels of the axis before its resize.
+    fn before_resize(self, side: u32, resized: u32) -> Self {
+        let (start, length) = self.source;
+        let source_per_pixel = f64::from(side) / f64::from(resized);
+        AxisPlacement { source: (start * source_per_pixel, length * source_per_pixel), ..self }
+    }
+}
+
 impl Crop {
     pub(crate) const TRAIN: Crop = Crop::RandomResized { area: TRAIN_AREA, aspect: TRAIN_ASPECT };
 
@@ -140,13 +160,15 @@ impl Crop {
     }
 
     pub(crate) fn is_random(&self) -> bool {
-        matches!(self, Crop::RandomResized { .. } | Crop::Random { .. })
+        use Crop::{Random, RandomResized, RandomScaled};
+        matches!(self, RandomResized { .. } | Random { .. } | RandomScaled { .. })
     }
 
     /// The colour outside the image.
     pub(crate) fn fill(&self) -> [u8; 3] {
         match *self {
-            Crop::Letterbox { fill } | Crop::Center { fill } | Crop::Random { fill, .. } => fill,
+            Crop::Letterbox { fill } | Crop::Center { fill } => fill,
+            Crop::Random { fill, .. } | Crop::RandomScaled { fill, .. } => fill,
             Crop::ResizedCenter { .. } | Crop::RandomResized { .. } | Crop::Stretch => BLACK,
         }
     }
@@ -154,9 +176,12 @@ impl Crop {
     pub(crate) fn validate(&self, sample: Size) -> Result<()> {
         let fault = match *self {
             Crop::ResizedCenter { covering } => {
-                let sides = 1..=1 << 20;
-                let sound = sides.contains(&covering.width) && sides.contains(&covering.height);
+                let sound = SIDES.contains(&covering.width) && SIDES.contains(&covering.height);
                 (!sound).then(|| "expected width and height from 1 to 2^20".to_owned())
+            }
+            Crop::RandomScaled { shorter: (least, most), .. } => {
+                let sound = SIDES.contains(&least) && SIDES.contains(&most) && least <= most;
+                (!sound).then(|| "expected an interval of lengths from 1 to 2^20".to_owned())
             }
             Crop::RandomResized { area, aspect } => {
                 invalid_range("area", area).or_else(|| invalid_range("aspect", aspect))
@@ -202,6 +227,14 @@ impl Crop {
                 let x = random_span(image.width, sample.width, padding, rng);
                 Placement::new(image, x, y)
             }
+            (Crop::RandomScaled { shorter: (least, most), .. }, Some(rng)) => {
+                let shorter = least + rng.below(u64::from(most - least) + 1) as u32;
+                let resized = cover(image, Size::new(shorter, shorter));
+                let y = random_span(resized.height, sample.height, 0, rng);
+                let x = random_span(resized.width, sample.width, 0, rng);
+                let x = x.before_resize(image.width, resized.width);
+                Placement::new(image, x, y.before_resize(image.height, resized.height))
+            }
             (Crop::Letterbox { .. }, _) => {
                 let fitted = fit(image, sample);
                 let span = |side: u32, fitted: u32, sample: u32| AxisPlacement {
@@ -216,7 +249,8 @@ impl Crop {
                 let y = centre_of_resized(image.height, image.height, sample.height);
                 Placement::new(image, x, y)
             }
-            (Crop::Stretch | Crop::RandomResized { .. } | Crop::Random { .. }, _) => {
+            (Crop::Stretch | Crop::RandomResized { .. }, _)
+            | (Crop::Random { .. } | Crop::RandomScaled { .. }, _) => {
                 Placement::part(Rect::full(image), sample)
             }
         }
@@ -446,11 +480,45 @@ mod tests {
     }
 
     #[test]
+    fn scaled_crops_have_every_scale_and_position() {
+        let crop = Crop::RandomScaled { shorter: (4, 6), fill: BLACK };
+        // 20 x 10 becomes 8 x 4, 10 x 5 or 12 x 6; the sample of 6 x 5 shows all positions of it.
+        let mut seen = std::collections::BTreeMap::new();
+        for seed in 0..3000 {
+            let Placement { source, target, .. } =
+                place(crop, Size::new(20, 10), Size::new(6, 5), seed);
+            let scale = f64::from(target.width) / source.width;
+            assert!((f64::from(target.height) / source.height - scale).abs() < 1e-9);
+            let pixels = |at: f64| (at * scale).round() as u32;
+            let at = (pixels(source.left), pixels(source.top), target.left, target.top);
+            assert!((source.left * scale - f64::from(at.0)).abs() < 1e-9);
+            assert_eq!(target.width, 6);
+            *seen.entry((pixels(10.0), at)).or_insert(0) += 1;
+        }
+        let count = |shorter: u32| {
+            let of_scale = seen.iter().filter(|((found, _), _)| *found == shorter);
+            (of_scale.clone().count(), of_scale.map(|(_, count)| count).sum::<i32>())
+        };
+        // Three positions across and two down (the row of padding is above or below); 5 across; 7
+        // across and 2 down. 1,000 of 3,000 ± 5 standard deviations of 26.
+        assert_eq!([4, 5, 6].map(|shorter| count(shorter).0), [6, 5, 14]);
+        assert!([4, 5, 6].iter().all(|&shorter| (870..=1130).contains(&count(shorter).1)));
+        // Smaller images are shown whole.
+        let small = Crop::RandomScaled { shorter: (3, 3), fill: BLACK };
+        let placement = place(small, Size::new(10, 20), Size::new(9, 9), 1);
+        assert_eq!(placement.source, Rect::full(Size::new(10, 20)).into());
+        assert_eq!((placement.target.width, placement.target.height), (3, 6));
+    }
+
+    #[test]
     fn invalid_crops_are_rejected() {
         let valid = |crop: Crop| crop.validate(Size::new(8, 9)).is_ok();
         assert!(valid(Crop::Random { padding: 7, fill: BLACK }));
         assert!(!valid(Crop::Random { padding: 8, fill: BLACK }));
         assert!(!valid(Crop::ResizedCenter { covering: Size::new(0, 4) }));
+        let scaled = |shorter| valid(Crop::RandomScaled { shorter, fill: BLACK });
+        assert!(scaled((1, 1 << 20)));
+        assert!(!scaled((0, 4)) && !scaled((4, 3)) && !scaled((4, (1 << 20) + 1)));
         let part = |area, aspect| valid(Crop::RandomResized { area, aspect });
         assert!(part((0.1, 1.0), (1.0, 1.0)));
         assert!(!part((0.0, 1.0), (1.0, 1.0)));
@@ -545,7 +613,7 @@ mod tests {
         #[test]
         fn placements_lie_inside_image_and_sample(
             w in 1u32..3000, h in 1u32..3000, sample in (1u32..600, 1u32..600), seed: u64,
-            crop in 0usize..6, padding: u32,
+            crop in 0usize..7, padding: u32,
         ) {
             let image = Size::new(w, h);
             let sample = Size::new(sample.0, sample.1);
@@ -554,6 +622,7 @@ mod tests {
             let crop = [
                 Crop::eval(sample), Crop::TRAIN, Crop::Stretch, Crop::Letterbox { fill },
                 Crop::Center { fill }, Crop::Random { padding, fill },
+                Crop::RandomScaled { shorter: (1, padding + 1), fill },
             ][crop];
             crop.validate(sample).unwrap();
             let Placement { source, bounds, target, .. } = place(crop, image, sample, seed);

@@ -233,6 +233,7 @@ fn a_picture_without_the_crop_is_an_error() {
             Crop::Letterbox { fill },
             Crop::Center { fill },
             Crop::Random { padding: 1, fill },
+            Crop::RandomScaled { shorter: (4, 6), fill },
         ] {
             let rng = || spdl_core::SampleRng::new(0, spdl_core::SampleId::default(), "t");
             let mut bytes = [0; 5 * 5 * 3];

@@ -18,8 +18,8 @@ __version__: str
 class Array:
     """An array in host memory. `Array(shape, dtype)` contains zeros.
 
-    `dtype` is `"uint8"`, `"int64"`, `"float16"`, `"bfloat16"` or `"float32"`. The array is
-    C-contiguous, writable and aligned to 64 bytes.
+    `dtype` is `"uint8"`, `"uint16"`, `"int16"`, `"int32"`, `"int64"`, `"float16"`, `"bfloat16"`, `"float32"` or
+    `"float64"`. The array is C-contiguous, writable and aligned to 64 bytes.
 
     `numpy.asarray`, `spdl_rs.io.to_torch` and DLPack consumers use the memory without a copy, and
     keep the memory alive. After the last array that uses the memory is deleted, the memory returns to its

@@ -4,6 +4,7 @@
 |---|---|
 | `Image` | decoded pixels, one array |
 | `Mask` | class numbers that follow an image, one array |
+| `Depth` | a depth map that follows an image, one array |
 | `Boxes`, `KeyPoints` | coordinates that follow an image |
 | `Number`, `Array` | numbers |
 | `Text`, `Bytes`, `Json` | a list of `str`, `bytes` or Python objects |
@@ -25,7 +26,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from . import _arguments as check
 from .io._image_parameters import ImageParameters
@@ -35,6 +36,7 @@ __all__ = [
     "Array",
     "Boxes",
     "Bytes",
+    "Depth",
     "Field",
     "Image",
     "Index",
@@ -49,7 +51,11 @@ __all__ = [
     "Text",
 ]
 
-_DTYPES = ("uint8", "int64", "float16", "float32")
+_DTYPES = ("uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
+DType: TypeAlias = Literal[
+    "uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
+]
+_MASKS = ("uint8", "uint16", "int32", "int64")
 _COLLATE = ("stack", "list", "ragged", "pad")
 
 
@@ -213,7 +219,7 @@ class Mask(Field):
     Args:
         like: The name of the image in the batch.
         outside: The number of pixels outside the image, such as the ignored class 255.
-        dtype: `"uint8"` or `"int64"`.
+        dtype: `"uint8"`, `"uint16"`, `"int32"` or `"int64"`.
 
     >>> from spdl_rs import fields
     >>> mask = fields.Mask(like="image", stored_as="seg.png", outside=255)
@@ -222,13 +228,49 @@ class Mask(Field):
     _: KW_ONLY
     like: str = "image"
     outside: SupportsIndex = 0
-    dtype: Literal["uint8", "int64"] = "int64"
+    dtype: Literal["uint8", "uint16", "int32", "int64"] = "int64"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.text("like", self.like)
-        check.choice("dtype", self.dtype, ("uint8", "int64"))
-        set_frozen(self, outside=check.whole("outside", self.outside, 0, 255))
+        check.choice("dtype", self.dtype, _MASKS)
+        most = 255 if self.dtype == "uint8" else 65535
+        set_frozen(self, outside=check.whole("outside", self.outside, 0, most))
+
+
+@dataclass(frozen=True, repr=False)
+class Depth(Field):
+    """A depth map, which follows the crop, resize and flips of an image.
+
+    The stored map is a grey PNG of 8 or 16 bits, of the size of its image. Its values are never interpolated. The
+    value is `[N, height, width]`.
+
+    Args:
+        like: The name of the image in the batch.
+        scale: The factor of the stored values, such as 0.001 for millimetres.
+        outside: The stored value, before `scale`, of pixels outside the image.
+        dtype: `"float32"`, or `"uint16"` for the stored values without `scale`.
+
+    >>> from spdl_rs import fields
+    >>> depth = fields.Depth(like="image", stored_as="depth.png", scale=0.001)
+    """
+
+    _: KW_ONLY
+    like: str = "image"
+    scale: float = 1.0
+    outside: SupportsIndex = 0
+    dtype: Literal["float32", "uint16"] = "float32"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.text("like", self.like)
+        check.choice("dtype", self.dtype, ("float32", "uint16"))
+        scale = check.real("scale", self.scale)
+        if not 0 < abs(scale) < math.inf:
+            raise ValueError(f"scale must be a finite number other than 0, not {scale}")
+        if self.dtype == "uint16" and scale != 1:
+            raise ValueError('scale has no effect on dtype="uint16"; use "float32"')
+        set_frozen(self, scale=scale, outside=check.whole("outside", self.outside, 0, 65535))
 
     def _stored(self) -> None:
         return None
@@ -360,8 +402,8 @@ class Array(Field):
     Args:
         shape: The shape of a sample, in which `None` stands for any length: `(512,)`, `(None, 4)`, or `None`
             for a list of any length.
-        dtype: `"uint8"`, `"int64"`, `"float16"` or `"float32"`. Integers accept whole numbers in their range
-            only.
+        dtype: `"uint8"`, `"uint16"`, `"int16"`, `"int32"`, `"int64"`, `"float16"`, `"float32"` or `"float64"`.
+            Integers accept whole numbers in their range only.
         rows_of: The name of a field of boxes. Each row (along the first dimension) belongs to a box, and is
             dropped with it.
         collate: `"stack"` for a fixed shape: one array `[N, ...]`. Otherwise `"list"` (the default): a list
@@ -373,7 +415,7 @@ class Array(Field):
     """
 
     shape: int | None | tuple[int | None, ...]
-    dtype: Literal["uint8", "int64", "float16", "float32"] = "float32"
+    dtype: DType = "float32"
     _: KW_ONLY
     rows_of: str | None = None
     collate: Literal["stack", "list", "ragged", "pad"] | None = None
@@ -405,7 +447,7 @@ class Number(Field):
         dtype: See `Array`.
     """
 
-    dtype: Literal["uint8", "int64", "float16", "float32"] = "float32"
+    dtype: DType = "float32"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,12 +8,22 @@ use spdl_core::{DType, Error, ErrorKind};
 use crate::interop::error::to_exception;
 
 /// The supported element types.
-const DTYPES: [DType; 5] = [DType::U8, DType::I64, DType::F16, DType::BF16, DType::F32];
+const DTYPES: [DType; 9] = [
+    DType::U8,
+    DType::U16,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::F16,
+    DType::BF16,
+    DType::F32,
+    DType::F64,
+];
 
 /// An array in host memory. `Array(shape, dtype)` is an array of zeros.
 ///
-/// `dtype` is `uint8`, `int64`, `float16`, `bfloat16` or `float32`. The memory is contiguous in C
-/// order and aligned to 64 bytes.
+/// `dtype` is `uint8`, `uint16`, `int16`, `int32`, `int64`, `float16`, `bfloat16`, `float32` or
+/// `float64`. The memory is contiguous in C order and aligned to 64 bytes.
 ///
 /// `numpy.asarray`, DLPack consumers, and functions such as `spdl_rs.io.to_torch` share the memory
 /// without a copy, and keep it alive. After the last user of the memory is dropped, the memory returns to
@@ -146,15 +156,18 @@ fn named(dtype: &str) -> spdl_core::Result<DType> {
 /// NumPy's type string: byte order, kind, size in bytes.
 pub(crate) fn type_string(dtype: DType) -> PyResult<String> {
     let kind = match dtype {
-        DType::U8 => "|u",
-        DType::I64 if cfg!(target_endian = "big") => ">i",
-        DType::I64 => "<i",
-        DType::F32 | DType::F16 if cfg!(target_endian = "big") => ">f",
-        DType::F32 | DType::F16 => "<f",
+        DType::U8 | DType::U16 => "u",
+        DType::I16 | DType::I32 | DType::I64 => "i",
+        DType::F16 | DType::F32 | DType::F64 => "f",
         other => {
             let message = format!("cannot convert a {other} array to NumPy: unsupported dtype");
             return Err(pyo3::exceptions::PyNotImplementedError::new_err(message));
         }
     };
-    Ok(format!("{kind}{}", dtype.size()))
+    let order = match dtype.size() {
+        1 => "|",
+        _ if cfg!(target_endian = "big") => ">",
+        _ => "<",
+    };
+    Ok(format!("{order}{kind}{}", dtype.size()))
 }

@@ -69,11 +69,10 @@ fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, boo
     let setting = |name: &str| settings.as_any().get_item(name);
     let dtype = || -> PyResult<DType> {
         let name: String = setting("dtype")?.extract()?;
-        let dtypes = [DType::U8, DType::I64, DType::F16, DType::F32];
-        dtypes.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| {
-            let names = dtypes.map(DType::name).join(", ");
-            PyValueError::new_err(format!("dtype must be one of {names}, not {name:?}"))
-        })
+        let integers = [DType::U8, DType::U16, DType::I16, DType::I32, DType::I64];
+        let dtypes = [integers.as_slice(), &[DType::F16, DType::F32, DType::F64]].concat();
+        let found = dtypes.into_iter().find(|dtype| dtype.name() == name);
+        found.ok_or_else(|| PyValueError::new_err(format!("unknown dtype {name:?}")))
     };
     let mut allows_partial = false;
     let (mut field, mut form) = match kind.as_str() {
@@ -84,9 +83,12 @@ fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, boo
             let field = SampleField::image(transform).augment(decoder.augmenter().clone());
             (field.view(setting("view")?.extract()?), Form::Array)
         }
-        "Mask" => {
+        "Mask" | "Depth" => {
             let like: String = setting("like")?.extract()?;
-            let mask = Mask::like(like).outside(setting("outside")?.extract()?);
+            let mut mask = Mask::like(like).outside(setting("outside")?.extract()?);
+            if let Ok(scale) = setting("scale") {
+                mask = mask.scale(scale.extract()?);
+            }
             (SampleField::mask(mask, dtype()?), Form::Array)
         }
         "Boxes" => {

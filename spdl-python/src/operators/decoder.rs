@@ -179,6 +179,10 @@ fn crop_of((kind, settings): Described<'_>) -> PyResult<Crop> {
             padding: setting("padding")?.extract()?,
             fill: setting("fill")?.extract()?,
         },
+        "RandomScaledCrop" => Crop::RandomScaled {
+            shorter: setting("shorter")?.extract()?,
+            fill: setting("fill")?.extract()?,
+        },
         other => return Err(unknown("crop", other)),
     })
 }

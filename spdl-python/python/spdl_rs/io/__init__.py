@@ -72,6 +72,7 @@ from ._crops import (
     Letterbox,
     RandomCrop,
     RandomResizedCrop,
+    RandomScaledCrop,
     ResizedCenterCrop,
     Stretch,
 )
@@ -132,6 +133,7 @@ __all__ = [
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",
+    "RandomScaledCrop",
     "RandomSolarize",
     "ResizedCenterCrop",
     "Stretch",

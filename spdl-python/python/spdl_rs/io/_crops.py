@@ -149,4 +149,36 @@ class RandomCrop(Crop):
         )
 
 
-RANDOM_CROPS = (RandomResizedCrop, RandomCrop)
+@dataclass(frozen=True)
+class RandomScaledCrop(Crop):
+    """Resizes the image by a random factor, keeping the aspect ratio, and crops a random part.
+
+    Corresponds to `RandomResize` and `RandomCrop` with `pad_if_needed`, as for semantic segmentation.
+
+    Args:
+        shorter: The minimum and maximum length of the resized image's shorter side, in pixels.
+        fill: The colour around images smaller than the sample: red, green and blue, 0 to 255, or one level for
+            all.
+
+    Raises:
+        TypeError, ValueError: An argument is out of range or has the wrong type.
+
+    >>> from spdl_rs.io import DecodeImage, Fetch, RandomScaledCrop
+    >>> decode = DecodeImage(32, crop=RandomScaledCrop(shorter=(16, 64)))
+    >>> decode(Fetch()("photos/cat/1.png"), index=0).shape
+    (32, 32, 3)
+    """
+
+    shorter: tuple[int, int]
+    fill: Color = (0, 0, 0)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shorter, (tuple, list)) or len(self.shorter) != 2:
+            raise TypeError(f"shorter must be two whole numbers, not {self.shorter!r}")
+        least, most = (check.whole("shorter", side, 1, 2**20) for side in self.shorter)
+        if least > most:
+            raise ValueError(f"shorter must be in order, not {(least, most)}")
+        set_frozen(self, shorter=(least, most), fill=color("fill", self.fill))
+
+
+RANDOM_CROPS = (RandomResizedCrop, RandomCrop, RandomScaledCrop)
