@@ -1,13 +1,16 @@
 """Recipes: shapes, parameters, and equality with what they describe."""
 
 import dataclasses
+import json
 
 import numpy
 import pytest
 import spdl_rs
 from conftest import write_png
+from dataset_files import write_members
 from spdl_rs import Loader, fields, recipes
-from spdl_rs.io import RandAugment, ResizedCenterCrop, TimmRandAugment
+from spdl_rs.io import RandAugment, RandomScaledCrop, ResizedCenterCrop, TimmRandAugment
+from test_loader import grey_png
 
 SINGLE = {
     "imagenet_train": recipes.imagenet_train,
@@ -80,6 +83,70 @@ def test_deit_uses_rand_augment_of_timm():
     (by_name,) = recipes.deit(32, augment="rand-m9-mstd0.5-inc1").augment
     assert dataclasses.replace(policy, fill=by_name.fill) == by_name
     assert erasing.p == 0.25
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    """A shard of images of 80 × 60 pixels, with masks whose number is that of the column, and a box each."""
+    folder = tmp_path_factory.mktemp("tasks")
+    columns = numpy.broadcast_to(numpy.arange(80, dtype="u1"), (60, 80)).copy()
+    members = []
+    for number in range(16):
+        # The red level of each pixel is that of its mask.
+        pixels = numpy.full((60, 80, 3), 50, "u1")
+        pixels[:, :, 0] = columns * 3
+        write_png(str(folder / "image.png"), pixels)
+        document = {"objects": {"boxes": [[10, 20, 30, 15], [60, 0, 20, 60]], "classes": [number, 99]}}
+        members += [
+            (f"{number:02}.png", (folder / "image.png").read_bytes()),
+            (f"{number:02}.seg.png", grey_png(columns)),
+            (f"{number:02}.json", json.dumps(document).encode()),
+        ]
+    write_members(folder / "tasks.tar", members)
+    return folder / "tasks.tar"
+
+
+def test_coco_detection_pads_and_flips_images_with_their_boxes(tasks):
+    recipe = recipes.coco_detection(
+        (40, 80), boxes="objects.boxes", classes="objects.classes", layout="nhwc-u8"
+    )
+    batch = first(tasks, recipe)
+    assert [classes.tolist() for classes in batch["classes"]] == [[number, 99] for number in range(16)]
+    flips = 0
+    # The image becomes 53 × 40 pixels in columns 13 to 65, by a factor of 53 / 80 across.
+    for image, boxes in zip(batch["image"], batch["boxes"]):
+        assert (image[:, [0, 12, 67, 79]] == (124, 116, 104)).all()
+        is_flipped = image[0, 20, 0] > image[0, 60, 0]
+        flips += is_flipped
+        left, top, width, height = boxes[0]
+        expected = 80 - 13 - 40 * 53 / 80 if is_flipped else 13 + 10 * 53 / 80
+        assert numpy.allclose([left, top], [expected, 20 * 2 / 3], atol=1e-3)
+        assert numpy.allclose([width, height], [30 * 53 / 80, 10], atol=1e-3)
+    assert 0 < flips < 16
+    still = first(tasks, recipes.coco_detection(40, boxes="objects.boxes", classes="objects.classes", horizontal_flip=0))
+    assert numpy.allclose(still["boxes"][0], still["boxes"][1])
+    assert still["image"].shape == (16, 3, 40, 40) and abs(still["image"][:, :, 0]).max() < 0.02
+
+
+def test_ade20k_moves_masks_with_their_images(tasks):
+    recipe = recipes.ade20k(48, layout="nhwc-u8")
+    assert recipe["image"].crop == RandomScaledCrop((24, 96), (124, 116, 104))
+    assert len(recipe["image"].augment) == 4
+    recipe["image"] = dataclasses.replace(recipe["image"], augment=(), filter="nearest", exact=True)
+    batch = first(tasks, recipe)
+    image, mask = batch["image"].astype(int), batch["mask"]
+    assert mask.shape == (16, 48, 48) and mask.dtype == "int64"
+    outside = mask == 255
+    assert (image[outside] == (124, 116, 104)).all()
+    # At positions between two pixels, rounding decides.
+    differences = abs(image[~outside][:, 0] - 3 * mask[~outside])
+    assert differences.max() <= 3 and (differences > 0).mean() < 0.05
+    assert 0 < outside.sum() < outside.size / 2
+    # Columns of images of different scales, some of them flipped.
+    steps = {abs(int(row[-1]) - int(row[0])) for row in mask[:, 24] if 255 not in row}
+    assert len(steps) > 3
+    different = first(tasks, recipes.ade20k(48, layout="nhwc-u8"))
+    assert (different["mask"] == mask).all() and (different["image"] != image).any()
 
 
 def test_settings_replace_those_of_the_recipe():

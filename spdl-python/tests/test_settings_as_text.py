@@ -166,6 +166,8 @@ RECIPES = [
     recipes.clip_train(64),
     recipes.clip_eval(64, stored_as=["jpg", "png"]),
     recipes.deit_mix(10),
+    recipes.coco_detection((48, 64)),
+    recipes.ade20k(64),
 ]
 
 

@@ -7,10 +7,12 @@
 | `simclr` | two views for contrastive learning |
 | `dino` | global and local crops for self-distillation |
 | `clip_train`, `clip_eval` | images of image–text pairs |
+| `coco_detection` | an image, its boxes and their classes |
+| `ade20k` | an image and its mask, for semantic segmentation |
 | `Mix`, `deit_mix` | MixUp and CutMix of the images of a batch |
 
-Each function but `deit_mix` returns one `fields.Image`, or a `dict` of several by name. `layout` is that of the image. Further
-arguments replace or add arguments of `fields.Image`, such as `stored_as`.
+Each function but `deit_mix` returns one `fields.Image`, or a `dict` of several fields by name. `layout` is that of the
+image. Further arguments replace or add arguments of `fields.Image`, such as `stored_as`.
 
 >>> from spdl_rs import Loader, fields, recipes
 >>> loader = Loader("photos", batch_size=4, image=recipes.imagenet_train(64), label=fields.Label())
@@ -26,11 +28,12 @@ Random numbers differ from those of the original programs; distributions are equ
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 from . import _arguments as check
-from .fields import Image
+from .fields import Array, Boxes, Field, Image, Mask
 from .io._augmentations import (
     Augmentation,
     ColorJitter,
@@ -42,12 +45,14 @@ from .io._augmentations import (
     TimmRandAugment,
 )
 from .io._native_settings import set_frozen
-from .io._crops import RandomResizedCrop, ResizedCenterCrop
+from .io._crops import Letterbox, RandomResizedCrop, RandomScaledCrop, ResizedCenterCrop
 
 __all__ = [
     "Mix",
+    "ade20k",
     "clip_eval",
     "clip_train",
+    "coco_detection",
     "deit",
     "deit_mix",
     "dino",
@@ -56,6 +61,8 @@ __all__ = [
     "simclr",
 ]
 
+# The mean colour of ImageNet, which the normalisation turns into 0.
+_MEAN_COLOR = (124, 116, 104)
 # Mean and standard deviation of the data on which CLIP was trained: the constants of OpenAI's CLIP.
 _CLIP = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
@@ -164,8 +171,7 @@ def deit(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image
     pixels have uniform levels, not normally distributed values after the normalisation. For MixUp and CutMix,
     pass `mix=deit_mix(classes)` to `Loader`.
     """
-    # The mean colour of ImageNet is outside rotated images.
-    policy = TimmRandAugment(2, 9, 0.5, increasing=True, fill=(124, 116, 104))
+    policy = TimmRandAugment(2, 9, 0.5, increasing=True, fill=_MEAN_COLOR)
     erasing = RandomErasing(p=0.25, scale=(0.02, 1 / 3), ratio=(0.3, 1 / 0.3), value="random")
     recipe = {"train": True, "filter": "bicubic", "augment": (policy, erasing)}
     return _image(size, layout, recipe, settings)
@@ -256,8 +262,89 @@ def clip_eval(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> 
     return _image(size, layout, recipe, settings, **_CLIP)
 
 
+def coco_detection(
+    size: int | tuple[int, int] = 640,
+    *,
+    document: str = "json",
+    boxes: str = "boxes",
+    classes: str = "classes",
+    format: Literal["xyxy", "xywh", "cxcywh"] = "xywh",
+    layout: str = "nchw-f32",
+    **settings: Any,
+) -> dict[str, Field]:
+    """Returns the fields `image`, `boxes` and `classes`, as for torchvision's detection reference.
+
+    The image is flipped with probability 0.5, resized to fit into `size`, padded with the mean colour, and
+    normalised with the mean and standard deviation of ImageNet. Difference: all images of a batch have the same
+    size. For evaluation, pass `horizontal_flip=0`.
+
+    Args:
+        size: The side of the sample, or (height, width).
+        document: The stored JSON document with the boxes and their classes.
+        boxes, classes: Their places in the document: see the argument `at` of fields. The document has a list of
+            boxes and a list of class numbers, of the same length.
+        format: The format of the boxes: see `fields.Boxes`. `"xywh"` is that of COCO.
+        layout: See `ImageLoader`.
+        settings: Further arguments of `fields.Image`.
+
+    >>> sorted(coco_detection(640))
+    ['boxes', 'classes', 'image']
+    """
+    recipe = {"crop": Letterbox(_MEAN_COLOR), "horizontal_flip": 0.5}
+    return {
+        "image": _image(size, layout, recipe, settings),
+        "boxes": Boxes(format=format, stored_as=document, at=boxes),
+        "classes": Array(None, "int64", stored_as=document, at=classes, rows_of="boxes"),
+    }
+
+
+def ade20k(
+    size: int = 512,
+    *,
+    shorter: tuple[int, int] | None = None,
+    mask: str | Sequence[str] = "seg.png",
+    outside: int = 255,
+    layout: str = "nchw-f32",
+    **settings: Any,
+) -> dict[str, Field]:
+    """Returns the fields `image` and `mask`, as references of semantic segmentation train on ADE20K.
+
+    The shorter side is resized to a random length, a random square is cropped, padded and flipped with probability
+    0.5, and brightness, contrast, saturation and hue change with probability 0.5 each. The image is normalised with
+    the mean and standard deviation of ImageNet. Differences: the order of the changes is fixed, and their factors
+    are those of torchvision's `RandomPhotometricDistort`; crops may show one class only. Numbers of the mask are
+    kept: 0 is \"other\" in ADE20K.
+
+    Args:
+        size: The side of the sample.
+        shorter: The minimum and maximum length of the shorter side. `None`: half to twice `size`.
+        mask: The stored mask.
+        outside: The number of pixels outside the image, which the loss ignores.
+        layout: See `ImageLoader`.
+        settings: Further arguments of `fields.Image`.
+
+    >>> ade20k(512)["image"].crop
+    RandomScaledCrop(shorter=(256, 1024), fill=(124, 116, 104))
+    """
+    changes = (
+        ColorJitter(brightness=(0.875, 1.125)),
+        ColorJitter(contrast=(0.5, 1.5)),
+        ColorJitter(saturation=(0.5, 1.5)),
+        ColorJitter(hue=0.05),
+    )
+    recipe = {
+        "crop": RandomScaledCrop(shorter or (max(size // 2, 1), 2 * size), _MEAN_COLOR),
+        "horizontal_flip": 0.5,
+        "augment": tuple(RandomApply(change, p=0.5) for change in changes),
+    }
+    return {
+        "image": _image(size, layout, recipe, settings),
+        "mask": Mask(stored_as=mask, outside=outside),
+    }
+
+
 def _image(
-    size: int,
+    size: int | tuple[int, int],
     layout: str,
     recipe: dict[str, Any],
     settings: dict[str, Any],
