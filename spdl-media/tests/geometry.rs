@@ -5,12 +5,13 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use spdl_core::stage::Collation;
 use spdl_core::{Batch, DType, ErrorKind, PipelineBuilder, Result};
 use spdl_io::{FieldValue, MemoryFetcher, StoredRecord};
 #[cfg(feature = "png")]
 use spdl_media::fill::Mask;
 use spdl_media::fill::{BoxFormat, Boxes, Points, SampleField, SampleSpec};
-use spdl_media::{CodecRegistry, Crop, ImageTransform, Limits, Mode, ResizeFilter, Size};
+use spdl_media::{CodecRegistry, Crop, ImageTransform, Layout, Limits, Mode, ResizeFilter, Size};
 
 /// A black image of 24 bits with a white rectangle: left, top, right, bottom.
 fn bmp(width: u32, height: u32, [left, top, right, bottom]: [u32; 4]) -> Vec<u8> {
@@ -360,6 +361,49 @@ fn unsuitable_masks_are_errors() {
 
 #[cfg(feature = "png")]
 #[test]
+fn images_and_masks_of_any_size_are_lists_or_padded() {
+    let resize = |multiple_of| Crop::Resize { shorter: None, longest: None, multiple_of };
+    let transform = |multiple_of| {
+        ImageTransform::new(224).crop(resize(multiple_of)).horizontal_flip(1.0).exact(true)
+    };
+    let nchw = transform(16).layout(Layout::Nchw).dtype(DType::F32);
+    let stored = |field: SampleField, name: &str| field.stored_as([name]);
+    let image = || stored(SampleField::image(transform(1)), "image");
+    let mask = |like: &str| stored(SampleField::mask(Mask::like(like), DType::U8), "mask");
+    let spec = SampleSpec::new()
+        .with("image", image())
+        .with("mask", mask("image"))
+        .with("missing", mask("image").stored_as(["other"]).optional())
+        .with("wide", stored(SampleField::image(nchw), "image").collation(Collation::Padded))
+        .with("other", mask("wide"));
+    let batch = run(&spec, 0, &[("mask", file("grey.png")), ("image", file("grey.png"))]).unwrap();
+    // The file has 37 x 29 pixels.
+    let [pixels, numbers, missing] =
+        ["image", "mask", "missing"].map(|name| &batch.list(name).unwrap()[0]);
+    assert_eq!((pixels.shape(), numbers.shape()), (&[29, 37, 3][..], &[29, 37][..]));
+    assert!(pixels.as_bytes().chunks(3).zip(numbers.as_bytes()).all(|(pixel, &it)| pixel[0] == it));
+    assert_eq!((missing.shape(), missing.as_bytes()), (&[29, 37][..], &[0; 29 * 37][..]));
+    assert_eq!(batch.array("wide").unwrap().shape(), [1, 3, 32, 32]);
+    assert_eq!(batch.array("wide.sizes").unwrap().as_slice::<i64>().unwrap(), [32, 32]);
+    assert_eq!(batch.array("other").unwrap().shape(), [1, 32, 32]);
+
+    // Without its image, the size of a mask is unknown.
+    let spec = SampleSpec::new().with("image", image().optional()).with("mask", mask("image"));
+    let batch = run(&spec, 0, &[("mask", file("grey.png"))]).unwrap();
+    assert!(batch.list("mask").unwrap()[0].as_bytes().is_empty());
+    assert!(batch.list("image").unwrap()[0].as_bytes().is_empty());
+    // One array has one size.
+    let stacked = SampleSpec::new().with("image", image().collation(Collation::Stacked));
+    assert_eq!(stacked.validate().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    // Too large a side is an error of the sample.
+    let huge = Crop::Resize { shorter: Some(20_000), longest: None, multiple_of: 1 };
+    let huge = SampleField::image(ImageTransform::new(8).crop(huge)).stored_as(["image"]);
+    let error = run(&SampleSpec::new().with("image", huge), 0, &[("image", file("grey.png"))]);
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[cfg(feature = "png")]
+#[test]
 fn numbers_of_16_bits_are_kept_or_scaled() {
     let image = ImageTransform::with_size(Size::new(30, 40)).crop(Crop::Letterbox { fill: [0; 3] });
     let field = |mask: Mask, dtype| SampleField::mask(mask, dtype).stored_as(["mask"]);
@@ -372,7 +416,7 @@ fn numbers_of_16_bits_are_kept_or_scaled() {
     let stored = [("mask", file("grey16.png")), ("image", file("grey.png"))];
     let batch = run(&spec, 0, &stored).unwrap();
     let numbers = batch.array("u16").unwrap().as_slice::<u16>().unwrap();
-    assert!(numbers[0] == 1000 && numbers[20 * 30..][..30].iter().any(|&it| it > 1000));
+    assert!(numbers[0] == 1000 && numbers[20 * 30..][..30].iter().any(|&it| it > 255));
     let wide = batch.array("i32").unwrap().as_slice::<i32>().unwrap();
     assert!(wide.iter().eq(&numbers.iter().map(|&it| it.into()).collect::<Vec<i32>>()));
     let scaled = batch.array("f32").unwrap().as_slice::<f32>().unwrap();

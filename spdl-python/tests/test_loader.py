@@ -18,7 +18,7 @@ import spdl_rs
 from conftest import picture, write_png
 from dataset_files import write_members
 from spdl_rs import Loader, fields
-from spdl_rs.io import CenterCrop, Letterbox, RandomInvert, RandomRotation
+from spdl_rs.io import CenterCrop, Letterbox, RandomInvert, RandomRotation, Resize
 
 SAMPLES = 23
 
@@ -218,9 +218,102 @@ def test_a_depth_map_follows_the_image(tmp_path):
         ).peek()
 
 
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory):
+    """A shard of images of 20 sizes, with masks of their grey levels."""
+    folder = tmp_path_factory.mktemp("sizes")
+    files = []
+    for number in range(20):
+        grey = numpy.random.default_rng(number).integers(1, 200, (20 + number, 50 - number), "u1")
+        write_png(str(folder / "image.png"), numpy.repeat(grey[:, :, None], 3, axis=2))
+        files += [
+            (f"{number:02}.png", (folder / "image.png").read_bytes()),
+            (f"{number:02}.seg.png", grey_png(grey)),
+            (f"{number:02}.json", b'{"boxes": [[0, 0, 10, 20]]}'),
+        ]
+    write_members(folder / "sizes.tar", files)
+    return folder / "sizes.tar"
+
+
+def of_any_size(**settings):
+    image = fields.Image(crop=Resize(), horizontal_flip=0.5, **settings)
+    mask = fields.Mask(stored_as="seg.png", dtype="uint8")
+    return {"image": image, "mask": mask, "boxes": from_json(fields.Boxes, "boxes", format="xywh")}
+
+
+def test_images_of_different_sizes_are_a_list_with_their_masks(sizes):
+    flips = 0
+    for start, batch in enumerate(Loader(sizes, of_any_size(exact=True), batch_size=8)):
+        for number, (image, mask, boxes) in enumerate(zip(*batch.values()), 8 * start):
+            assert image.shape == (20 + number, 50 - number, 3) and mask.shape == image.shape[:2]
+            assert (image == mask[:, :, None]).all()
+            flips += boxes[0, 0] > 0
+    assert 0 < flips < 20
+
+
+def test_images_of_different_sizes_are_padded_with_their_masks(sizes):
+    settings = of_any_size(exact=True, collate="pad", layout="nchw-u8")
+    batch = Loader(sizes, settings, batch_size=8).peek()
+    (images, sides), (masks, of_masks) = batch["image"], batch["mask"]
+    assert images.shape == (8, 3, 27, 50) and masks.shape == (8, 27, 50)
+    assert sides.tolist() == of_masks.tolist() == [[20 + number, 50 - number] for number in range(8)]
+    assert (images == masks[:, None]).all() and not masks[0, 20:].any() and not masks[7, :, 43:].any()
+
+
+def test_sides_are_resized_to_lengths_and_multiples(sizes):
+    def shapes(**settings):
+        batch = Loader(sizes, batch_size=20, image=fields.Image(**settings)).peek()
+        return [image.shape for image in batch["image"]]
+
+    # The image of 50 × 20 pixels would have 250 × 100, that of 31 × 39 has 100 × 125.
+    limited = shapes(crop=Resize(100, longest=150))
+    assert (limited[0], limited[19]) == ((60, 150, 3), (125, 100, 3))
+    assert {min(shape[:2]) for shape in shapes(crop=Resize(100))} == {100}
+    assert {max(shape[:2]) for shape in shapes(crop=Resize(longest=30))} == {30}
+    found = shapes(crop=Resize(28, multiple_of=14), augment="randominvert(1)", layout="nhwc-f32")
+    assert found[0] == (28, 70, 3) and all(side % 14 == 0 for shape in found for side in shape[:2])
+
+
+def test_augmentations_of_images_of_different_sizes(sizes):
+    plain = Loader(sizes, of_any_size(exact=True), batch_size=8, threads=3)
+    settings = of_any_size(exact=True, augment="randominvert(1)")
+    inverted = Loader(sizes, settings, batch_size=8, threads=3)
+    for one, other in zip(plain, inverted):
+        assert all((a == 255 - b).all() for a, b in zip(one["image"], other["image"]))
+
+
+def test_map_gets_images_of_different_sizes(sizes):
+    def bright(sample):
+        assert sample["mask"].shape == sample["image"].shape[:2]
+        return {**sample, "image": sample["image"] // 2}
+
+    plain = Loader(sizes, of_any_size(), batch_size=8).peek()
+    batch = Loader(sizes, of_any_size(), batch_size=8, map=bright).peek()
+    assert all((a == b // 2).all() for a, b in zip(batch["image"], plain["image"]))
+    assert all((a == b).all() for a, b in zip(batch["mask"], plain["mask"]))
+
+
+def test_runs_of_images_of_different_sizes_resume(sizes):
+    def make():
+        return Loader(sizes, of_any_size(), batch_size=3, shuffle=True)
+
+    expected, loader = copies(make()), make()
+    with iter(loader) as batches:
+        found = copies([next(batches), next(batches)])
+    again = make()
+    again.load_state_dict(loader.state_dict())
+    assert found + copies(again) == expected
+    other = Loader(sizes, of_any_size(collate="pad"), batch_size=3, shuffle=True)
+    with pytest.raises(spdl_rs.InvalidArgumentError, match=r"different settings \(size, or layout: was image"):
+        other.load_state_dict(loader.state_dict())
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: fields.Image(64, crop=Resize(20)), "size=64 has no effect on crop=Resize"),
+        (lambda: fields.Image(crop=Resize(20), collate="stack"), 'collate must be "list" or "pad", not'),
+        (lambda: fields.Image(collate="pad"), r"collate='pad' needs crop=Resize\(...\)"),
         (lambda: fields.Depth(scale=0), "scale must be a finite number other than 0"),
         (lambda: fields.Depth(scale=float("inf")), "scale must be a finite"),
         (lambda: fields.Depth(scale=0.1, dtype="uint16"), 'no effect on dtype="uint16"'),
@@ -231,7 +324,7 @@ def test_a_depth_map_follows_the_image(tmp_path):
         (lambda: fields.Number("bool"), "dtype must be"),
     ],
 )
-def test_arguments_of_masks_and_numbers_are_checked(make, message):
+def test_arguments_of_images_masks_and_numbers_are_checked(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

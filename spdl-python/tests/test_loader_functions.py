@@ -14,6 +14,7 @@ import pytest
 from conftest import picture, write_png
 from dataset_files import write_members
 from spdl_rs import InvalidArgumentError, Loader, fields
+from spdl_rs.io import Resize
 from spdl_rs.recipes import Mix, deit_mix
 
 SAMPLES = 23
@@ -589,6 +590,9 @@ def test_wrong_arguments_of_mix_are_refused(folder):
         loader_of(folder, mix=2)
     with pytest.raises(ValueError, match="mix needs an Image with the name 'photo'; the fields are"):
         loader_of(folder, mix=Mix(2, image="photo"))
+    with pytest.raises(ValueError, match="mix needs images of one size"):
+        sized = fields.Image(crop=Resize(16))
+        Loader(folder, batch_size=2, image=sized, label=fields.Label(), mix=Mix(2))
     with pytest.raises(ValueError, match="mix needs a Label, or a Number of dtype int64"):
         loader_of(folder, mix=Mix(2, label="image"))
     with pytest.raises(ValueError, match="mix has 1 classes, but the data set has 2"):

@@ -9,7 +9,7 @@ import spdl_rs
 from conftest import write_png
 from dataset_files import write_members
 from spdl_rs import Loader, fields, recipes
-from spdl_rs.io import RandAugment, RandomScaledCrop, ResizedCenterCrop, TimmRandAugment
+from spdl_rs.io import RandAugment, RandomScaledCrop, Resize, ResizedCenterCrop, TimmRandAugment
 from test_loader import grey_png
 
 SINGLE = {
@@ -126,6 +126,15 @@ def test_coco_detection_pads_and_flips_images_with_their_boxes(tasks):
     still = first(tasks, recipes.coco_detection(40, boxes="objects.boxes", classes="objects.classes", horizontal_flip=0))
     assert numpy.allclose(still["boxes"][0], still["boxes"][1])
     assert still["image"].shape == (16, 3, 40, 40) and abs(still["image"][:, :, 0]).max() < 0.02
+
+
+def test_coco_detection_with_images_of_different_sizes(tasks):
+    recipe = recipes.coco_detection(
+        boxes="objects.boxes", classes="objects.classes", crop=Resize(30, longest=36), horizontal_flip=0
+    )
+    batch = first(tasks, recipe)
+    assert [image.shape for image in batch["image"]] == [(3, 27, 36)] * 16
+    assert numpy.allclose(batch["boxes"][3][0], [4.5, 9, 13.5, 6.75], atol=1e-4)
 
 
 def test_ade20k_moves_masks_with_their_images(tasks):

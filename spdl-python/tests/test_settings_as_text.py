@@ -88,7 +88,9 @@ def some(draw, kind):
         "center": [3, numpy.float64(4)],
         "translate": list(interval),
         "scale": 1 if kind is fields.Depth else list(interval),
-        "shorter": draw.choice([[5, 9], (numpy.int64(3), 3)]),
+        "shorter": numpy.int64(8) if kind is spdl_rs.io.Resize else draw.choice([[5, 9], (numpy.int64(3), 3)]),
+        "longest": 20,
+        "multiple_of": numpy.int8(4),
         "ratio": list(interval),
         "shear": [1, 2, 3, numpy.float32(4)],
         "distortion_scale": numpy.float32(0.25),
@@ -126,6 +128,11 @@ def drawn(kind, seed):
             continue
         if not one.name.startswith("_") and one.name not in ("min_partial",):
             settings[one.name] = given[one.name]
+    if kind is fields.Image:
+        settings.pop("collate", None)
+        if draw.random() < 0.3:
+            settings.update(crop=spdl_rs.io.Resize(20), collate=draw.choice(["list", "pad"]))
+            settings.pop("size", None)
     if kind is fields.Label and not isinstance(settings.get("stored_as", ""), str):
         del settings["stored_as"]
     return kind(**settings)

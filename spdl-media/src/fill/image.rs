@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use spdl_core::observe::Counter;
+use spdl_core::stage::Collation;
 use spdl_core::{
     DType, Error, ErrorKind, Field, Fill, FillContext, Labeled, Result, SampleRng, SlotMut,
 };
@@ -69,6 +70,16 @@ struct Augmentation {
     /// Interleaved RGB pixels of the sample.
     pixels: Vec<u8>,
     writer: SampleWriter,
+}
+
+#[cfg(feature = "augment")]
+impl Augmentation {
+    /// `pixels` is memory for reuse.
+    fn new(augmenter: Augmenter, mut pixels: Vec<u8>, transform: &ImageTransform) -> Self {
+        let rgb = transform.clone().format(SampleFormat::NHWC_U8).color(SampleColor::Rgb);
+        pixels.resize(rgb.tensor().values() as usize, 0);
+        Augmentation { augmenter, pixels, writer: SampleWriter::new(&rgb) }
+    }
 }
 
 /// The origin and the valid part of a written sample.
@@ -159,12 +170,8 @@ impl FillImage {
     #[cfg(feature = "augment")]
     pub fn augment(mut self, augmenter: Augmenter) -> Result<Self> {
         augmenter.validate()?;
-        let rgb = self.transform.clone().format(SampleFormat::NHWC_U8).color(SampleColor::Rgb);
-        self.augmentation = (!augmenter.is_empty()).then(|| Augmentation {
-            augmenter,
-            pixels: vec![0; rgb.tensor().values() as usize],
-            writer: SampleWriter::new(&rgb),
-        });
+        self.augmentation = (!augmenter.is_empty())
+            .then(|| Augmentation::new(augmenter, Vec::new(), &self.transform));
         Ok(self)
     }
 
@@ -241,11 +248,25 @@ impl FillImage {
         rng: impl FnOnce() -> SampleRng,
     ) -> Result<Written> {
         self.check_field(&slot.fields()[field])?;
+        let is_fixed = slot.fields()[field].collation == Collation::Stacked;
+        if !is_fixed {
+            let image = self.decoder.inspect(encoded)?.upright_size();
+            if let Some(size) = self.transform.cropping().size_of(image) {
+                self.set_size(size)?;
+            }
+        }
+        let shape = self.transform.tensor().shape();
+        macro_rules! values {
+            () => {
+                // A field with one shape has its memory already.
+                if is_fixed { slot.typed_mut(field)? } else { slot.resize(field, &shape)? }
+            };
+        }
         let sample = match self.transform.sample_format().dtype {
-            DType::F16 => Sample::F16(slot.typed_mut(field)?),
-            DType::BF16 => Sample::BF16(slot.typed_mut(field)?),
-            DType::F32 => Sample::F32(slot.typed_mut(field)?),
-            _ => Sample::U8(slot.typed_mut(field)?),
+            DType::F16 => Sample::F16(values!()),
+            DType::BF16 => Sample::BF16(values!()),
+            DType::F32 => Sample::F32(values!()),
+            _ => Sample::U8(values!()),
         };
         self.write(encoded, sample, rng)
     }
@@ -256,7 +277,7 @@ impl FillImage {
     /// `InvalidArgument` if it differs.
     pub fn check_field(&self, field: &Field) -> Result<()> {
         let format = self.transform.sample_format();
-        let shape = self.transform.tensor().shape();
+        let shape = self.transform.shape();
         if (field.dtype, &field.shape[..]) == (format.dtype, &shape[..]) {
             return Ok(());
         }
@@ -406,9 +427,15 @@ impl FillImage {
     /// Changes only the sample size of the transform.
     pub(crate) fn set_size(&mut self, size: Size) -> Result<()> {
         if self.transform.size() != size {
-            self.transform = self.transform.clone().resized_to(size);
-            self.transform.validate()?;
+            let transform = self.transform.clone().resized_to(size);
+            transform.validate()?;
+            self.transform = transform;
             self.writer = SampleWriter::new(&self.transform);
+            #[cfg(feature = "augment")]
+            if let Some(Augmentation { augmenter, pixels, .. }) = self.augmentation.take() {
+                let augmentation = Augmentation::new(augmenter, pixels, &self.transform);
+                self.augmentation = Some(augmentation);
+            }
         }
         Ok(())
     }

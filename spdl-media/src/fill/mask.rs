@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use spdl_core::memory::Element;
+use spdl_core::stage::Collation;
 use spdl_core::{DType, Error, ErrorKind, Result, SlotMut};
 
 use super::image::Written;
 use crate::formats::png::{self, PngNumbers};
-use crate::image::Limits;
+use crate::image::{Limits, Size};
 
 /// A mask of class numbers, or a depth map, that follows an image: see
 /// [`SampleField::mask`](super::SampleField::mask).
@@ -64,24 +65,45 @@ impl Mask {
         T::of(number, self.scale)
     }
 
-    /// Writes a mask without a pixel of the image.
+    /// Writes a mask without a pixel of the image. Without the `size` of its image, a mask whose size
+    /// depends on it is empty.
     ///
     /// # Errors
     /// `InvalidArgument` if a mask cannot have the field's type.
-    pub(super) fn write_outside(&self, slot: &mut SlotMut<'_>, field: usize) -> Result<()> {
-        fn fill<T: MaskElement>(mask: &Mask, slot: &mut SlotMut<'_>, field: usize) -> Result<()> {
-            let element = mask.element(mask.outside).ok_or_else(|| too_large::<T>(mask.outside))?;
-            slot.typed_mut::<T>(field)?.fill(element);
-            Ok(())
+    pub(super) fn write_outside(
+        &self,
+        slot: &mut SlotMut<'_>,
+        field: usize,
+        size: Option<Size>,
+    ) -> Result<()> {
+        macro_rules! fill {
+            ($element:ty) => {{
+                let element = self.element::<$element>(self.outside);
+                elements(slot, field, size.unwrap_or(Size::new(0, 0)))?
+                    .fill(element.ok_or_else(|| too_large::<$element>(self.outside))?);
+                Ok(())
+            }};
         }
         match slot.fields()[field].dtype {
-            DType::U8 => fill::<u8>(self, slot, field),
-            DType::U16 => fill::<u16>(self, slot, field),
-            DType::I32 => fill::<i32>(self, slot, field),
-            DType::I64 => fill::<i64>(self, slot, field),
-            DType::F32 => fill::<f32>(self, slot, field),
+            DType::U8 => fill!(u8),
+            DType::U16 => fill!(u16),
+            DType::I32 => fill!(i32),
+            DType::I64 => fill!(i64),
+            DType::F32 => fill!(f32),
             other => Err(wrong_dtype(other)),
         }
+    }
+}
+
+/// The elements of a mask, which has the size of its image in the batch.
+fn elements<'a, T: Element>(
+    slot: &'a mut SlotMut<'_>,
+    field: usize,
+    size: Size,
+) -> Result<&'a mut [T]> {
+    match slot.fields()[field].collation {
+        Collation::Stacked => slot.typed_mut(field),
+        _ => slot.resize(field, &[size.height as usize, size.width as usize]),
     }
 }
 
@@ -143,7 +165,13 @@ impl MaskDecoder {
         }
         macro_rules! sample_as {
             ($element:ty) => {
-                sample::<$element>(&stored, columns, mask, written, slot.typed_mut(field)?)
+                sample::<$element>(
+                    &stored,
+                    columns,
+                    mask,
+                    written,
+                    elements(slot, field, written.size)?,
+                )
             };
         }
         match slot.fields()[field].dtype {

@@ -224,7 +224,8 @@ impl FieldWriter {
             (FieldValue::Null, None) => {
                 #[cfg(feature = "png")]
                 if let FieldKind::Mask(mask) = &self.field.kind {
-                    return mask.write_outside(slot, at);
+                    let size = related.written.map(|written| written.size);
+                    return mask.write_outside(slot, at, size);
                 }
                 slot.bytes_mut(at).fill(0);
                 return Ok(());
@@ -271,7 +272,7 @@ impl FieldWriter {
                     buffers.masks.write(mask, encoded, &buffers.limits, written, slot, at)
                 }
                 // Without its image, a mask has no geometry.
-                None => mask.write_outside(slot, at),
+                None => mask.write_outside(slot, at, None),
             },
             (FieldKind::Text, FieldValue::Text(text)) => bytes(slot, text.as_bytes()),
             (FieldKind::Text, FieldValue::Bytes(text)) => match std::str::from_utf8(text) {

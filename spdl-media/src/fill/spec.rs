@@ -117,9 +117,14 @@ impl SampleField {
     ///
     /// Stored fields by default: the name of the field in the batch, `jpg`, `png` and other
     /// [`IMAGE_EXTENSIONS`], `image`, `img`, `file`, `image/encoded`.
+    ///
+    /// With [`Crop::Resize`](crate::Crop::Resize), samples differ in size. They become a list, or are
+    /// [padded](Collation::Padded); and so do masks that follow the image.
     pub fn image(transform: ImageTransform) -> Self {
-        let (dtype, shape) = (transform.sample_format().dtype, transform.tensor().shape());
-        SampleField::new(FieldKind::Image(Box::new(transform)), dtype, &shape)
+        let (dtype, shape) = (transform.sample_format().dtype, transform.shape());
+        let collation = if shape.contains(&0) { Collation::List } else { Collation::Stacked };
+        let field = SampleField::new(FieldKind::Image(Box::new(transform)), dtype, &shape);
+        field.collation(collation)
     }
 
     /// Sets augmentations of an image: see [`FillImage::augment`](crate::FillImage::augment).
@@ -386,21 +391,23 @@ impl SampleSpec {
     /// The layout of batches of `batch_size` samples.
     pub fn layout(&self, batch_size: usize) -> BatchLayout {
         let fields = self.fields.iter().map(|(name, field)| {
-            Field::new(name, field.dtype, &self.shape(field)).collation(field.collation)
+            let (shape, collation) = self.shape(field);
+            Field::new(name, field.dtype, &shape).collation(collation)
         });
         BatchLayout::new(batch_size, fields)
     }
 
-    /// The shape of a sample of a field.
-    fn shape(&self, field: &SampleField) -> Vec<usize> {
+    /// The shape of a sample of a field, and its collation.
+    fn shape(&self, field: &SampleField) -> (Vec<usize>, Collation) {
         #[cfg(feature = "png")]
         if let FieldKind::Mask(mask) = &field.kind
             && let Some((_, image)) = self.fields.iter().find(|(name, _)| *name == mask.like)
             && let FieldKind::Image(transform) = &image.kind
         {
-            return [transform.size().height, transform.size().width].map(|it| it as usize).into();
+            let size = transform.fixed_size();
+            return (vec![size.height as usize, size.width as usize], image.collation);
         }
-        field.shape.clone()
+        (field.shape.clone(), field.collation)
     }
 
     /// The function that creates the stage of one worker, for

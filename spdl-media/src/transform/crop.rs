@@ -109,6 +109,18 @@ pub enum Crop {
         /// The fill colour around images that are smaller than the sample.
         fill: [u8; 3],
     },
+    /// Resize the whole image, keeping the aspect ratio: each sample has the size of its resized
+    /// image (`Resize` with one side and `max_size`). Fields of images support this, see
+    /// `SampleField::image`; stages whose samples have one size stretch the image to that size.
+    Resize {
+        /// The length of the shorter side, 1 to 2^20; `None` if `longest` alone limits the size.
+        shorter: Option<u32>,
+        /// The maximum length of the longer side, 1 to 2^20. Without `shorter`, its length. Without
+        /// both, images keep their size.
+        longest: Option<u32>,
+        /// Both sides are rounded to the nearest multiple of this number, at least 1.
+        multiple_of: u32,
+    },
 }
 
 /// The part of an upright image that a transform used, and its place in the sample. Use it to
@@ -164,12 +176,39 @@ impl Crop {
         matches!(self, RandomResized { .. } | Random { .. } | RandomScaled { .. })
     }
 
+    /// The size of the sample of an upright image, if it depends on the image.
+    pub(crate) fn size_of(&self, image: Size) -> Option<Size> {
+        let Crop::Resize { shorter, longest, multiple_of } = *self else { return None };
+        let [width, height] = [image.width, image.height].map(|side| u64::from(side.max(1)));
+        let (short, long) = (width.min(height), width.max(height));
+        let [shorter, longest] = [shorter, longest].map(|side| side.map(u64::from));
+        // Truncated twice if both lengths apply, as in torchvision.
+        let resized = match shorter {
+            Some(shorter) => (shorter, shorter * long / short),
+            None => (short, long),
+        };
+        let (short, long) = match longest {
+            Some(longest) if shorter.is_none() || resized.1 > longest => {
+                (longest * resized.0 / resized.1, longest)
+            }
+            _ => resized,
+        };
+        let multiple = u64::from(multiple_of);
+        let [short, long] = [short, long].map(|side| {
+            let rounded = ((side + multiple / 2) / multiple).max(1) * multiple;
+            rounded.min(u32::MAX.into()) as u32
+        });
+        let is_wide = width >= height;
+        Some(if is_wide { Size::new(long, short) } else { Size::new(short, long) })
+    }
+
     /// The colour outside the image.
     pub(crate) fn fill(&self) -> [u8; 3] {
         match *self {
             Crop::Letterbox { fill } | Crop::Center { fill } => fill,
             Crop::Random { fill, .. } | Crop::RandomScaled { fill, .. } => fill,
-            Crop::ResizedCenter { .. } | Crop::RandomResized { .. } | Crop::Stretch => BLACK,
+            Crop::ResizedCenter { .. } | Crop::RandomResized { .. } => BLACK,
+            Crop::Stretch | Crop::Resize { .. } => BLACK,
         }
     }
 
@@ -178,6 +217,11 @@ impl Crop {
             Crop::ResizedCenter { covering } => {
                 let sound = SIDES.contains(&covering.width) && SIDES.contains(&covering.height);
                 (!sound).then(|| "expected width and height from 1 to 2^20".to_owned())
+            }
+            Crop::Resize { shorter, longest, multiple_of } => {
+                let sides = shorter.into_iter().chain(longest).chain([multiple_of]);
+                let sound = sides.into_iter().all(|side| SIDES.contains(&side));
+                (!sound).then(|| "expected lengths from 1 to 2^20".to_owned())
             }
             Crop::RandomScaled { shorter: (least, most), .. } => {
                 let sound = SIDES.contains(&least) && SIDES.contains(&most) && least <= most;
@@ -249,7 +293,7 @@ impl Crop {
                 let y = centre_of_resized(image.height, image.height, sample.height);
                 Placement::new(image, x, y)
             }
-            (Crop::Stretch | Crop::RandomResized { .. }, _)
+            (Crop::Stretch | Crop::Resize { .. } | Crop::RandomResized { .. }, _)
             | (Crop::Random { .. } | Crop::RandomScaled { .. }, _) => {
                 Placement::part(Rect::full(image), sample)
             }
@@ -511,11 +555,37 @@ mod tests {
     }
 
     #[test]
+    fn the_size_of_a_resized_image_depends_on_the_image() {
+        let size = |shorter: u32, longest: u32, multiple_of, (width, height)| {
+            let [shorter, longest] = [shorter, longest].map(|side| (side > 0).then_some(side));
+            let crop = Crop::Resize { shorter, longest, multiple_of };
+            let size = crop.size_of(Size::new(width, height)).unwrap();
+            (size.width, size.height)
+        };
+        assert_eq!(size(0, 0, 1, (641, 480)), (641, 480));
+        assert_eq!(size(800, 1333, 1, (640, 480)), (1066, 800));
+        // 800 x 1422 is too long: 1333 * 800 / 1422 = 749.9.
+        assert_eq!(size(800, 1333, 1, (360, 640)), (749, 1333));
+        assert_eq!(size(800, 0, 1, (360, 640)), (800, 1422));
+        // Also smaller images.
+        assert_eq!(size(0, 100, 1, (30, 20)), (100, 66));
+        assert_eq!(size(0, 100, 1, (3000, 1)), (100, 1));
+        assert_eq!(size(0, 0, 14, (20, 50)), (14, 56));
+        assert_eq!(size(0, 0, 14, (3, 21)), (14, 28));
+        assert_eq!(size(224, 0, 14, (480, 640)), (224, 294));
+        assert_eq!(Crop::Stretch.size_of(square(3)), None);
+    }
+
+    #[test]
     fn invalid_crops_are_rejected() {
         let valid = |crop: Crop| crop.validate(Size::new(8, 9)).is_ok();
         assert!(valid(Crop::Random { padding: 7, fill: BLACK }));
         assert!(!valid(Crop::Random { padding: 8, fill: BLACK }));
         assert!(!valid(Crop::ResizedCenter { covering: Size::new(0, 4) }));
+        let resize =
+            |shorter, longest, multiple_of| valid(Crop::Resize { shorter, longest, multiple_of });
+        assert!(resize(None, None, 1) && resize(Some(1 << 20), Some(1), 32));
+        assert!(!resize(Some(0), None, 1) && !resize(None, Some(0), 1) && !resize(None, None, 0));
         let scaled = |shorter| valid(Crop::RandomScaled { shorter, fill: BLACK });
         assert!(scaled((1, 1 << 20)));
         assert!(!scaled((0, 4)) && !scaled((4, 3)) && !scaled((4, (1 << 20) + 1)));

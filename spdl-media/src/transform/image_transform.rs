@@ -266,6 +266,19 @@ impl ImageTransform {
         self.min_partial
     }
 
+    /// Like [`size`](Self::size), but 0 × 0 if the size depends on the image.
+    pub(crate) fn fixed_size(&self) -> Size {
+        match self.crop {
+            Crop::Resize { .. } => Size::new(0, 0),
+            _ => self.tensor.size,
+        }
+    }
+
+    /// The shape of a sample. 0 stands for any length.
+    pub(crate) fn shape(&self) -> [usize; 3] {
+        TensorSpec { size: self.fixed_size(), ..self.tensor.clone() }.shape()
+    }
+
     /// The tensor that a sample becomes.
     pub fn tensor(&self) -> &TensorSpec {
         &self.tensor

@@ -173,7 +173,13 @@ class Loader(BatchLoader[Any]):
 
         log_api_usage_once("spdl_rs.Loader")
         self._fields = _checked_fields(fields, named_fields)
-        self._shown = {"mix": mix, "map": map, "batch_map": batch_map}
+        self._shown = {
+            "mix": mix,
+            "filter": filter,
+            "map": map,
+            "collate": collate,
+            "batch_map": batch_map,
+        }
         convert = _converter(output)
         if collate is not None and convert not in (None, tensors_of):
             raise ValueError(
@@ -183,7 +189,7 @@ class Loader(BatchLoader[Any]):
         stages = _stages(map, collate, batch_map, convert, self._fields)
         # The functions convert the batches.
         self._convert = None if stages else convert
-        native = [(name, one._native()) for name, one in self._fields.items()]
+        native = _native(self._fields)
         if stages:
             native.append((KEYS, Key()._native()))
         functions = _placed(stages, executor, processes, threads)
@@ -280,6 +286,27 @@ def _checked_fields(fields: Any, named: Mapping[str, Any]) -> dict[str, Field]:
     return found
 
 
+def _collate_of(one: Field, fields: Mapping[str, Field]) -> str:
+    """How samples are collated. Masks and depth maps are collated like their image."""
+    from .fields import Depth, Mask
+
+    followed = fields.get(one.like) if isinstance(one, (Mask, Depth)) else None
+    return getattr(followed or one, "collate", None) or "stack"
+
+
+def _native(fields: Mapping[str, Field]) -> list[tuple[str, tuple[str, dict[str, Any]]]]:
+    """Returns names and parameters of the fields for the native module."""
+    from .fields import Depth, Mask
+
+    native = []
+    for name, one in fields.items():
+        kind, settings = one._native()
+        if isinstance(one, (Mask, Depth)):
+            settings["collate"] = _collate_of(one, fields)
+        native.append((name, (kind, settings)))
+    return native
+
+
 def _label_of(fields: Mapping[str, Field]) -> Any:
     from .fields import Label
 
@@ -321,6 +348,8 @@ def _checked_mix(mix: Any, fields: Mapping[str, Field]) -> Mix | None:
             raise ValueError(
                 f"mix needs {expected} with the name {name!r}; the fields are {', '.join(fields)}"
             )
+    if _collate_of(fields[mix.image], fields) != "stack":
+        raise ValueError("mix needs images of one size; choose another crop than Resize(...)")
     return mix
 
 
@@ -352,9 +381,7 @@ def _stages(
         if collate is not None:
             stages.append(("map", MapSamples(map, early)))
         else:
-            lists = {
-                name for name, one in fields.items() if getattr(one, "collate", "stack") != "stack"
-            }
+            lists = {name for name, one in fields.items() if _collate_of(one, fields) != "stack"}
             mapped = StackSamples(map, early, convert, lists=lists, is_last=batch_map is None)
             stages.append(("map", mapped))
         convert = None

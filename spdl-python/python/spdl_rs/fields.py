@@ -29,6 +29,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from . import _arguments as check
+from .io._crops import Resize
 from .io._image_parameters import ImageParameters
 from .io._native_settings import plain, set_frozen
 
@@ -180,6 +181,9 @@ class Image(Field, ImageParameters):
         view: Images with the same number draw the same crop and flips, if their parameters are equal. Images
             with different numbers are independent views of one stored image, for example for contrastive
             learning.
+        collate: With `crop=Resize(...)`, which gives each image another size, `"list"` (the default): a list of
+            arrays, or `"pad"`: `Padded`. Masks and depth maps that follow the image are collated in the same way.
+            Images of other crops are one array.
 
     >>> from spdl_rs import Loader, fields
     >>> from spdl_rs.io import ColorJitter, RandomResizedCrop
@@ -196,17 +200,24 @@ class Image(Field, ImageParameters):
 
     _: KW_ONLY
     view: SupportsIndex = 0
+    collate: Literal["list", "pad"] | None = None
 
     def __post_init__(self) -> None:
         Field.__post_init__(self)
         ImageParameters.__post_init__(self)
+        if isinstance(self.crop, Resize):
+            set_frozen(self, collate=check.choice("collate", self.collate or "list", ("list", "pad")))
+        elif self.collate is not None:
+            raise ValueError(
+                f"collate={check.shown(self.collate)} needs crop=Resize(...): images of other crops have one size"
+            )
         set_frozen(self, view=check.whole("view", self.view, 0, 2**32 - 1))
 
     def _stored(self) -> None:
         return None
 
     def _own(self) -> dict[str, Any]:
-        return {"decoder": self._decoder(), "view": self.view}
+        return {"decoder": self._decoder(), "view": self.view, "collate": self.collate or "stack"}
 
 
 @dataclass(frozen=True, repr=False)

@@ -45,7 +45,13 @@ from .io._augmentations import (
     TimmRandAugment,
 )
 from .io._native_settings import set_frozen
-from .io._crops import Letterbox, RandomResizedCrop, RandomScaledCrop, ResizedCenterCrop
+from .io._crops import (
+    Letterbox,
+    RandomResizedCrop,
+    RandomScaledCrop,
+    Resize,
+    ResizedCenterCrop,
+)
 
 __all__ = [
     "Mix",
@@ -275,8 +281,8 @@ def coco_detection(
     """Returns the fields `image`, `boxes` and `classes`, as for torchvision's detection reference.
 
     The image is flipped with probability 0.5, resized to fit into `size`, padded with the mean colour, and
-    normalised with the mean and standard deviation of ImageNet. Difference: all images of a batch have the same
-    size. For evaluation, pass `horizontal_flip=0`.
+    normalised with the mean and standard deviation of ImageNet. For evaluation, pass `horizontal_flip=0`. With
+    `crop=Resize(800, longest=1333)`, images are resized as in the reference, and differ in size.
 
     Args:
         size: The side of the sample, or (height, width).
@@ -353,4 +359,7 @@ def _image(
     if layout.endswith("u8"):
         # Pixels from 0 to 255 are not normalised.
         normalization = {}
-    return Image(size, **{"layout": layout, **normalization, **recipe, **settings})
+    arguments = {"layout": layout, **normalization, **recipe, **settings}
+    # Such a crop determines the size.
+    sizes = () if isinstance(arguments.get("crop"), Resize) else (size,)
+    return Image(*sizes, **arguments)

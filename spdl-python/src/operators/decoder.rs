@@ -179,6 +179,11 @@ fn crop_of((kind, settings): Described<'_>) -> PyResult<Crop> {
             padding: setting("padding")?.extract()?,
             fill: setting("fill")?.extract()?,
         },
+        "Resize" => Crop::Resize {
+            shorter: setting("shorter")?.extract()?,
+            longest: setting("longest")?.extract()?,
+            multiple_of: setting("multiple_of")?.extract()?,
+        },
         "RandomScaledCrop" => Crop::RandomScaled {
             shorter: setting("shorter")?.extract()?,
             fill: setting("fill")?.extract()?,

@@ -73,6 +73,7 @@ from ._crops import (
     RandomCrop,
     RandomResizedCrop,
     RandomScaledCrop,
+    Resize,
     ResizedCenterCrop,
     Stretch,
 )
@@ -135,6 +136,7 @@ __all__ = [
     "RandomRotation",
     "RandomScaledCrop",
     "RandomSolarize",
+    "Resize",
     "ResizedCenterCrop",
     "Stretch",
     "TimmRandAugment",

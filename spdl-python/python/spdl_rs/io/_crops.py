@@ -150,6 +150,46 @@ class RandomCrop(Crop):
 
 
 @dataclass(frozen=True)
+class Resize(Crop):
+    """Resizes the whole image, keeping the aspect ratio: samples differ in size (`Resize` with `max_size`).
+
+    For `fields.Image` only, whose argument `collate` determines how samples of different sizes become a batch.
+    `Resize()` keeps the size of each image.
+
+    Args:
+        shorter: The length of the shorter side in pixels.
+        longest: The maximum length of the longer side. Without `shorter`, its length.
+        multiple_of: Both sides are rounded to the nearest multiple of this number, such as the patch size of a
+            vision transformer.
+
+    Raises:
+        TypeError, ValueError: An argument is out of range or has the wrong type. A side of more than 16,384
+            pixels is an error of the sample.
+
+    >>> from spdl_rs import Loader, fields
+    >>> from spdl_rs.io import Resize
+    >>> image = fields.Image(crop=Resize(28, longest=64, multiple_of=14))
+    >>> [image.shape for image in Loader("photos", batch_size=2, image=image).peek()["image"]]
+    [(28, 42, 3), (28, 42, 3)]
+    """
+
+    shorter: int | None = None
+    longest: int | None = None
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        def side(name: str, value: Any) -> int | None:
+            return None if value is None else check.whole(name, value, 1, 2**20)
+
+        set_frozen(
+            self,
+            shorter=side("shorter", self.shorter),
+            longest=side("longest", self.longest),
+            multiple_of=check.whole("multiple_of", self.multiple_of, 1, 2**20),
+        )
+
+
+@dataclass(frozen=True)
 class RandomScaledCrop(Crop):
     """Resizes the image by a random factor, keeping the aspect ratio, and crops a random part.
 

@@ -11,7 +11,7 @@ from .. import _spdl_rs
 from .._arguments import MAX_SIDE, choice, flag, layout, real, reals
 from .._arguments import min_partial as checked_min_partial
 from ._augmentations import Augmentation, several
-from ._crops import RANDOM_CROPS, Crop
+from ._crops import RANDOM_CROPS, Crop, Resize
 from ._native_settings import set_frozen, size, width_and_height
 
 # Larger standard deviations are for pixels from 0 to 255.
@@ -45,6 +45,10 @@ class ImageParameters:
         if self.crop is not None and not isinstance(self.crop, Crop):
             raise TypeError(
                 f"crop must be a crop of spdl_rs.io, such as Stretch(), not {self.crop!r}"
+            )
+        if isinstance(self.crop, Resize) and self.size != type(self).size:
+            raise ValueError(
+                f"size={self.size} has no effect on crop={self.crop}, which determines the size; omit it"
             )
         choice("filter", self.filter, ("nearest", "area", "bilinear", "bicubic", "lanczos3"))
         choice("color", self.color, ("rgb", "bgr", "grey"))

@@ -21,6 +21,7 @@ from .._secrets import without_secrets
 from .._spdl_rs import Array
 from . import _repeated_draws as repeated_draws
 from ._augmentations import Augmentation, several
+from ._crops import Resize
 from ._batch_check import mismatch_message, mismatched
 from ._buffer import Buffer
 from ._image_parameters import ImageParameters
@@ -154,6 +155,11 @@ class DecodeImage(ImageParameters):
 
     def __post_init__(self) -> None:
         set_frozen(self, seed=whole("seed", self.seed, 0, 2**64 - 1))
+        if isinstance(self.crop, Resize):
+            raise ValueError(
+                "DecodeImage has one size, but crop=Resize(...) gives each image another; use Loader with "
+                "fields.Image, or Letterbox() or Stretch()"
+            )
         super().__post_init__()
 
     @overload
