@@ -276,7 +276,7 @@ impl ImageTransform {
 
     /// The shape of a sample. 0 stands for any length.
     pub(crate) fn shape(&self) -> [usize; 3] {
-        TensorSpec { size: self.fixed_size(), ..self.tensor.clone() }.shape()
+        TensorSpec { size: self.fixed_size(), ..self.tensor }.shape()
     }
 
     /// The tensor that a sample becomes.

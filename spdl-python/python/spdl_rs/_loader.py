@@ -41,8 +41,8 @@ class Loader(BatchLoader[Any]):
     the data, the arguments and the epoch, and an epoch resumes from `state_dict()` with identical bytes.
 
     A few batches exist at the same time. The memory budget counts encoded samples and the arrays of fields with
-    one shape, but neither text, bytes and arrays whose lengths differ, nor the results of functions: up to
-    `threads` batches are in each function at the same time.
+    one shape, but neither text, bytes, and images and arrays whose sizes differ, nor the results of functions: up
+    to `threads` batches are in each function at the same time.
 
     Args:
         source: Where the samples are: see `ImageLoader`.
