@@ -462,6 +462,27 @@ def test_output_as_tensors(shard):
     assert all(isinstance(one, torch.Tensor) for one in batch["boxes"])
     assert batch["ragged"].offsets.tolist()[-1] == len(batch["ragged"].values)
     assert isinstance(batch["key"][0], str)
+    numbers = {name: from_json(fields.Number, "score", name) for name in ("float64", "int16", "uint16")}
+    numbers["int16"] = fields.Number("int16", default=-3)
+    if hasattr(torch, "uint16"):
+        numbers["uint16"] = fields.Number("uint16", default=65535)
+        assert int(Loader(shard, numbers, batch_size=1, output="torch").peek()["uint16"]) == 65535
+    else:
+        with pytest.raises(NotImplementedError, match="no uint16, the dtype of 'uint16'; use int32"):
+            Loader(shard, numbers, batch_size=1, output="torch")
+    del numbers["uint16"]
+    batch = Loader(shard, numbers, batch_size=2, output="torch").peek()
+    assert (batch["float64"].dtype, batch["int16"].tolist()) == (torch.float64, [-3, -3])
+
+
+@pytest.mark.frameworks
+def test_images_of_different_sizes_as_tensors(sizes):
+    torch = pytest.importorskip("torch")
+    batch = Loader(sizes, of_any_size(), batch_size=2, output="torch").peek()
+    assert [tuple(image.shape) for image in batch["image"]] == [(20, 50, 3), (21, 49, 3)]
+    assert all(isinstance(mask, torch.Tensor) for mask in batch["mask"])
+    images, sides = Loader(sizes, of_any_size(collate="pad"), batch_size=2, output="torch").peek()["image"]
+    assert tuple(images.shape) == (2, 21, 50, 3) and sides.tolist() == [[20, 50], [21, 49]]
 
 
 def test_missing_values_are_errors_or_have_a_default(shard):

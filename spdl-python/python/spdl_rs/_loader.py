@@ -180,7 +180,7 @@ class Loader(BatchLoader[Any]):
             "collate": collate,
             "batch_map": batch_map,
         }
-        convert = _converter(output)
+        convert = _converter(output, self._fields)
         if collate is not None and convert not in (None, tensors_of):
             raise ValueError(
                 f"output={check.shown(output)} cannot be combined with collate, whose result is the batch; use "
@@ -427,13 +427,20 @@ def _placed(
     return Functions(None, [(names[0], whole), *forwarding], processes=count)
 
 
-def _converter(output: Any) -> Callable[[dict[str, Any]], Any] | None:
+def _converter(
+    output: Any, fields: Mapping[str, Field]
+) -> Callable[[dict[str, Any]], Any] | None:
     if output == "dict":
         return None
     if output == "tuple":
         return _tuple_of
     if output == "torch":
-        importlib.import_module("torch")
+        has_uint16 = hasattr(importlib.import_module("torch"), "uint16")
+        for name, one in fields.items():
+            if getattr(one, "dtype", None) == "uint16" and not has_uint16:
+                raise NotImplementedError(
+                    f"PyTorch before 2.3 has no uint16, the dtype of {name!r}; use int32 or float32"
+                )
         return tensors_of
     if not callable(output):
         raise ValueError(
