@@ -44,6 +44,7 @@ fn check_changed(result: Result<u8>, name: &str) {
     assert!(error.report().contains(name), "{}", error.report());
 }
 
+// promise: R15
 #[test]
 fn a_shard_that_is_replaced_in_a_store_is_an_error() {
     let server = FaultServer::start([("s.tar", shard(b'a'))]);
@@ -67,6 +68,7 @@ fn a_shard_that_is_replaced_in_a_store_is_an_error() {
     }
 }
 
+// promise: R15
 #[test]
 fn a_shard_that_is_replaced_before_its_first_read_is_an_error() {
     let server = FaultServer::start([("s.tar", shard(b'a'))]);
@@ -75,6 +77,7 @@ fn a_shard_that_is_replaced_before_its_first_read_is_an_error() {
     check_changed(read(&data, data.fetch_labeled(), 3), "s.tar");
 }
 
+// promise: R15
 #[test]
 fn a_replaced_object_of_another_size_is_an_error_without_another_version() {
     let longer = [shard(b'b'), vec![0; 10_240]].concat();
@@ -104,6 +107,7 @@ fn rewrite(path: &Path, bytes: &[u8]) {
     file.set_modified(before + std::time::Duration::from_secs(1)).unwrap();
 }
 
+// promise: R15
 #[test]
 fn a_local_shard_that_is_rewritten_or_replaced_is_an_error() {
     for is_read_before in [false, true] {
@@ -132,6 +136,7 @@ fn a_local_shard_that_is_rewritten_or_replaced_is_an_error() {
     }
 }
 
+// promise: R15
 #[test]
 fn a_cache_serves_no_bytes_of_a_replaced_file_of_a_list() {
     for has_etag in [true, false] {
@@ -179,6 +184,7 @@ fn mds(fill: u8) -> (Vec<u8>, String) {
     (shard, index.to_owned())
 }
 
+// promise: R15
 #[test]
 fn a_cache_serves_no_bytes_of_a_replaced_mds_shard() {
     let (shard, index) = mds(b'a');

@@ -855,6 +855,11 @@ fn no_hedges_if_all_requests_are_slow() {
     let (_, statistics) = latencies(options(), 3000, 300 * MS, |request| request >= 1000);
     let extra = statistics.requests - statistics.reads;
     assert!(extra <= 20, "{statistics:?}");
+    // If the share of hedges is hardly limited, the share of late requests limits them: 33 without.
+    let (_, statistics) =
+        latencies(options().hedge_share(1.0), 3000, 300 * MS, |request| request >= 1000);
+    let extra = statistics.requests - statistics.reads;
+    assert!(extra <= 20, "{statistics:?}");
 }
 
 /// Reads the object "a" of 10,000 bytes 100 times, then "slow" of 100,000 bytes, whose first body has
