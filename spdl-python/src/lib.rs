@@ -44,7 +44,7 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};
     #[pymodule_export]
-    use crate::loader::{BatchIterator, Epoch, SampleFields, Samples, Settings};
+    use crate::loader::{ArrowTable, BatchIterator, Epoch, SampleFields, Samples, Settings};
     #[pymodule_export]
     use crate::operators::{Draws, ImageAugmenter, ImageDecoder, Reader};
     #[pymodule_export]

@@ -5,9 +5,12 @@ import io
 import json
 import pathlib
 import re
+import sys
+import types
 
 import numpy
 import pytest
+from arrow_columns import Columns
 from conftest import picture, write_png
 from dataset_files import write_members
 from test_loader import coco, grey_png
@@ -41,12 +44,16 @@ def members(number, folder):
     }
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
+def programs(section):
     text = PAGE.read_text(encoding="utf-8")
     parts = re.split(r"^##+ ", text, flags=re.MULTILINE)
     (part,) = [part for part in parts if part.startswith(section)]
-    (program,) = re.findall(r"^```python\n(.*?)^```", part, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```python\n(.*?)^```", part, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
+    (program,) = programs(section)
     (folder,) = re.findall(r'"(\w+)/train-\*\.tar"', program)
     (tmp_path / folder).mkdir()
     for shard in range(2):
@@ -99,7 +106,7 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
 
 
 def test_the_program_for_coco_annotations_runs(tmp_path, monkeypatch):
-    (program,) = re.findall(r"## COCO annotations.*?^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (program,) = programs("COCO annotations")
     (tmp_path / "coco").mkdir()
     path = coco(tmp_path / "coco")
     path.rename(path.with_name("instances_train2017.json"))
@@ -109,3 +116,36 @@ def test_the_program_for_coco_annotations_runs(tmp_path, monkeypatch):
     exec(program, names)
     assert names["batch"]["image"].shape == (2, 3, 640, 640)
     assert sorted(names["batch"]["image_id"]) == [70, 71]
+
+
+def test_the_programs_with_data_of_python_run(tmp_path, monkeypatch):
+    """With tables in place of those of `datasets` and `polars`, which read the same files."""
+    images = [members(number, tmp_path)["png"] for number in range(20)]
+    pets = Columns(image=images, label=[number % 2 for number in range(20)])
+
+    class Dataset:
+        data = types.SimpleNamespace(table=pets)
+        _indices = None
+
+        def shuffle(self, seed):
+            return self
+
+        def select(self, rows):
+            return self
+
+    frame = Columns(caption=[b"a cat", b"a dog"], score=[1, 2])
+    modules = {
+        "datasets": types.SimpleNamespace(
+            Dataset=Dataset, DatasetDict=(), load_dataset=lambda name, split: Dataset()
+        ),
+        "polars": types.SimpleNamespace(read_parquet=lambda path: frame),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    of_hugging_face, of_polars = programs("Data from Python")
+    names = {}
+    exec(of_hugging_face, names)
+    assert names["batch"]["image"].shape == (20, 3, 224, 224)
+    assert sorted(names["batch"]["label"]) == [0] * 10 + [1] * 10
+    exec(of_polars, names)
+    assert sorted(names["batch"]["caption"]) == ["a cat", "a dog"]

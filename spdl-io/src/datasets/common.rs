@@ -10,6 +10,8 @@ use twox_hash::XxHash3_128;
 use crate::fetch::Fetcher;
 use crate::fetch::Key;
 use crate::records::FieldValue;
+#[cfg(any(feature = "arrow", feature = "parquet"))]
+use crate::records::Remedy;
 #[cfg(feature = "local")]
 use crate::stores::LocalFetcher;
 
@@ -77,6 +79,28 @@ pub(crate) fn check_size(bytes: u64, max_bytes: u64) -> Result<()> {
     }
     let message = format!("sample of {bytes} bytes exceeds the limit of {max_bytes} bytes");
     Err(Error::new(ErrorKind::LimitExceeded, message))
+}
+
+/// The approximate size of a value, in bytes.
+#[cfg(any(feature = "arrow", feature = "parquet"))]
+pub(crate) fn size_of_field(field: &FieldValue) -> u64 {
+    match field {
+        FieldValue::Bytes(bytes) => bytes.len() as u64,
+        FieldValue::Text(text) => text.len() as u64,
+        FieldValue::Integers(list) => 8 * list.len() as u64,
+        FieldValue::Floats(list) => 8 * list.len() as u64,
+        FieldValue::List(list) => list.iter().map(size_of_field).sum(),
+        _ => 8,
+    }
+}
+
+/// The error of using the column `name` for labels. `what` describes its values as a plural noun.
+#[cfg(any(feature = "arrow", feature = "parquet"))]
+pub(crate) fn no_labels(name: &str, what: &str) -> Error {
+    let message = format!(
+        "column {name:?} holds {what}, which are no labels: labels are integers or class names"
+    );
+    Error::new(ErrorKind::InvalidArgument, message).with_source(Remedy::LabelField)
 }
 
 /// A little-endian number; `None` if out of range.

@@ -8,8 +8,10 @@
 //! | TFRecord files of `tf.train.Example` | [`TfRecordDataset`] | an index file or the record lengths; the first record |
 //! | MDS shards of MosaicML Streaming | [`MdsDataset`] | `index.json` |
 //! | Parquet files, such as those of Hugging Face (feature `parquet`) | `ParquetDataset` | the footer of each file |
+//! | Arrow tables in memory (feature `arrow`) | `ArrowDataset` | nothing |
 //!
-//! - [`OpenedDataset`] opens any of them by path or address.
+//! - [`OpenedDataset`] opens any of them by path or address, except Arrow tables: see
+//!   [`of_samples`](OpenedDataset::of_samples).
 //! - All but [`ImageFolder`] are a [`Dataset`](spdl_core::Dataset) of [`StoredRecord`](crate::StoredRecord)s.
 //!   Opening finds the location of each sample. The stages [`FetchRecord`](crate::FetchRecord) and
 //!   [`FetchLabeled`](crate::FetchLabeled) read the samples.
@@ -26,10 +28,12 @@
 //! | `patterns`, `braces` | file name patterns, brace expansion |
 //! | `part_cache` | a cache of decoded columns and decompressed shards |
 //! | `common` | keys, content hashes, size checks |
-//! | `webdataset/`, `tfrecord/`, `mds/`, `parquet/`, `file_list/`, `image_folder` | the data sets |
+//! | `webdataset/`, `tfrecord/`, `mds/`, `parquet/`, `arrow/`, `file_list/`, `image_folder` | the data sets |
 //!
 //! Imports: `fetch`, `files`, `layers`, `stores`, `archive`, `records`, `shards`.
 
+#[cfg(feature = "arrow")]
+mod arrow;
 mod braces;
 mod common;
 mod file_list;
@@ -44,6 +48,8 @@ mod sharded;
 mod tfrecord;
 mod webdataset;
 
+#[cfg(feature = "arrow")]
+pub use arrow::ArrowDataset;
 pub use braces::expand_braces;
 pub use file_list::{FileList, FileListOptions, ListFormat};
 pub use image_folder::ImageFolder;

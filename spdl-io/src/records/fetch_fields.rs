@@ -63,11 +63,19 @@ impl FieldChoice {
     fn find(&self, item: &StoredRecord) -> Result<Option<Arc<str>>> {
         let exists = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
         match self.names.iter().find(exists) {
-            None if !self.is_optional => {
-                Err(no_such_field(&item.key, &self.names.join(" or "), item.names()))
-            }
+            None => match self.unsupported(item) {
+                Some(error) => Err(error),
+                None if self.is_optional => Ok(None),
+                None => Err(no_such_field(&item.key, &self.names.join(" or "), item.names())),
+            },
             found => Ok(found.cloned()),
         }
+    }
+
+    /// The error of a field whose type is not supported.
+    fn unsupported(&self, item: &StoredRecord) -> Option<Error> {
+        let row = item.row.as_ref()?;
+        self.names.iter().find_map(|name| row.group.unsupported(name))
     }
 
     /// The value at the path.
@@ -291,6 +299,14 @@ impl FetchFields {
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
+    }
+
+    /// Checks that a sample has the chosen fields, and that their types are supported. Values are not read.
+    ///
+    /// # Errors
+    /// `NotFound` if the sample lacks a field; `Unsupported` if the type of a field is not supported.
+    pub fn check(&self, item: &StoredRecord) -> Result<()> {
+        self.request(item).map(drop)
     }
 
     /// The stored fields of a sample that are read.

@@ -53,6 +53,24 @@ impl FieldValue {
         }
     }
 
+    /// The value as JSON; `None` for bytes and NumPy arrays. JSON has `null` in place of NaN and infinity.
+    pub fn to_json(&self) -> Option<serde_json::Value> {
+        Some(match self {
+            FieldValue::Json(value) => value.clone(),
+            FieldValue::Text(text) => (&**text).into(),
+            FieldValue::Bool(value) => (*value).into(),
+            FieldValue::Integer(value) => (*value).into(),
+            FieldValue::Float(value) => (*value).into(),
+            FieldValue::Integers(values) => values.clone().into(),
+            FieldValue::Floats(values) => values.clone().into(),
+            FieldValue::List(values) => {
+                values.iter().map(FieldValue::to_json).collect::<Option<Vec<_>>>()?.into()
+            }
+            FieldValue::Null => serde_json::Value::Null,
+            FieldValue::Bytes(_) | FieldValue::Array(_) => return None,
+        })
+    }
+
     /// The bytes; `None` for any other type.
     pub fn as_bytes(&self) -> Option<&Bytes> {
         match self {

@@ -1,6 +1,8 @@
 //! Tests of data sets: shards equal `webdataset`, file lists, labels, damaged and missing files.
 #![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
 
+#[cfg(feature = "arrow")]
+mod arrow;
 mod braces;
 mod classes;
 mod fetch_record;

@@ -325,25 +325,9 @@ impl Related {
 /// # Errors
 /// `Corrupt` if stored bytes are not JSON.
 fn json(value: &FieldValue) -> Result<Option<String>> {
-    fn document(value: &FieldValue) -> Option<serde_json::Value> {
-        Some(match value {
-            FieldValue::Json(value) => value.clone(),
-            FieldValue::Text(text) => (&**text).into(),
-            FieldValue::Bool(value) => (*value).into(),
-            FieldValue::Integer(value) => (*value).into(),
-            FieldValue::Float(value) => (*value).into(),
-            FieldValue::Integers(values) => values.clone().into(),
-            FieldValue::Floats(values) => values.clone().into(),
-            FieldValue::List(values) => {
-                values.iter().map(document).collect::<Option<Vec<_>>>()?.into()
-            }
-            FieldValue::Null => serde_json::Value::Null,
-            _ => return None,
-        })
-    }
     let document = match value {
-        FieldValue::Bytes(text) => document(&Encoding::Json.decode(text.clone())?),
-        value => document(value),
+        FieldValue::Bytes(text) => Encoding::Json.decode(text.clone())?.to_json(),
+        value => value.to_json(),
     };
     Ok(document.map(|document| document.to_string()))
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, SupportsIndex, TypeVar
 
 from . import _arguments as check
-from . import _functions, _loader_state, _notebook_page, _ranks, _spdl_rs
+from . import _functions, _loader_state, _notebook_page, _ranks, _spdl_rs, _tables
 from ._arguments import Path
 from ._batches import Batches, import_numpy
 from ._errors import CudaUnavailable, DatasetWarning
@@ -20,6 +20,7 @@ from ._statistics import Statistics
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ._tables import Table
     from .recipes import Mix
 
 # The number of printed warnings is limited, for data sets with many broken links.
@@ -84,7 +85,7 @@ class BatchLoader(Generic[B]):
 
     def _open(
         self,
-        source: Path | Iterable[Path],
+        source: Path | Iterable[Path] | Table,
         *,
         labels: Iterable[SupportsIndex] | None = None,
         image_field: str | None = None,
@@ -99,7 +100,8 @@ class BatchLoader(Generic[B]):
         images: Path | None = None,
     ) -> None:
         """Opens the data set. Issues its warnings to the caller of the constructor."""
-        places, is_list = check.addresses(source)
+        table = _tables.table_of(source)
+        places, is_list = ([], False) if table is not None else check.addresses(source)
         if labels is not None and not is_list:
             raise ValueError(
                 "labels can be set only for a list of paths; the labels of a data set come from its "
@@ -108,6 +110,7 @@ class BatchLoader(Generic[B]):
         self._samples = _spdl_rs.Samples.open(
             places,
             is_list=is_list,
+            table=table,
             labels=check.labels_of(labels),
             image_field=check.text_or_none("image_field", image_field),
             label_field=check.text_or_none("label_field", label_field),
@@ -120,6 +123,7 @@ class BatchLoader(Generic[B]):
             file_fields=list(file_fields),
             images=None if images is None else os.fsdecode(images),
         )
+        self._samples.check(self._settings)
         self._monitor = _spdl_rs.Monitor()
         # Protects the attributes below: threads may share the loader.
         self._lock = ForkSafeLock()

@@ -14,6 +14,7 @@ from ._failure_policy import OnError
 from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
+    from ._tables import Table
     from .cuda._allocators import AllocatorLike
 
 _NAMES = {"u8": "uint8", "f16": "float16", "f32": "float32"}
@@ -41,7 +42,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
     separate epoch, and each batch of a shared iterator is delivered to one thread.
 
     Args:
-        source: Where the images are: a folder, an address, or a list.
+        source: Where the images are: a folder, an address, a list, or a table.
 
             - A folder of images: the classes are the direct subfolders, sorted by name, with images at
               any depth. A folder that contains only images has no classes. Names that start with a dot
@@ -57,6 +58,9 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
               list objects, so each file must be named. Credentials come from the environment, as for the
               command-line tools of each store. Passwords and signatures in addresses are never printed.
             - A list of paths of images, or of their addresses in one store.
+            - A table with the Arrow PyCapsule interface, such as `polars.DataFrame` and `pyarrow.Table`, or a
+              data set of Hugging Face. Columns are not copied. An image is a binary column, or a struct of
+              `bytes` and `path` as Hugging Face stores images. Such a source has no cache.
 
             Paths need not be valid UTF-8: `bytes` and results of `os.fsdecode` are accepted.
         batch_size: Images per batch, at least 1.
@@ -193,7 +197,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
 
     def __init__(
         self,
-        source: Path | Iterable[Path],
+        source: Path | Iterable[Path] | Table,
         *,
         batch_size: SupportsIndex,
         size: SupportsIndex = 224,

@@ -27,6 +27,7 @@ from ._functions import (
 from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
+    from ._tables import Table
     from .fields import Field
     from .recipes import Mix
 
@@ -141,7 +142,7 @@ class Loader(BatchLoader[Any]):
 
     def __init__(
         self,
-        source: Path | Iterable[Path],
+        source: Path | Iterable[Path] | Table,
         fields: Mapping[str, Field] | None = None,
         *,
         batch_size: SupportsIndex,

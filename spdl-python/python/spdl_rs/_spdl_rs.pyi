@@ -273,6 +273,13 @@ class WAVHeader:
     def _widened(self, data: Any, start: int, frames: int) -> Array: ...
 
 @final
+class ArrowTable:
+    """The rows of a Python object with the Arrow PyCapsule interface."""
+
+    @staticmethod
+    def imported(table: object, order: object | None, name: str) -> ArrowTable | None: ...
+
+@final
 class Samples:
     """The samples of a data set."""
 
@@ -281,6 +288,7 @@ class Samples:
         addresses: list[str],
         *,
         is_list: bool,
+        table: ArrowTable | None = None,
         labels: list[int] | None = None,
         image_field: str | None = None,
         label_field: str | None = None,
@@ -291,6 +299,7 @@ class Samples:
         max_file_bytes: int | None = None,
         has_labels: bool = True,
     ) -> Samples: ...
+    def check(self, settings: Settings) -> None: ...
     def __len__(self) -> int: ...
     @property
     def classes(self) -> list[str]: ...

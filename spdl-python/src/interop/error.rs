@@ -13,6 +13,17 @@ use spdl_cuda::jpeg::NvJpegError;
 use spdl_cuda::libraries::LibraryNotFound;
 use spdl_io::records::Remedy;
 
+/// Calls `work` of a destructor without the exception that propagates meanwhile, because `work` may run Python
+/// code.
+pub(crate) fn without_exception<R>(work: impl FnOnce() -> R) -> R {
+    let propagating = Python::try_attach(|py| PyErr::take(py)).flatten();
+    let done = work();
+    if let Some(exception) = propagating {
+        Python::try_attach(|py| exception.restore(py));
+    }
+    done
+}
+
 /// Converts an error to a Python exception.
 ///
 /// `_errors.py` maps each error kind to an exception class. If a Python allocator raised an

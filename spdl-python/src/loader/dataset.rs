@@ -11,15 +11,16 @@ use spdl_core::{
     Dataset, DatasetSource, Error, ErrorKind, Labeled, PipelineBuilder, Result, StageOptions,
     block_on,
 };
-use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
+use spdl_io::datasets::{ArrowDataset, DatasetKind, OpenOptions, OpenedDataset};
 use spdl_io::stores::Address;
 use spdl_io::{
     Cache, Fetch, FetchLabeled, Fetcher, LocalFetcher, Record, StoreRegistry, StoredRecord,
 };
 use spdl_media::fill::SampleSpec;
 
-use super::settings::Settings;
-use crate::interop::error::{report_with_advice, to_exception};
+use super::settings::{Content, Settings};
+use super::tables::ArrowTable;
+use crate::interop::error::{report_with_advice, to_exception, without_exception};
 use crate::interop::fork::OwnerProcess;
 use crate::interop::stalls::log;
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, drop_within, interruptible_with, without_python};
@@ -47,6 +48,8 @@ pub(crate) struct Opened {
 /// The arguments with which the data set was opened.
 #[derive(Clone)]
 struct OpenRequest {
+    /// The samples, if they are in memory. Otherwise, they are at the addresses.
+    table: Option<Arc<ArrowDataset>>,
     /// The addresses of the data set. For a list of images, only the first address.
     addresses: Vec<OsString>,
     /// Whether the addresses are a list of images.
@@ -106,10 +109,11 @@ impl FetchStage {
 
 #[pymethods]
 impl Samples {
-    /// Opens a data set of any kind, or a list of images.
+    /// Opens a data set of any kind, a list of images, or an Arrow table.
     #[staticmethod]
     #[pyo3(signature = (
-        addresses, *, is_list, labels=None, image_field=None, label_field=None, file_fields=vec![], images=None, classes=None,
+        addresses, *, is_list, table=None, labels=None, image_field=None, label_field=None, file_fields=vec![],
+        images=None, classes=None,
         cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, has_labels=true
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -117,6 +121,7 @@ impl Samples {
         py: Python<'_>,
         addresses: Vec<OsString>,
         is_list: bool,
+        table: Option<PyRef<'_, ArrowTable>>,
         labels: Option<Vec<i64>>,
         image_field: Option<String>,
         label_field: Option<String>,
@@ -129,8 +134,10 @@ impl Samples {
         max_file_bytes: Option<u64>,
         has_labels: bool,
     ) -> PyResult<Self> {
+        let shown = table.as_ref().map(|table| table.name.clone());
         let request = OpenRequest {
-            shown: display_addresses(&addresses),
+            table: table.map(|table| Arc::clone(&table.samples)),
+            shown: shown.unwrap_or_else(|| display_addresses(&addresses)),
             addresses,
             is_list,
             image_field,
@@ -159,6 +166,12 @@ impl Samples {
         Ok(Samples { opened: Some(Arc::new(opened)), owner: OwnerProcess::current() })
     }
 
+    /// Checks that samples in memory have the fields of the settings.
+    fn check(&self, py: Python<'_>, settings: &Settings) -> PyResult<()> {
+        let Some(opened) = &self.opened else { return Ok(()) };
+        opened.check(settings).map_err(|error| to_exception(py, &error))
+    }
+
     fn __len__(&self) -> PyResult<usize> {
         Ok(usize::try_from(self.len())?)
     }
@@ -179,9 +192,10 @@ impl Samples {
     /// The storage format.
     #[getter]
     fn kind(&self) -> String {
-        self.opened.as_ref().map_or_else(String::new, |opened| match opened.request.is_list {
-            true => "list of images".to_owned(),
-            false => opened.data.kind.to_string(),
+        self.opened.as_ref().map_or_else(String::new, |opened| match opened.data.kind {
+            _ if opened.request.is_list => "list of images".to_owned(),
+            DatasetKind::Samples => "Arrow table".to_owned(),
+            kind => kind.to_string(),
         })
     }
 
@@ -221,7 +235,9 @@ impl Opened {
             && !request.addresses.is_empty()
             && request.addresses.iter().all(is_shard);
         request.is_list &= !is_shards;
-        let data = if request.is_list {
+        let data = if let Some(table) = &request.table {
+            request.open_table(table, &stores)?
+        } else if request.is_list {
             if request.classes.is_some() {
                 return Err(request.classes_error());
             }
@@ -238,6 +254,17 @@ impl Opened {
         };
         let cache = request.open_cache()?;
         Ok(Opened { data, cache, stores, request })
+    }
+
+    /// Checks that the first sample has the fields of the settings, if all samples have the same fields.
+    fn check(&self, settings: &Settings) -> Result<()> {
+        match (&settings.content, self.data.kind, self.data.samples.item(0)) {
+            (Content::Fields(fields), DatasetKind::Samples, Ok(first)) => {
+                let fetch = fields.get().spec.fetch_like(&self.data.fetch_labeled());
+                fetch.check(&first).map_err(|error| error.renamed(self.request.shown.as_str()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A log message about labels that were inferred from folder names.
@@ -312,7 +339,7 @@ impl Opened {
 }
 
 impl OpenRequest {
-    fn open(&self, stores: &StoreRegistry) -> Result<OpenedDataset> {
+    fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::default().file_fields(self.file_fields.iter().cloned());
         if let Some(folder) = &self.images {
             options = options.images(folder);
@@ -326,7 +353,45 @@ impl OpenRequest {
         if self.classes.is_some() {
             options = options.external_classes();
         }
-        let data = block_on(OpenedDataset::open_with(&self.addresses, stores, &options))?;
+        options
+    }
+
+    fn open_table(
+        &self,
+        table: &Arc<ArrowDataset>,
+        stores: &StoreRegistry,
+    ) -> Result<OpenedDataset> {
+        let named = |error: Error| error.with_key(self.shown.as_str());
+        if self.cache_folder.is_some() || self.cache_memory > 0 {
+            let message =
+                "a table in memory needs no cache; drop the arguments `cache` and `cache_memory`";
+            return Err(named(Error::new(ErrorKind::InvalidArgument, message)));
+        }
+        let data = OpenedDataset::of_samples(Arc::clone(table), stores, &self.options());
+        let mut data = self.with_limit(data.map_err(named)?);
+        for field in [&self.image_field, &self.label_field].into_iter().flatten() {
+            data.check_field(field).map_err(named)?;
+        }
+        if !self.has_labels {
+            return Ok(data);
+        }
+        data = match &self.label_field {
+            Some(field) => block_on(data.name_classes(field)).map(|()| data),
+            None => block_on(data.name_default_classes()),
+        }
+        .map_err(named)?;
+        let label =
+            data.samples.item(0).ok().and_then(|first| data.fetch_labeled().fields_of(&first).1);
+        let known = label.and_then(|label| table.classes(&label).map(<[String]>::to_vec));
+        if let Some(classes) = self.classes.clone().or(known) {
+            data.classes = classes;
+        }
+        data.warnings.extend(data.unlabeled());
+        Ok(data)
+    }
+
+    fn open(&self, stores: &StoreRegistry) -> Result<OpenedDataset> {
+        let data = block_on(OpenedDataset::open_with(&self.addresses, stores, &self.options()))?;
         let mut data = self.with_limit(data);
         if let Some(field) = &self.label_field {
             data.check_field(field)?;
@@ -426,6 +491,8 @@ impl Drop for Samples {
         }
         // Without threads, the data set is dropped in place.
         if opened.as_ref().is_none_or(|opened| !opened.has_threads()) {
+            // An Arrow table may be released by Python code.
+            without_exception(|| drop(opened));
             return;
         }
         let mut end =

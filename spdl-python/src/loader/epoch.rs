@@ -23,7 +23,7 @@ use super::fields::{SampleFields, import_types};
 use super::functions::{Call, Filter, Functions, PyFunctions, PythonBatch, exception_of};
 use super::settings::{Content, Settings};
 use super::{device, state as checkpoint};
-use crate::interop::error::to_exception;
+use crate::interop::error::{to_exception, without_exception};
 use crate::interop::failure_policy::dropped_samples;
 use crate::interop::fork::OwnerProcess;
 use crate::interop::stalls::{Stalls, log};
@@ -572,19 +572,17 @@ impl Drop for Epoch {
             std::mem::forget(Arc::clone(&self.work));
             return;
         }
-        if Python::try_attach(|py| without_python(py, || self.stop(SHUTDOWN_TIMEOUT))).is_none() {
-            // Python is shutting down: stop without the GIL.
-            self.stop(SHUTDOWN_TIMEOUT);
-        }
-        Python::try_attach(|py| {
-            // The object may be dropped while an exception propagates.
-            let propagating = PyErr::take(py);
-            if let Err(error) = self.warn_of_dropped(py) {
-                error.write_unraisable(py, None);
+        without_exception(|| {
+            if Python::try_attach(|py| without_python(py, || self.stop(SHUTDOWN_TIMEOUT))).is_none()
+            {
+                // Python is shutting down: stop without the GIL.
+                self.stop(SHUTDOWN_TIMEOUT);
             }
-            if let Some(exception) = propagating {
-                exception.restore(py);
-            }
+            Python::try_attach(|py| {
+                if let Err(error) = self.warn_of_dropped(py) {
+                    error.write_unraisable(py, None);
+                }
+            });
         });
     }
 }

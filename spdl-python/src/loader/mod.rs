@@ -17,9 +17,11 @@ mod fields;
 mod functions;
 mod settings;
 mod state;
+mod tables;
 
 pub(crate) use batches::arrays;
 pub(crate) use dataset::Samples;
 pub(crate) use epoch::{BatchIterator, Epoch, check_memory};
 pub(crate) use fields::SampleFields;
 pub(crate) use settings::Settings;
+pub(crate) use tables::ArrowTable;

@@ -78,7 +78,8 @@ impl OpenedDataset {
     ///
     /// Opening a data set already reads the class names of the default label field of
     /// [`FetchLabeled`](crate::FetchLabeled). Call this method for another field. The method
-    /// changes only the class names of Parquet files and file lists. With
+    /// changes only the class names of Parquet files, file lists and
+    /// [samples of other programs](Self::of_samples). With
     /// [`external_classes`](super::OpenOptions::external_classes), only those of file lists change.
     ///
     /// # Errors
@@ -222,9 +223,11 @@ impl OpenedDataset {
     }
 
     /// [`name_classes`](Self::name_classes) for the default label field. Damage to the column becomes a
-    /// warning, because the caller may not need labels. A mixture of names and numbers is an error.
-    #[cfg(feature = "parquet")]
-    pub(super) async fn name_default_classes(mut self) -> Result<Self> {
+    /// warning, because the caller may not need labels.
+    ///
+    /// # Errors
+    /// The other errors of [`name_classes`](Self::name_classes), such as a mixture of names and numbers.
+    pub async fn name_default_classes(mut self) -> Result<Self> {
         if self.options.has_external_classes && self.options.label_field.is_some() {
             return Ok(self);
         }
@@ -275,7 +278,6 @@ fn check_count(label: &str, names: &BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-#[cfg(feature = "parquet")]
 fn is_damage(error: &Error) -> bool {
     use ErrorKind::{Corrupt, LimitExceeded, Truncated, Unsupported};
     matches!(error.kind(), Corrupt | LimitExceeded | Truncated | Unsupported)

@@ -84,7 +84,7 @@ impl OpenedDataset {
             return None;
         }
         match &self.unlabeled {
-            Some(some) if some.count < some.of || self.kind == DatasetKind::Parquet => {
+            Some(some) if some.count < some.of || self.kind.has_columns() => {
                 Some(self.some_unlabeled(some))
             }
             _ => self.all_unlabeled(),
@@ -96,7 +96,7 @@ impl OpenedDataset {
     fn some_unlabeled(&self, unlabeled: &Unlabeled) -> Error {
         let Unlabeled { count, of, first } = unlabeled;
         let reason = match self.kind {
-            DatasetKind::FileList | DatasetKind::Parquet => {
+            DatasetKind::FileList | DatasetKind::Parquet | DatasetKind::Samples => {
                 "the label is empty or missing in these rows".to_owned()
             }
             _ => format!("none of the fields {} exists", quoted(LABEL_FIELDS)),

@@ -51,6 +51,8 @@ pub enum DatasetKind {
     Mds,
     /// Parquet files.
     Parquet,
+    /// Samples of another program: see [`OpenedDataset::of_samples`].
+    Samples,
 }
 
 impl fmt::Display for DatasetKind {
@@ -62,11 +64,17 @@ impl fmt::Display for DatasetKind {
             DatasetKind::TfRecord => "TFRecord files",
             DatasetKind::Mds => "MDS shards",
             DatasetKind::Parquet => "Parquet files",
+            DatasetKind::Samples => "samples",
         })
     }
 }
 
 impl DatasetKind {
+    /// Whether labels are in a column of the same type for all samples.
+    fn has_columns(self) -> bool {
+        matches!(self, DatasetKind::Parquet | DatasetKind::Samples)
+    }
+
     /// The kind by the file name or extension of a path, address or pattern; `None` for images and
     /// folders.
     ///
@@ -318,6 +326,45 @@ impl OpenedDataset {
         Ok(OpenedDataset { store, ..opened })
     }
 
+    /// A data set of any samples, such as those of `ArrowDataset`. Their files are local.
+    ///
+    /// Class names are not read: see [`name_default_classes`](Self::name_default_classes) and
+    /// [`name_classes`](Self::name_classes).
+    ///
+    /// ```
+    /// use spdl_io::{FieldValue, StoreRegistry, StoredRecord};
+    /// use spdl_io::datasets::{OpenOptions, OpenedDataset};
+    /// # #[cfg(feature = "local")] {
+    /// let samples = vec![StoredRecord::new("a").with_known("text", FieldValue::Text("a cat".into()))];
+    /// let (stores, options) = (StoreRegistry::new(), OpenOptions::default());
+    /// let data = OpenedDataset::of_samples(samples, &stores, &options)?;
+    /// assert_eq!(data.kind.to_string(), "samples");
+    /// # }
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound` if there is no sample; `Unsupported` without the feature `local`.
+    pub fn of_samples(
+        samples: impl Dataset<Item = StoredRecord>,
+        stores: &StoreRegistry,
+        options: &OpenOptions,
+    ) -> Result<OpenedDataset> {
+        if samples.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "the data set holds no samples"));
+        }
+        let lens = vec![samples.len()];
+        let opener = Opener {
+            fetcher: &stores.open(".")?.fetcher,
+            versions: PinnedVersions::default(),
+            is_local: true,
+            store: None,
+            stores,
+            options,
+        };
+        Ok(opener.dataset(DatasetKind::Samples, samples, lens))
+    }
+
     /// The address of an object or sample, for messages: the store and `key`.
     pub fn address_of(&self, key: &str) -> String {
         address_in(self.store.as_deref(), key)
@@ -333,7 +380,7 @@ impl OpenedDataset {
             .with_max_bytes(self.max_file_bytes)
             .with_classes(&self.classes)
             // Empty labels are counted and reported when the data set is opened.
-            .with_empty_labels(self.kind == DatasetKind::Parquet && self.unlabeled.is_some());
+            .with_empty_labels(self.kind.has_columns() && self.unlabeled.is_some());
         let fetch = match &self.options.image_field {
             Some(name) => fetch.with_value_fields([self.image_field(name)]),
             None => fetch,

@@ -28,12 +28,12 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use self::column::ColumnPart;
 use self::footer::RowGroup;
 use self::schema::{ColumnKind, ParquetColumn};
-use super::common::{ContentHash, check_size, row_key, with_context};
+use super::common::{ContentHash, check_size, no_labels, row_key, size_of_field, with_context};
 use super::part_cache::{PartCache, default_part_cache_bytes};
 use super::patterns::FilePatterns;
 use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers, read_files};
 use crate::fetch::{Fetcher, Key};
-use crate::records::{FieldRequest, FieldValue, PackedRows, Remedy, StoredRecord};
+use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
 /// The rows of Parquet files, such as those of Hugging Face's `datasets`.
 ///
@@ -300,12 +300,7 @@ impl PackedRows for ParquetGroup {
 
     fn no_labels(&self, name: &str) -> Option<Error> {
         let column = self.file.columns.iter().find(|column| *column.name == *name)?;
-        let message = format!(
-            "column {name:?} holds {}, which are no labels: labels are integers or class names",
-            column.no_labels()?
-        );
-        let error = Error::new(ErrorKind::InvalidArgument, message).with_source(Remedy::LabelField);
-        Some(error.with_key(self.file.key.display_name()))
+        Some(no_labels(name, column.no_labels()?).with_key(self.file.key.display_name()))
     }
 
     async fn texts(
@@ -384,18 +379,6 @@ fn unsupported(column: &ParquetColumn, why: &str) -> Error {
     };
     let message = format!("cannot read column {name:?} of type {stored}: {why} not supported");
     Error::new(ErrorKind::Unsupported, message)
-}
-
-/// The approximate size of a value, in bytes.
-fn size_of_field(field: &FieldValue) -> u64 {
-    match field {
-        FieldValue::Bytes(bytes) => bytes.len() as u64,
-        FieldValue::Text(text) => text.len() as u64,
-        FieldValue::Integers(list) => 8 * list.len() as u64,
-        FieldValue::Floats(list) => 8 * list.len() as u64,
-        FieldValue::List(list) => list.iter().map(size_of_field).sum(),
-        _ => 8,
-    }
 }
 
 impl Shard for Arc<ParquetGroup> {

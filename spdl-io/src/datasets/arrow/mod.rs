@@ -1,0 +1,414 @@
+//! [`ArrowDataset`]: the rows of an Arrow table in memory.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `schema` | columns as fields of a sample |
+//! | `value` | values of arrays as fields |
+
+mod schema;
+mod value;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_buffer::NullBuffer;
+use arrow_schema::Schema;
+use async_trait::async_trait;
+use spdl_core::{Dataset, Error, ErrorKind, Result};
+
+use self::schema::{ArrowColumn, ColumnKind};
+use super::common::{ContentHash, check_size, no_labels, row_key, size_of_field, with_context};
+use super::sharded::{Shard, Shards};
+use crate::fetch::{Fetcher, Key};
+use crate::records::{Encoding, Extent, FieldRequest, FieldValue, PackedRows, StoredRecord};
+
+/// The rows of an Arrow table, such as those of polars, pyarrow, DuckDB and Hugging Face's `datasets`.
+///
+/// The table is neither copied nor scanned: binary values share its memory. A row is found by binary search over
+/// the record batches.
+///
+/// | column | field |
+/// |---|---|
+/// | a file of Hugging Face, such as an image: a struct of `bytes` and `path` | [`FieldValue::Bytes`]: the bytes, or, if they are null, the content of the local file `path`; [`FieldValue::Text`] with the suffix `.path` |
+/// | binary, large, of fixed size, or views | [`FieldValue::Bytes`] |
+/// | strings, large or views | [`FieldValue::Text`] |
+/// | boolean; integers; floats | [`FieldValue::Bool`]; [`FieldValue::Integer`]; [`FieldValue::Float`] |
+/// | dates, times, durations | [`FieldValue::Integer`]: days, or the units of the column |
+/// | lists, large or of fixed size | [`FieldValue::Integers`], [`FieldValue::Floats`]; with nulls, or of other types, [`FieldValue::List`] |
+/// | other structs, and lists of structs | [`FieldValue::Json`]; members of structs also as one field each, with names joined by dots |
+/// | dictionaries | the field of their values |
+/// | null | [`FieldValue::Null`] |
+///
+/// Decimals, intervals, unions, maps, list views, run-end encoded columns, and binary members of structs are not
+/// supported: such columns are omitted, or fail with `Unsupported` if they are requested by name.
+///
+/// ```
+/// use std::sync::Arc;
+/// use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+/// use spdl_core::Dataset;
+/// use spdl_io::datasets::ArrowDataset;
+/// let columns: [(&str, ArrayRef); 2] = [
+///     ("text", Arc::new(StringArray::from(vec!["a cat", "a dog"]))),
+///     ("label", Arc::new(Int64Array::from(vec![0, 1]))),
+/// ];
+/// let batch = RecordBatch::try_from_iter(columns)?;
+/// let samples = ArrowDataset::new("pets", &batch.schema(), vec![batch])?;
+/// assert_eq!((samples.len(), samples.item(1)?.key.to_string()), (2, "pets:1".to_owned()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ArrowDataset {
+    rows: Arc<ArrowRows>,
+    classes: HashMap<String, Vec<String>>,
+    hash: OnceLock<u64>,
+}
+
+/// The rows of a table that are samples.
+struct ArrowRows {
+    table: Arc<ArrowTable>,
+    /// The row of each sample; `None` if the samples are all rows in their order.
+    order: Option<Vec<u64>>,
+}
+
+/// The columns of all record batches.
+struct ArrowTable {
+    name: Key,
+    columns: Vec<ArrowColumn>,
+    /// The names of the supported columns.
+    names: Vec<Arc<str>>,
+    batches: Shards<ArrowBatch>,
+}
+
+/// A record batch: one cell for each column.
+struct ArrowBatch {
+    rows: u64,
+    cells: Vec<ArrowCell>,
+}
+
+/// The values of a column in one record batch.
+struct ArrowCell {
+    values: ArrayRef,
+    /// The nulls of the structs that contain the column.
+    nulls: Option<NullBuffer>,
+}
+
+impl ArrowCell {
+    /// # Errors
+    /// `InvalidArgument` if the batch has no such column.
+    fn of(batch: &RecordBatch, column: &ArrowColumn) -> Result<Self> {
+        let mismatch = || {
+            let message =
+                format!("a record batch lacks the column {:?} of the schema", column.name);
+            Error::new(ErrorKind::InvalidArgument, message)
+        };
+        let (first, members) = column.path.split_first().ok_or_else(mismatch)?;
+        let mut values = batch.columns().get(*first).ok_or_else(mismatch)?;
+        let mut nulls = None;
+        for &member in members {
+            nulls = NullBuffer::union(nulls.as_ref(), values.nulls());
+            let structs = values.as_struct_opt().ok_or_else(mismatch)?;
+            values = structs.columns().get(member).ok_or_else(mismatch)?;
+        }
+        if *values.data_type() != column.data_type {
+            return Err(mismatch());
+        }
+        Ok(ArrowCell { values: Arc::clone(values), nulls })
+    }
+
+    fn is_null(&self, row: usize) -> bool {
+        self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row))
+    }
+
+    fn value(&self, row: usize) -> Result<FieldValue> {
+        match self.is_null(row) {
+            true => Ok(FieldValue::Null),
+            false => value::value(&self.values, row),
+        }
+    }
+
+    /// A member of a struct.
+    fn member(&self, member: usize, row: usize) -> Result<FieldValue> {
+        match self.values.as_struct_opt() {
+            Some(structs) if !self.is_null(row) && !structs.is_null(row) => {
+                value::value(structs.column(member), row)
+            }
+            _ => Ok(FieldValue::Null),
+        }
+    }
+}
+
+impl Shard for ArrowBatch {
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+}
+
+impl ArrowDataset {
+    /// The number of samples whose values are part of the [content hash](Dataset::content_hash).
+    const HASHED_SAMPLES: u64 = 16;
+    /// The number of bytes of a value that are part of the content hash.
+    const HASHED_BYTES: usize = 1 << 16;
+
+    /// The rows of record batches. `name` begins the keys of the samples: `NAME:ROW`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a batch does not have the columns of the schema.
+    pub fn new(name: &str, schema: &Schema, batches: Vec<RecordBatch>) -> Result<Self> {
+        let columns = schema::columns(schema);
+        let of_batch = |batch: RecordBatch| {
+            let cells = columns.iter().map(|column| ArrowCell::of(&batch, column));
+            Ok(ArrowBatch { rows: batch.num_rows() as u64, cells: cells.collect::<Result<_>>()? })
+        };
+        let batches = batches.into_iter().map(of_batch).collect::<Result<_>>()?;
+        let names = columns.iter().filter(|it| !matches!(it.kind, ColumnKind::Unsupported(_)));
+        let names = names.map(|column| Arc::clone(&column.name)).collect();
+        let (name, batches) = (name.into(), Shards::new(batches)?);
+        let table = Arc::new(ArrowTable { name, columns, names, batches });
+        Ok(ArrowDataset {
+            rows: Arc::new(ArrowRows { table, order: None }),
+            classes: schema::class_names(schema),
+            hash: OnceLock::new(),
+        })
+    }
+
+    /// The data set with these rows, in this order. A row may occur several times.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a row that does not exist.
+    pub fn select(self, rows: Vec<u64>) -> Result<Self> {
+        let table = Arc::clone(&self.rows.table);
+        let total = table.batches.total();
+        if let Some(row) = rows.iter().find(|row| **row >= total) {
+            let message = format!("row {row} is out of range: the table has {total} rows");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let rows = Arc::new(ArrowRows { table, order: Some(rows) });
+        Ok(ArrowDataset { rows, hash: OnceLock::new(), ..self })
+    }
+
+    /// The class names of a `ClassLabel` column of Hugging Face's `datasets`; `None` for other columns.
+    pub fn classes(&self, column: &str) -> Option<&[String]> {
+        self.classes.get(column).map(Vec::as_slice)
+    }
+
+    fn hash(&self) -> u64 {
+        let mut hash = ContentHash::new("arrow");
+        hash.number(self.len());
+        let columns = &self.rows.table.columns;
+        columns.iter().for_each(|column| hash.bytes(column.name.as_bytes()));
+        let samples = self.len().min(Self::HASHED_SAMPLES);
+        for number in 0..samples {
+            // Evenly spaced, from the first to the last.
+            let span = u128::from(self.len() - 1);
+            let index = span * u128::from(number) / u128::from(samples - 1).max(1);
+            let Ok((batch, row)) = self.rows.locate(index as u64) else { continue };
+            for (cell, column) in batch.cells.iter().zip(columns) {
+                let value = match column.kind {
+                    // Their members are columns.
+                    ColumnKind::Files { bytes, .. } => cell.member(bytes, row),
+                    ColumnKind::Values => cell.value(row),
+                    ColumnKind::Unsupported(_) => continue,
+                };
+                add_to_hash(&mut hash, &value.unwrap_or(FieldValue::Null));
+            }
+        }
+        hash.finish()
+    }
+}
+
+impl ArrowRows {
+    fn len(&self) -> u64 {
+        self.order.as_ref().map_or(self.table.batches.total(), |order| order.len() as u64)
+    }
+
+    /// The record batch of a sample, and the row in it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `index` is out of range.
+    fn locate(&self, index: u64) -> Result<(&ArrowBatch, usize)> {
+        let out_of_range = || {
+            let len = self.len();
+            let message = format!("index {index} is out of range: the data set has {len} samples");
+            Error::new(ErrorKind::InvalidArgument, message)
+        };
+        let row = match &self.order {
+            None => index,
+            Some(order) => {
+                let row = usize::try_from(index).ok().and_then(|index| order.get(index));
+                *row.ok_or_else(out_of_range)?
+            }
+        };
+        let (batch, row) = self.table.batches.locate(row)?;
+        Ok((batch, usize::try_from(row).map_err(|_| out_of_range())?))
+    }
+}
+
+/// Adds the kind and the start of a value.
+fn add_to_hash(hash: &mut ContentHash, value: &FieldValue) {
+    hash.bytes(value.kind().as_bytes());
+    let mut add = |bytes: &[u8]| {
+        hash.number(bytes.len() as u64);
+        hash.bytes(&bytes[..bytes.len().min(ArrowDataset::HASHED_BYTES)]);
+    };
+    match value {
+        FieldValue::Bytes(bytes) => add(bytes),
+        FieldValue::Text(text) => add(text.as_bytes()),
+        FieldValue::Float(number) => hash.number(number.to_bits()),
+        FieldValue::Floats(numbers) => {
+            numbers.iter().for_each(|number| hash.number(number.to_bits()));
+        }
+        FieldValue::List(values) => values.iter().for_each(|value| add_to_hash(hash, value)),
+        value => add(value.to_json().unwrap_or_default().to_string().as_bytes()),
+    }
+}
+
+impl Dataset for ArrowDataset {
+    type Item = StoredRecord;
+
+    fn len(&self) -> u64 {
+        self.rows.len()
+    }
+
+    fn item(&self, index: u64) -> Result<StoredRecord> {
+        let table = &self.rows.table;
+        let (batch, row) = self.rows.locate(index)?;
+        let mut record = StoredRecord::new(row_key(&table.name, index));
+        for (cell, column) in batch.cells.iter().zip(&table.columns) {
+            if let ColumnKind::Files { bytes, path } = column.kind
+                && let Some(path) = path_of(cell, bytes, path, row)?
+            {
+                if path.contains("://") {
+                    let message = format!(
+                        "column {:?} has no bytes, and its path is an address: only local files are read",
+                        column.name
+                    );
+                    let error = Error::new(ErrorKind::Unsupported, message);
+                    return Err(error.with_key(record.key.display_name()));
+                }
+                let file = Extent::whole(Key::from_path(&*path));
+                record = record.with_stored(Arc::clone(&column.name), file, Encoding::Bytes);
+            }
+        }
+        Ok(record.with_row(Arc::clone(&self.rows) as _, index))
+    }
+
+    /// A hash of the number of samples, the names of the columns, and the values of 16 samples, of each value
+    /// at most 64 KiB.
+    fn content_hash(&self) -> Option<u64> {
+        Some(*self.hash.get_or_init(|| self.hash()))
+    }
+
+    fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
+        Some(item.key.display_name())
+    }
+}
+
+/// The path of a file that must be read; `None` if its bytes are in the table.
+fn path_of(cell: &ArrowCell, bytes: usize, path: usize, row: usize) -> Result<Option<Arc<str>>> {
+    let bytes = cell.values.as_struct_opt().map(|structs| structs.column(bytes));
+    if !bytes.is_some_and(|bytes| bytes.is_null(row)) {
+        return Ok(None);
+    }
+    match cell.member(path, row)? {
+        FieldValue::Text(path) if !path.is_empty() => Ok(Some(path)),
+        _ => Ok(None),
+    }
+}
+
+#[async_trait]
+impl PackedRows for ArrowRows {
+    fn names(&self) -> &[Arc<str>] {
+        &self.table.names
+    }
+
+    fn unsupported(&self, name: &str) -> Option<Error> {
+        let column = self.table.columns.iter().find(|column| *column.name == *name)?;
+        let ColumnKind::Unsupported(why) = column.kind else { return None };
+        let data_type = &column.data_type;
+        let message =
+            format!("cannot read column {name:?} of type {data_type}: {why} not supported");
+        Some(Error::new(ErrorKind::Unsupported, message).with_key(self.table.name.display_name()))
+    }
+
+    fn no_labels(&self, name: &str) -> Option<Error> {
+        let column = self.table.columns.iter().find(|column| *column.name == *name)?;
+        Some(no_labels(name, column.no_labels()?).with_key(self.table.name.display_name()))
+    }
+
+    async fn texts(
+        &self,
+        _fetcher: &Arc<dyn Fetcher>,
+        name: &str,
+        max_texts: usize,
+    ) -> Result<Option<BTreeSet<String>>> {
+        let has_name = |column: &ArrowColumn| *column.name == *name;
+        let Some(at) = self.table.columns.iter().position(has_name) else { return Ok(None) };
+        let mut texts = BTreeSet::new();
+        for batch in self.table.batches.iter() {
+            let cell = &batch.cells[at];
+            let is_null = |row| cell.is_null(row);
+            let added = value::add_texts(&cell.values, is_null, &mut texts, max_texts);
+            let added = added.map_err(|error| {
+                with_context(error, &format!("column {name}"))
+                    .with_key(self.table.name.display_name())
+            })?;
+            if !added {
+                return Ok(None);
+            }
+        }
+        Ok(Some(texts))
+    }
+
+    async fn read(
+        &self,
+        _fetcher: &Arc<dyn Fetcher>,
+        row: u64,
+        request: &FieldRequest,
+    ) -> Result<Vec<(Arc<str>, FieldValue)>> {
+        let (batch, row) = self.locate(row)?;
+        let mut fields = Vec::new();
+        let mut bytes = 0_u64;
+        for (cell, column) in batch.cells.iter().zip(&self.table.columns) {
+            if !request.wants(&column.name) {
+                continue;
+            }
+            let value = match column.kind {
+                ColumnKind::Unsupported(_) => match request.names() {
+                    Some(_) => return Err(self.unsupported(&column.name).unwrap_or_else(internal)),
+                    None => continue,
+                },
+                // The sample has a field for the file.
+                ColumnKind::Files { bytes, path } if path_of(cell, bytes, path, row)?.is_some() => {
+                    continue;
+                }
+                ColumnKind::Files { bytes, .. } => cell.member(bytes, row),
+                ColumnKind::Values => cell.value(row),
+            };
+            let value =
+                value.map_err(|error| with_context(error, &format!("column {}", column.name)))?;
+            bytes = bytes.saturating_add(size_of_field(&value));
+            check_size(bytes, request.max_bytes())?;
+            fields.push((Arc::clone(&column.name), value));
+        }
+        Ok(fields)
+    }
+}
+
+fn internal() -> Error {
+    Error::new(ErrorKind::Internal, "a supported column was refused")
+}
+
+impl fmt::Debug for ArrowRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rows, columns) = (self.len(), self.table.columns.len());
+        write!(f, "ArrowRows({rows} rows of {} with {columns} columns)", self.table.name)
+    }
+}
+
+impl fmt::Debug for ArrowDataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ArrowDataset({:?})", self.rows)
+    }
+}

@@ -1,0 +1,356 @@
+"""`Loader` of Arrow tables: values, resume, ranks, errors."""
+
+import gc
+import json
+import sys
+
+import numpy
+import pytest
+import spdl_rs
+from arrow_columns import Columns
+from conftest import picture, write_png
+from spdl_rs import ImageLoader, Loader, fields
+
+ROWS = 23
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    paths = [folder / f"{number:02}.png" for number in range(ROWS)]
+    for number, path in enumerate(paths):
+        write_png(str(path), picture(number))
+    return paths
+
+
+def columns(images):
+    return Columns(
+        image=[path.read_bytes() for path in images],
+        number=list(range(ROWS)),
+        label=[row % 3 for row in range(ROWS)],
+        score=[None if row % 5 == 4 else row for row in range(ROWS)],
+    )
+
+
+def of_columns(source, **settings):
+    settings = {"batch_size": 5, **settings}
+    return Loader(
+        source,
+        image=fields.Image(16, train=True),
+        number=fields.Number("int64"),
+        label=fields.Label(),
+        score=fields.Number(default=-1),
+        key=fields.Key(),
+        **settings,
+    )
+
+
+def numbers_of(batches):
+    return [number for batch in batches for number in batch["number"].tolist()]
+
+
+def frozen(batch):
+    return {
+        name: value.tobytes() if hasattr(value, "tobytes") else value
+        for name, value in batch.items()
+    }
+
+
+def test_each_column_is_a_field(images):
+    loader = of_columns(columns(images))
+    batches = list(loader)
+    assert numbers_of(batches) == list(range(ROWS))
+    assert [label for batch in batches for label in batch["label"]] == [n % 3 for n in range(ROWS)]
+    scores = [score for batch in batches for score in batch["score"].tolist()]
+    assert scores == [-1 if row % 5 == 4 else row for row in range(ROWS)]
+    assert batches[4]["key"] == ["Columns:20", "Columns:21", "Columns:22"]
+    paths = Loader(
+        [str(path) for path in images], batch_size=ROWS, image=fields.Image(16, train=True)
+    )
+    (expected,) = paths
+    found = numpy.concatenate([batch["image"] for batch in batches])
+    assert (found == expected["image"]).all()
+    assert "Arrow table 'Columns': 23 samples" in repr(loader)
+    assert loader.diagnose()
+
+
+def test_an_image_loader_reads_tables(images):
+    loader = ImageLoader(columns(images), batch_size=ROWS, size=16)
+    ((pixels, labels),) = loader
+    assert pixels.shape == (ROWS, 16, 16, 3) and labels.tolist() == [n % 3 for n in range(ROWS)]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_resumed_run_delivers_identical_batches(images, shuffle):
+    settings = {"shuffle": shuffle, "seed": 7}
+    whole = [frozen(batch) for batch in of_columns(columns(images), **settings)]
+    for delivered in range(len(whole) + 1):
+        loader = of_columns(columns(images), threads=1 + delivered % 3, **settings)
+        batches = iter(loader)
+        head = [frozen(next(batches)) for _ in range(delivered)]
+        state = json.loads(json.dumps(loader.state_dict()))
+        resumed = of_columns(columns(images), **settings)
+        resumed.load_state_dict(state)
+        assert head + [frozen(batch) for batch in resumed] == whole
+
+
+def test_a_state_belongs_to_the_values_and_columns_of_its_table(images):
+    loader = of_columns(columns(images))
+    next(iter(loader))
+    state = loader.state_dict()
+    for name, value in (("number", 99), ("score", None)):
+        other = columns(images)
+        other.columns[name][0] = value
+        with pytest.raises(spdl_rs.InvalidArgumentError, match="the images, their names or labels"):
+            of_columns(other).load_state_dict(state)
+    other = columns(images)
+    other.columns["more"] = list(range(ROWS))
+    with pytest.raises(spdl_rs.InvalidArgumentError):
+        of_columns(other).load_state_dict(state)
+    of_columns(columns(images)).load_state_dict(state)
+
+
+def test_ranks_deliver_every_row_once(images):
+    def of_rank(rank, world_size):
+        settings = {"shuffle": True, "seed": 1, "remainder": "uneven"}
+        return of_columns(columns(images), rank=rank, world_size=world_size, **settings)
+
+    parts = [of_rank(rank, 3) for rank in range(3)]
+    iterators = [iter(loader) for loader in parts]
+    delivered = [next(batches) for batches in iterators]
+    combined = Loader.combine_states([loader.state_dict() for loader in parts])
+    for rank in range(2):
+        loader = of_rank(rank, 2)
+        loader.load_state_dict(combined)
+        delivered += list(loader)
+    assert sorted(numbers_of(delivered)) == list(range(ROWS))
+
+
+def test_shuffled_epochs_have_different_orders(images):
+    loader = of_columns(columns(images), shuffle=True)
+    first, second = numbers_of(loader), numbers_of(loader)
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+    assert first != second != list(range(ROWS))
+
+
+def test_the_table_is_released_with_the_loader(images):
+    gc.collect()
+    source = columns(images)
+    before = source.exports
+    loader = of_columns(source)
+    batches = iter(loader)
+    batch = next(batches)
+    assert source.exports > before
+    del loader, batches
+    gc.collect()
+    # Batches have copies.
+    assert source.exports == before and batch["number"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_missing_columns_are_refused_when_the_table_is_opened(images):
+    source = columns(images)
+    with pytest.raises(spdl_rs.NotFoundError, match='Columns: no field "caption": .* image, number'):
+        Loader(source, batch_size=1, caption=fields.Text())
+    with pytest.raises(spdl_rs.InvalidArgumentError, match='no sample has a field "kind"'):
+        Loader(source, batch_size=1, label=fields.Label(stored_as="kind"))
+    loader = Loader(source, batch_size=1, caption=fields.Text(optional=True))
+    assert next(iter(loader))["caption"] == [""]
+
+
+def test_null_values_are_errors_of_their_samples(images):
+    source = columns(images)
+    loader = Loader(source, batch_size=ROWS, on_error="skip", score=fields.Number())
+    assert len(next(iter(loader))["score"]) == ROWS - 4
+    assert loader.stats()["dropped"][0]["key"] == "Columns:4"
+    with pytest.raises(spdl_rs.NotFoundError, match=r"Columns:4\.score: the value is null"):
+        list(Loader(source, batch_size=ROWS, score=fields.Number()))
+
+
+def test_arguments_that_tables_do_not_have_are_refused(images, tmp_path):
+    source = columns(images)
+    for arguments in ({"cache": tmp_path / "cache"}, {"cache_memory": 1}):
+        with pytest.raises(spdl_rs.InvalidArgumentError, match="needs no cache"):
+            of_columns(source, **arguments)
+    with pytest.raises(ValueError, match="labels can be set only for a list of paths"):
+        ImageLoader(source, batch_size=1, labels=[1])
+    with pytest.raises(spdl_rs.NotFoundError, match="Columns: the data set holds no samples"):
+        Loader(Columns(number=[]), batch_size=1, number=fields.Number())
+    with pytest.raises(TypeError, match="source must be"):
+        Loader(Columns, batch_size=1, number=fields.Number())
+
+
+def test_exceptions_of_the_table_are_raised():
+    class Broken:
+        def __arrow_c_stream__(self, requested_schema=None):
+            raise RuntimeError("no stream")
+
+    with pytest.raises(RuntimeError, match="no stream"):
+        Loader(Broken(), batch_size=1, number=fields.Number())
+
+
+@pytest.fixture(scope="module")
+def arrow():
+    return pytest.importorskip("pyarrow")
+
+
+def arrow_table(arrow, images, numbers=range(ROWS)):
+    numbers = list(numbers)
+    data = [path.read_bytes() for path in images]
+    # As Hugging Face stores images. The last ones are files.
+    files = [
+        {"bytes": None, "path": str(images[n])} if n > 19 else {"bytes": data[n], "path": f"{n}.png"}
+        for n in numbers
+    ]
+    return arrow.table(
+        {
+            "image": arrow.array(
+                files, arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+            ),
+            "number": arrow.array(numbers, arrow.int32()),
+            "text": [f"text {n} – ü" if n % 5 else None for n in numbers],
+            "kind": arrow.array([f"kind {n % 3}" for n in numbers]).dictionary_encode(),
+            "boxes": arrow.array([[[30.0, 20.0, 10.0, 20.0]] * (n % 3) for n in numbers]),
+            "pair": arrow.array([[n, -n] for n in numbers], arrow.list_(arrow.float32(), 2)),
+            "tokens": arrow.array([list(range(n % 4)) for n in numbers], arrow.large_list(arrow.int64())),
+            "object": [{"name": f"n{n}", "sides": [n, 2]} for n in numbers],
+            "price": arrow.array([None for _ in numbers], arrow.decimal128(9, 2)),
+        }
+    )
+
+
+def of_arrow(source, **settings):
+    return Loader(
+        source,
+        batch_size=10,
+        image=fields.Image(16),
+        number=fields.Number("int64"),
+        text=fields.Text(default="none"),
+        label=fields.Label(stored_as="kind"),
+        boxes=fields.Boxes(format="xywh"),
+        pair=fields.Array(2),
+        tokens=fields.Array(None, "int64", collate="ragged"),
+        name=fields.Text(stored_as="object.name"),
+        side=fields.Number("int64", stored_as="object", at="sides.0"),
+        meta=fields.Json(stored_as="object"),
+        **settings,
+    )
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("form", ["table", "chunks", "batch", "reader"])
+def test_values_of_pyarrow(arrow, images, form):
+    table = arrow_table(arrow, images)
+    if form == "chunks":
+        table = arrow.concat_tables([table.slice(0, 4), table.slice(4, 1), table.slice(5)])
+    elif form == "batch":
+        table = table.combine_chunks().to_batches()[0]
+    elif form == "reader":
+        table = table.to_reader(max_chunksize=7)
+    loader = of_arrow(table)
+    batches = list(loader)
+    assert numbers_of(batches) == list(range(ROWS))
+    assert loader.classes == ["kind 0", "kind 1", "kind 2"]
+    for batch in batches:
+        for row, number in enumerate(batch["number"].tolist()):
+            assert batch["text"][row] == (f"text {number} – ü" if number % 5 else "none")
+            assert batch["label"][row] == number % 3
+            assert len(batch["boxes"][row]) == number % 3
+            assert batch["pair"][row].tolist() == [number, -number]
+            start, end = batch["tokens"].offsets[row : row + 2]
+            assert batch["tokens"].values[start:end].tolist() == list(range(number % 4))
+            assert (batch["name"][row], batch["side"][row]) == (f"n{number}", number)
+            assert batch["meta"][row] == {"name": f"n{number}", "sides": [number, 2]}
+    paths = Loader([str(path) for path in images], batch_size=10, image=fields.Image(16))
+    for batch, expected in zip(batches, paths, strict=True):
+        assert (batch["image"] == expected["image"]).all()
+
+
+@pytest.mark.frameworks
+def test_unsupported_columns_of_pyarrow_are_named(arrow, images):
+    message = r'Table: cannot read column "price" of type Decimal128\(9, 2\): decimals are not'
+    with pytest.raises(spdl_rs.UnsupportedError, match=message):
+        Loader(arrow_table(arrow, images), batch_size=1, price=fields.Number())
+
+
+@pytest.mark.frameworks
+def test_nested_structs_of_pyarrow(arrow):
+    values = [{"size": {"sides": [row, 2]}} for row in range(ROWS)]
+    table = arrow.table({"object": values})
+
+    def sides(table):
+        size = fields.Array(2, "int64", stored_as="object.size.sides")
+        (batch,) = Loader(table, batch_size=ROWS, size=size)
+        return batch["size"][:, 0].tolist()
+
+    assert sides(table) == list(range(ROWS))
+    part = table.slice(3)
+    for source in (part, part.to_batches()[0]):
+        with pytest.raises(spdl_rs.UnsupportedError, match="Table|Batch: .*copied first"):
+            sides(source)
+    assert sides(part.take(list(range(len(part))))) == list(range(3, ROWS))
+
+
+@pytest.mark.frameworks
+def test_arrays_of_paths_are_lists(arrow, images):
+    class Series:
+        """Like a series of polars."""
+
+        def __init__(self, paths):
+            self.paths = arrow.array(paths)
+
+        def __arrow_c_array__(self, requested_schema=None):
+            return self.paths.__arrow_c_array__(requested_schema)
+
+        def __iter__(self):
+            return iter(self.paths.to_pylist())
+
+    loader = Loader(Series([str(path) for path in images]), batch_size=ROWS, image=fields.Image(16))
+    assert next(iter(loader))["image"].shape == (ROWS, 16, 16, 3)
+
+
+@pytest.mark.frameworks
+def test_data_sets_of_hugging_face(arrow, images, monkeypatch):
+    """With classes that have the attributes of those of the package `datasets`."""
+
+    class Wrapped:
+        def __init__(self, table):
+            self.table = table
+
+    class Dataset:
+        def __init__(self, table, indices=None):
+            self.data = Wrapped(table)
+            self._indices = None if indices is None else Wrapped(indices)
+
+    class Splits(dict):
+        pass
+
+    module = type("module", (), {"Dataset": Dataset, "DatasetDict": Splits})
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    features = {"features": {"number": {"names": ["a", "b"], "_type": "ClassLabel"}}}
+    metadata = {"huggingface": json.dumps({"info": features})}
+    table = arrow_table(arrow, images).replace_schema_metadata(metadata)
+    assert numbers_of(of_arrow(Dataset(table))) == list(range(ROWS))
+    chosen = arrow.table({"indices": arrow.array([22, 3, 7, 3], arrow.uint64())})
+    loader = Loader(
+        Dataset(table, chosen),
+        batch_size=4,
+        number=fields.Number("int64"),
+        label=fields.Label(stored_as="number"),
+        key=fields.Key(),
+    )
+    (batch,) = loader
+    assert batch["number"].tolist() == batch["label"].tolist() == [22, 3, 7, 3]
+    assert batch["key"] == [f"Dataset:{row}" for row in range(4)] and loader.classes == ["a", "b"]
+    with pytest.raises(TypeError, match="one split of the DatasetDict: one of 'train', 'test'"):
+        Loader(Splits(train=1, test=2), batch_size=1, number=fields.Number())
+
+
+@pytest.mark.frameworks
+def test_columns_are_not_copied(arrow):
+    data = numpy.zeros(ROWS * 100, "u1")
+    offsets = numpy.arange(0, len(data) + 1, 100, dtype="i4")
+    buffers = [None, arrow.py_buffer(offsets), arrow.py_buffer(data)]
+    column = arrow.BinaryArray.from_buffers(arrow.binary(), ROWS, buffers)
+    loader = Loader(arrow.table({"value": column}), batch_size=ROWS, value=fields.Bytes())
+    data[:] = numpy.arange(len(data)) // 100
+    assert next(iter(loader))["value"] == [bytes([row]) * 100 for row in range(ROWS)]
