@@ -203,6 +203,25 @@ def test_leaving_a_loop_keeps_the_number_of_processes(folder):
     assert 1 <= len(processes) <= 2
 
 
+class Meeting:
+    """A function that returns when so many processes call it at the same time."""
+
+    def __init__(self, folder, count):
+        self._folder, self._count = folder, count
+
+    def __call__(self, batch):
+        (self._folder / str(os.getpid())).touch()
+        wait_until(lambda: len(list(self._folder.iterdir())) >= self._count)
+        return batch["image"].shape
+
+
+def test_more_processes_than_threads_work_at_the_same_time(folder, tmp_path):
+    settings = {"executor": "processes", "processes": 6, "threads": 1, "batch_size": 1}
+    batch_map = Meeting(tmp_path, 6)
+    loader = Loader(folder, image=fields.Image(900), batch_map=batch_map, **settings)
+    assert list(loader) == [(1, 900, 900, 3)] * SAMPLES
+
+
 def grown(batch):
     return numpy.full(2_000_000, len(batch["key"]), "f8"), batch["key"][0], b"x" * 10_000
 

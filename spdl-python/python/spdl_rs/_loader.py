@@ -43,7 +43,7 @@ class Loader(BatchLoader[Any]):
 
     A few batches exist at the same time. The memory budget counts encoded samples and the arrays of fields with
     one shape, but neither text, bytes, and images and arrays whose sizes differ, nor the results of functions: up
-    to `threads` batches are in each function at the same time.
+    to `threads` batches are in each function at the same time, or up to `processes` in all functions together.
 
     Args:
         source: Where the samples are: see `ImageLoader`.

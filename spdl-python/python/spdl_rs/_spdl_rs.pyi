@@ -292,6 +292,8 @@ class Samples:
         labels: list[int] | None = None,
         image_field: str | None = None,
         label_field: str | None = None,
+        file_fields: list[str] = [],
+        images: str | None = None,
         classes: list[str] | None = None,
         cache: str | None = None,
         cache_size: int = 0,

@@ -20,7 +20,7 @@ use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 use super::batches::{Batches, Delivered};
 use super::dataset::{Kept, Samples};
 use super::fields::{SampleFields, import_types};
-use super::functions::{Call, Filter, Functions, PyFunctions, PythonBatch, exception_of};
+use super::functions::{Filter, FunctionCall, Functions, PyFunctions, PythonBatch, exception_of};
 use super::settings::{Content, Settings};
 use super::{device, state as checkpoint};
 use crate::interop::error::{to_exception, without_exception};
@@ -75,7 +75,7 @@ pub(crate) struct EpochRun {
     /// Counts the samples that a function filtered out.
     filtered: Option<Counter>,
     /// The functions that run on the thread that takes a batch.
-    inline: Option<Call>,
+    inline: Option<FunctionCall>,
     /// The fetcher and the data set. Dropped after the pipeline, so that the pipeline's threads do not join
     /// the threads of the fetcher.
     kept: Kept,
@@ -327,6 +327,8 @@ fn build(
     }
     let batch_bytes = batches / layout.live_batches(threads);
     let stage_memory = Fetch::stage_memory(&layout, threads);
+    let shares_of_processes =
+        functions.processes.unwrap_or(0).div_ceil(layout.live_batches(threads));
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let partial = Counter::default();
     let device = settings.device.as_ref().map(|device| device.get().device());
@@ -390,8 +392,8 @@ fn build(
             };
             let partial = allows_partial.then_some(partial);
             if let Some((first, rest)) = functions.stages.split_first() {
-                // The stages of functions also hold batches.
-                common.memory_shares += functions.stages.len();
+                // The stages of functions, and the processes for which they wait, also hold batches.
+                common.memory_shares += functions.stages.len() + shares_of_processes;
                 let inline = functions.inline(settings.seed);
                 let pipeline = functions.add(pipeline, fields, first, rest, settings.seed);
                 let pipeline = Batches::build_of_functions(common.apply(pipeline)?, state)?;

@@ -18,7 +18,7 @@ use super::fields::SampleFields;
 use crate::interop::error::{Raised, to_exception};
 use crate::interop::wait::try_python;
 
-/// The name of a stage, and its `function(values, seeds)`: see [`Call`]. A stage without a function forwards
+/// The name of a stage, and its `function(values, seeds)`: see [`FunctionCall`]. A stage without a function forwards
 /// batches, because an earlier or later function does its work.
 type StageOf<P> = (String, Option<P>);
 
@@ -42,7 +42,7 @@ pub(super) struct Functions {
     /// Does the work of all stages on the thread that takes a batch.
     inline: Option<Arc<Py<PyAny>>>,
     /// The number of calls at the same time, if functions wait for other processes.
-    processes: Option<usize>,
+    pub(super) processes: Option<usize>,
 }
 
 impl Functions {
@@ -63,10 +63,10 @@ impl Functions {
     }
 
     /// The call on the thread that takes a batch.
-    pub(super) fn inline(&self, seed: u64) -> Option<Call> {
+    pub(super) fn inline(&self, seed: u64) -> Option<FunctionCall> {
         let function = Arc::clone(self.inline.as_ref()?);
         let names = self.stages.iter().map(|(name, _)| name.as_str().into()).collect();
-        Some(Call { names, function, seed })
+        Some(FunctionCall { names, function, seed })
     }
 
     /// Adds a stage that makes Python objects of batches, and calls the first function, and a stage for each
@@ -83,9 +83,13 @@ impl Functions {
             let function = Arc::clone(function.as_ref()?);
             let rest = rest.iter().take_while(|(_, function)| function.is_none());
             let names = std::iter::once(name).chain(rest.map(|(name, _)| name));
-            Some(Call { names: names.map(|name| name.as_str().into()).collect(), function, seed })
+            Some(FunctionCall {
+                names: names.map(|name| name.as_str().into()).collect(),
+                function,
+                seed,
+            })
         };
-        let options = |name: &str, call: &Option<Call>| match self.processes {
+        let options = |name: &str, call: &Option<FunctionCall>| match self.processes {
             // Calls wait for other processes, and must not keep the threads of the loader waiting.
             Some(processes) if call.is_some() => {
                 StageOptions::new(name).dedicated().concurrency(processes)
@@ -112,7 +116,7 @@ impl Functions {
 pub(super) struct Filter {
     /// The fields that the function gets.
     fields: Arc<Py<SampleFields>>,
-    /// The function of a [`Call`], for batches of one sample.
+    /// The function of a [`FunctionCall`], for batches of one sample.
     function: Arc<Py<PyAny>>,
     /// Counts the samples for which the function returned `False`.
     pub(super) filtered: Counter,
@@ -129,7 +133,7 @@ impl Filter {
         pipeline.stage(StageOptions::new("filter"), move || {
             let spec = &filter.fields.get().spec;
             Ok(FilterStage {
-                call: Call {
+                call: FunctionCall {
                     names: Arc::new(["filter".into()]),
                     function: Arc::clone(&filter.function),
                     seed,
@@ -149,7 +153,7 @@ struct FilterStage {
     layout: Vec<Field>,
     fill: FillRecord,
     pool: BufferPool,
-    call: Call,
+    call: FunctionCall,
 }
 
 impl Stage<Record> for FilterStage {
@@ -184,7 +188,7 @@ pub(super) struct PythonBatch {
 
 /// A function and the identities of its random numbers.
 #[derive(Clone)]
-pub(super) struct Call {
+pub(super) struct FunctionCall {
     /// The names of the stages whose work the function does. They determine the random numbers.
     names: Arc<[Box<str>]>,
     /// `function(values, seeds)`, where `seeds` has a list for each stage, with a random number for each sample of
@@ -193,7 +197,7 @@ pub(super) struct Call {
     seed: u64,
 }
 
-impl Call {
+impl FunctionCall {
     pub(super) fn call<'py>(
         &self,
         values: Bound<'py, PyAny>,
@@ -214,7 +218,7 @@ fn fault_of_function(py: Python<'_>, exception: PyErr) -> Error {
 }
 
 /// Calls a function for each batch, or forwards batches.
-struct FunctionStage(Option<Call>);
+struct FunctionStage(Option<FunctionCall>);
 
 impl Stage<PythonBatch> for FunctionStage {
     type Out = PythonBatch;
@@ -237,7 +241,7 @@ impl Stage<PythonBatch> for FunctionStage {
 /// Makes a Python object of a batch, and calls the first function.
 struct FirstStage {
     fields: Arc<Py<SampleFields>>,
-    call: Option<Call>,
+    call: Option<FunctionCall>,
 }
 
 impl Stage<Batch> for FirstStage {
