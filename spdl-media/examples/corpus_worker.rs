@@ -11,7 +11,8 @@
 //! done
 //! ```
 //!
-//! The argument is the limit on the address space of this process, in bytes.
+//! The argument is the limit on the address space of this process, in bytes. With the second argument
+//! `unlimited`, only the decoders have this limit.
 
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex};
@@ -38,10 +39,12 @@ fn main() -> Result<()> {
     let bytes = std::env::args().nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| {
         Error::new(
             ErrorKind::InvalidArgument,
-            "expected one argument: the limit on the address space in bytes",
+            "expected an argument: the limit on the address space in bytes",
         )
     })?;
-    limit_memory(bytes)?;
+    if std::env::args().len() < 3 {
+        limit_memory(bytes)?;
+    }
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string).unwrap_or_default();
         *PANIC_LOCATION.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = location;

@@ -42,7 +42,7 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     Step { name: "programs", about: "install CMake and NASM if missing", run: test::programs },
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step {
@@ -56,6 +56,11 @@ const STEPS: [Step; 15] = [
         name: "corpus",
         about: "decode all files of the corpora, and 20 damaged copies of each",
         run: corpus::soak,
+    },
+    Step {
+        name: "corpus-address",
+        about: "the step corpus with AddressSanitizer",
+        run: corpus::soak_with_address_sanitizer,
     },
     Step {
         name: "fuzz",
@@ -74,7 +79,7 @@ const STEPS: [Step; 15] = [
     },
     Step {
         name: "python",
-        about: "drop 10,000 Python pipelines; send Ctrl-C 200 times; kill 1,020 processes",
+        about: "drop 10,000 Python pipelines; send Ctrl-C 200 times; kill 1,340 processes",
         run: python,
     },
     Step {
@@ -181,7 +186,8 @@ fn memory(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    /// Kills are per test case: 51 cases of victim, start method, and function or moment.
+    /// Kills are per test case: 51 cases of victim, start method, and function or moment; and eight
+    /// times as many for each of two start methods, before runs that resume.
     const LENGTHS: [(&str, &str); 3] =
         [("SPDL_CYCLES", "10000"), ("SPDL_SIGINTS", "200"), ("SPDL_KILLS", "20")];
     let venv = wheel::install_for_tests(workspace, output)?;

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -72,20 +72,18 @@ pub(crate) struct CorpusArguments {
     /// Maximum address space of a child process, in MiB
     #[arg(long, value_name = "N", default_value_t = 1024)]
     memory_mib: u64,
+    /// Detect invalid memory accesses of dependencies by AddressSanitizer, without a limit of memory
+    #[arg(long)]
+    address_sanitizer: bool,
     /// Print a JSON object instead of tables
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &CorpusArguments) -> Result<ExitCode> {
-    let mut build = cargo();
-    build
-        .args(["build", "--quiet", "--profile", "corpus", "-p", "spdl-media"])
-        .args(["--all-features", "--example", WORKER])
-        .current_dir(&workspace.root);
-    Output::Terminal.run(&mut build)?;
-    let program = workspace.program("corpus/examples", WORKER);
+    let program = build_worker(workspace, &mut Output::Terminal, arguments.address_sanitizer)?;
     let settings = CorpusSettings {
+        address_sanitizer: arguments.address_sanitizer,
         mutants: arguments.mutants,
         seed: arguments.seed,
         jobs: arguments.jobs,
@@ -116,21 +114,6 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CorpusArguments) -> Result<
 /// A step of `cargo xtask test`: decodes the small files of the repository with many damaged copies
 /// each, and the corpora, if present, with three damaged copies per file.
 pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    check(workspace, output, 40, 3)
-}
-
-/// The step of `cargo xtask soak`: as [`test()`], with more damaged copies.
-pub(crate) fn soak(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    check(workspace, output, 400, 20)
-}
-
-/// Decodes the files of the repository and of the corpora, with this number of damaged copies each.
-fn check(
-    workspace: &Workspace,
-    output: &mut Output,
-    of_own: u32,
-    of_corpora: u32,
-) -> Result<Counts> {
     // The build profile of the tests: decoders are optimised, and all checks are enabled.
     let mut build = cargo();
     build
@@ -139,6 +122,70 @@ fn check(
         .current_dir(&workspace.root);
     output.run(&mut build)?;
     let program = workspace.program("debug/examples", WORKER);
+    check(workspace, output, &program, [40, 3], &CorpusSettings::default())
+}
+
+/// The step of `cargo xtask soak`: as [`test()`], with more damaged copies, and other ones each time.
+pub(crate) fn soak(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    soak_with(workspace, output, false)
+}
+
+/// As [`soak()`], with AddressSanitizer.
+pub(crate) fn soak_with_address_sanitizer(
+    workspace: &Workspace,
+    output: &mut Output,
+) -> Result<Counts> {
+    soak_with(workspace, output, true)
+}
+
+fn soak_with(
+    workspace: &Workspace,
+    output: &mut Output,
+    address_sanitizer: bool,
+) -> Result<Counts> {
+    let program = build_worker(workspace, output, address_sanitizer)?;
+    let seed = SystemTime::UNIX_EPOCH.elapsed()?.as_secs();
+    output.say(&format!("seed of the damage: {seed}"));
+    let settings = CorpusSettings { seed, address_sanitizer, ..CorpusSettings::default() };
+    check(workspace, output, &program, [400, 20], &settings)
+}
+
+/// Builds the program that decodes files: optimised, with all checks.
+fn build_worker(
+    workspace: &Workspace,
+    output: &mut Output,
+    address_sanitizer: bool,
+) -> Result<PathBuf> {
+    let mut build = cargo();
+    build
+        .args(["build", "--quiet", "--profile", "corpus", "-p", "spdl-media"])
+        .args(["--all-features", "--example", WORKER])
+        .current_dir(&workspace.root);
+    let mut program = workspace.program("corpus/examples", WORKER);
+    if address_sanitizer {
+        // With `--target`, the flags do not apply to build scripts and procedural macros.
+        let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let target = workspace.target.join("address-sanitizer");
+        build
+            .args(["--target", &platform, "--target-dir"])
+            .arg(&target)
+            // Sanitizers are unstable compiler flags.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", "-Zsanitizer=address");
+        program = target.join(platform).join("corpus/examples").join(WORKER);
+    }
+    output.run(&mut build)?;
+    Ok(program)
+}
+
+/// Decodes the files of the repository and of the corpora, with these numbers of damaged copies each.
+fn check(
+    workspace: &Workspace,
+    output: &mut Output,
+    program: &Path,
+    [of_own, of_corpora]: [u32; 2],
+    settings: &CorpusSettings,
+) -> Result<Counts> {
     let mut counts = Counts::default();
     let own = workspace.root.join("spdl-media/tests/data");
     let corpora = match std::env::var_os("SPDL_CORPORA") {
@@ -150,8 +197,8 @@ fn check(
             counts.add(Counts::one_skipped("corpora not present"));
             continue;
         }
-        let settings = CorpusSettings { mutants, ..CorpusSettings::default() };
-        let results = try_all(workspace, &program, &folder, &settings)?;
+        let settings = CorpusSettings { mutants, ..settings.clone() };
+        let results = try_all(workspace, program, &folder, &settings)?;
         output.say(&results.text());
         let failed = results.failures().next().is_some() || results.trials.is_empty();
         counts.add(if failed { Counts::one_failed() } else { Counts::one_passed() });
@@ -175,12 +222,20 @@ struct CorpusSettings {
     decoder: String,
     seconds: u64,
     memory_mib: u64,
+    address_sanitizer: bool,
 }
 
 impl Default for CorpusSettings {
     fn default() -> Self {
-        let decoder = String::new();
-        CorpusSettings { mutants: 0, seed: 0, jobs: None, decoder, seconds: 10, memory_mib: 1024 }
+        CorpusSettings {
+            mutants: 0,
+            seed: 0,
+            jobs: None,
+            decoder: String::new(),
+            seconds: 10,
+            memory_mib: 1024,
+            address_sanitizer: false,
+        }
     }
 }
 
@@ -225,6 +280,7 @@ fn try_all(
     let allowance = Allowance {
         program: program.to_owned(),
         memory_bytes: settings.memory_mib << 20,
+        limits_address_space: !settings.address_sanitizer,
         time: Duration::from_secs(settings.seconds),
         folder,
     };

@@ -87,6 +87,8 @@ pub(crate) struct Verdict {
 pub(crate) struct Allowance {
     pub(crate) program: PathBuf,
     pub(crate) memory_bytes: u64,
+    /// Whether the address space is limited. AddressSanitizer reserves more than any limit.
+    pub(crate) limits_address_space: bool,
     /// Time limit of one request. The limit applies to CPU time if the system reports it, so that a
     /// busy machine causes no timeouts.
     pub(crate) time: Duration,
@@ -182,6 +184,9 @@ impl Worker {
             .with_context(|| format!("cannot create {}", self.errors.display()))?;
         let mut child = command(&self.allowance.program);
         child.arg(self.allowance.memory_bytes.to_string());
+        if !self.allowance.limits_address_space {
+            child.arg("unlimited");
+        }
         Running::start(&mut child, errors)
     }
 
@@ -326,7 +331,10 @@ mod tests {
         fs::set_permissions(&program, permissions).unwrap();
         let time = Duration::from_millis(300);
         let folder = folder.to_owned();
-        Worker::new(&Allowance { program, memory_bytes: 1 << 30, time, folder }, 0)
+        Worker::new(
+            &Allowance { program, memory_bytes: 1 << 30, limits_address_space: true, time, folder },
+            0,
+        )
     }
 
     fn judge(script: &str) -> Vec<(Outcome, String)> {
