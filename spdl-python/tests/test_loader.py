@@ -18,7 +18,7 @@ import spdl_rs
 from conftest import picture, write_png
 from dataset_files import write_members
 from spdl_rs import Loader, fields
-from spdl_rs.io import CenterCrop, Letterbox, RandomInvert, RandomRotation, Resize
+from spdl_rs.io import CenterCrop, Letterbox, RandomInvert, RandomResizedCrop, RandomRotation, Resize
 
 SAMPLES = 23
 
@@ -770,3 +770,29 @@ def test_the_readme_program_runs(shard, tmp_path, monkeypatch):
     assert len(names["loader"]) == 2 and len(batch["boxes"]) == 2 * SAMPLES - 32
     assert batch["image"].shape[1:] == (224, 224, 3) and batch["mask"].shape[1:] == (224, 224)
     assert [len(one) for one in batch["classes"]] == [len(one) for one in batch["boxes"]]
+
+
+def test_the_geometry_maps_pixels_of_the_image_to_pixels_of_the_sample(tmp_path):
+    rows, columns = numpy.mgrid[0:60, 0:80].astype("u1")
+    write_png(tmp_path / "a.png", numpy.stack([3 * columns, 4 * rows, 0 * rows], -1))
+    crop, drawn = RandomResizedCrop((0.1, 0.5)), set()
+    loader = Loader(
+        [tmp_path / "a.png"] * 12,
+        batch_size=12,
+        image=fields.Image((30, 40), crop=crop, horizontal_flip=0.5, vertical_flip=0.5),
+        matrix=fields.Geometry(),
+        size=fields.ImageSize(),
+        points=fields.KeyPoints((2, 2), default=[[20.5, 10.5], [50.5, 40.5]], stored_as="none"),
+    )
+    batch = loader.peek()
+    assert batch["size"].tolist() == [[60, 80]] * 12
+    assert batch["matrix"].dtype == "f4" and batch["matrix"].shape == (12, 2, 3)
+    for image, matrix, points in zip(batch["image"], batch["matrix"], batch["points"]):
+        drawn.add(tuple(numpy.sign(matrix[[0, 1], [0, 1]])))
+        stored = numpy.array([[20.5, 10.5], [50.5, 40.5]])
+        assert numpy.allclose(stored @ matrix[:, :2].T + matrix[:, 2], points, atol=1e-3)
+        # Each pixel shows its position in the stored image: compare the middle of the sample.
+        at = numpy.linalg.solve(matrix[:, :2], [20.5, 15.5] - matrix[:, 2]) - 0.5
+        assert numpy.abs(image[15, 20, :2] - at * [3, 4]).max() < 3
+    # Both directions of both axes were drawn.
+    assert {sign for sign, _ in drawn} == {sign for _, sign in drawn} == {-1, 1}

@@ -121,7 +121,8 @@ def drawn(kind, seed):
     settings = {}
     for one in dataclasses.fields(kind):
         is_needed = one.default is dataclasses.MISSING and one.init
-        refused = kind in (fields.Key, fields.Index) or (
+        unstored = (fields.Key, fields.Index, fields.Geometry, fields.ImageSize)
+        refused = (kind in unstored and one.name != "like") or (
             kind is fields.Label and one.name in ("at", "optional", "default")
         )
         if not is_needed and (refused or draw.random() < 0.4 or one.name in ("mean", "std", "on_truncated")):

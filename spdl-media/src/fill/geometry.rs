@@ -314,6 +314,98 @@ impl AxisMapping {
     }
 }
 
+/// The rows of the affine map from pixels of the upright image to pixels of the sample.
+pub(super) fn matrix(written: &Written) -> [f32; 6] {
+    let Mapping { x, y } = Mapping::new(written);
+    // The map of an axis is linear.
+    let of = |axis: &AxisMapping| {
+        let offset = axis.position(0.0);
+        [(axis.position(1.0) - offset) as f32, offset as f32]
+    };
+    let ([x_scale, x_offset], [y_scale, y_offset]) = (of(&x), of(&y));
+    [x_scale, 0.0, x_offset, 0.0, y_scale, y_offset]
+}
+
 fn invalid(message: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::Value;
+    use spdl_io::FieldValue;
+
+    use super::*;
+    use crate::image::{CropBox, Rect, Size};
+    use crate::transform::Placement;
+
+    /// The cases of `tests/golden/make_targets_golden.py`: results of torchvision.
+    pub(in crate::fill) fn golden() -> Vec<(Value, Written)> {
+        let text = include_str!("../../tests/golden/targets.json");
+        let cases: Vec<Value> = serde_json::from_str(text).unwrap();
+        assert!(cases.len() >= 16);
+        cases.into_iter().map(|case| (case.clone(), written(&case))).collect()
+    }
+
+    fn written(case: &Value) -> Written {
+        let numbers = |name: &str| -> Vec<u32> {
+            let values = case[name].as_array().unwrap().iter();
+            values.map(|value| value.as_u64().unwrap() as u32).collect()
+        };
+        let (image, crop, size) = (numbers("image"), numbers("crop"), numbers("size"));
+        let [left, top, width, height] = crop[..] else { panic!("{crop:?}") };
+        let whole = Rect { left: 0, top: 0, width: size[0], height: size[1] };
+        let [x, y, across, down] = [left, top, width, height].map(f64::from);
+        Written {
+            image: Size { width: image[0], height: image[1] },
+            placement: Placement {
+                source: CropBox { left: x, top: y, width: across, height: down },
+                bounds: Rect { left, top, width, height },
+                target: whole,
+                mirrored: case["mirrored"] == true,
+                upended: case["upended"] == true,
+            },
+            size: Size { width: size[0], height: size[1] },
+            valid: whole,
+        }
+    }
+
+    fn read(value: &Value) -> Numbers {
+        let mut numbers = Numbers::default();
+        numbers.read(&FieldValue::Json(value.clone())).unwrap();
+        numbers
+    }
+
+    fn assert_close(found: &Numbers, expected: &Value) {
+        let expected = read(expected);
+        assert_eq!(found.shape(), expected.shape());
+        for at in 0..found.shape().iter().product() {
+            let (found, expected) = (found.get(at), expected.get(at));
+            assert!((found - expected).abs() < 1e-4, "{found}, expected {expected}");
+        }
+    }
+
+    #[test]
+    fn boxes_and_points_equal_those_of_torchvision() {
+        for (case, written) in golden() {
+            let (mut boxes, mut kept) = (read(&case["boxes"]), Vec::new());
+            Boxes::like("image").apply(&mut boxes, &written, &mut kept).unwrap();
+            assert_eq!(serde_json::json!(kept), case["kept"]);
+            if !kept.is_empty() {
+                assert_close(&boxes, &case["moved_boxes"]);
+            }
+            let mut points = read(&case["points"]);
+            Points::like("image").apply(&mut points, &written).unwrap();
+            assert_close(&points, &case["moved_points"]);
+            let stored = read(&case["points"]);
+            let [a, b, c, d, e, f] = matrix(&written).map(f64::from);
+            for at in 0..stored.rows() {
+                let (x, y) = (stored.get(2 * at), stored.get(2 * at + 1));
+                let mapped = [a * x + b * y + c, d * x + e * y + f];
+                for (number, mapped) in mapped.into_iter().enumerate() {
+                    assert!((mapped - points.get(2 * at + number)).abs() < 1e-4);
+                }
+            }
+        }
+    }
 }

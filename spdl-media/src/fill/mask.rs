@@ -230,3 +230,24 @@ fn wrong_dtype(dtype: DType) -> Error {
     let message = format!("a mask is uint8, uint16, int32, int64 or float32, not {dtype}");
     Error::new(ErrorKind::InvalidArgument, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::geometry::tests::golden;
+    use super::*;
+
+    #[test]
+    fn masks_equal_those_of_torchvision() {
+        for (case, written) in golden() {
+            let digits = case["mask"].as_str().unwrap().as_bytes();
+            let digit = |at: usize| char::from(digits[at]).to_digit(16).unwrap() as u8;
+            let encoded: Vec<u8> =
+                (0..digits.len()).step_by(2).map(|at| 16 * digit(at) + digit(at + 1)).collect();
+            let mut pixels = Vec::new();
+            let stored = png::decode_numbers(&encoded, &Limits::default(), &mut pixels).unwrap();
+            let mut found = vec![0_i64; (written.size.width * written.size.height) as usize];
+            sample(&stored, &mut Vec::new(), &Mask::like("image"), &written, &mut found).unwrap();
+            assert_eq!(serde_json::json!(found), case["moved_mask"]);
+        }
+    }
+}

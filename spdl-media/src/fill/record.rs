@@ -7,6 +7,7 @@ use spdl_core::{Error, ErrorKind, Field, Fill, FillContext, Result, SlotMut};
 use spdl_io::records::Encoding;
 use spdl_io::{FieldValue, Record};
 
+use super::geometry;
 use super::image::{FillImage, Written};
 #[cfg(feature = "png")]
 use super::mask::MaskDecoder;
@@ -71,6 +72,7 @@ impl FillRecord {
             let like = match &field.kind {
                 FieldKind::Boxes(boxes) => Some(&boxes.like),
                 FieldKind::Points(points) => Some(&points.like),
+                FieldKind::Geometry(like) | FieldKind::ImageSize(like) => Some(like),
                 #[cfg(feature = "png")]
                 FieldKind::Mask(mask) => Some(&mask.like),
                 _ => None,
@@ -215,6 +217,17 @@ impl FieldWriter {
             FieldKind::Label => return slot.set(at, record.label),
             FieldKind::Index => return slot.set(at, cx.id().index as i64),
             FieldKind::Key => return bytes(slot, record.key.as_bytes()),
+            FieldKind::Geometry(_) => {
+                let matrix = related.written.as_ref().map(geometry::matrix).unwrap_or_default();
+                slot.typed_mut::<f32>(at)?.copy_from_slice(&matrix);
+                return Ok(());
+            }
+            FieldKind::ImageSize(_) => {
+                let size = related.written.map(|written| written.image);
+                let sides = size.map_or([0; 2], |size| [size.height, size.width].map(i64::from));
+                slot.typed_mut::<i64>(at)?.copy_from_slice(&sides);
+                return Ok(());
+            }
             _ => {}
         }
         self.written = None;

@@ -84,6 +84,10 @@ pub(super) enum FieldKind {
     Numbers,
     Boxes(Boxes),
     Points(Points),
+    /// The affine map of the image of another field.
+    Geometry(Arc<str>),
+    /// The size of the image of another field.
+    ImageSize(Arc<str>),
     #[cfg(feature = "png")]
     Mask(Mask),
     Text,
@@ -220,6 +224,32 @@ impl SampleField {
         SampleField::new(FieldKind::Points(points), DType::F32, shape)
     }
 
+    /// The geometry that an image has drawn, `float32 [2, 3]`: the affine map from pixels of the upright
+    /// image to pixels of the sample.
+    ///
+    /// `x' = a[0][0] * x + a[0][1] * y + a[0][2]` and `y' = a[1][0] * x + a[1][1] * y + a[1][2]`, counted from
+    /// the upper left corner. `like` is the field of the image. All elements are 0 if the sample lacks the image.
+    ///
+    /// ```
+    /// use spdl_media::ImageTransform;
+    /// use spdl_media::fill::{SampleField, SampleSpec};
+    /// let spec = SampleSpec::new()
+    ///     .with("image", SampleField::image(ImageTransform::new(640)))
+    ///     .with("geometry", SampleField::geometry("image"))
+    ///     .with("size", SampleField::image_size("image"));
+    /// spec.validate()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn geometry(like: impl Into<Arc<str>>) -> Self {
+        SampleField::new(FieldKind::Geometry(like.into()), DType::F32, &[2, 3])
+    }
+
+    /// Height and width of the upright image of the field `like`, in pixels, `int64 [2]`; 0 if the sample lacks
+    /// the image.
+    pub fn image_size(like: impl Into<Arc<str>>) -> Self {
+        SampleField::new(FieldKind::ImageSize(like.into()), DType::I64, &[2])
+    }
+
     /// Text as its UTF-8 bytes, ragged.
     pub fn text() -> Self {
         SampleField::new(FieldKind::Text, DType::U8, &[0])
@@ -299,6 +329,7 @@ impl SampleField {
     fn choice(&self, name: &Arc<str>) -> Option<FieldChoice> {
         let choice = match (&self.choice, &self.kind) {
             (_, FieldKind::Label | FieldKind::Key | FieldKind::Index) => return None,
+            (_, FieldKind::Geometry(_) | FieldKind::ImageSize(_)) => return None,
             (Some(choice), _) => choice.clone(),
             (None, FieldKind::Image(_)) => {
                 let others = ["image", "img", "file", "image/encoded"];
@@ -445,6 +476,7 @@ impl SampleSpec {
                 FieldKind::Image(transform) => transform.validate(),
                 FieldKind::Boxes(boxes) => boxes.validate().and_then(|()| self.image(&boxes.like)),
                 FieldKind::Points(points) => self.image(&points.like),
+                FieldKind::Geometry(like) | FieldKind::ImageSize(like) => self.image(like),
                 #[cfg(feature = "png")]
                 FieldKind::Mask(mask) => {
                     mask.validate(field.dtype).and_then(|()| self.image(&mask.like))

@@ -10,6 +10,7 @@
 | `Text`, `Bytes`, `Json` | a list of `str`, `bytes` or Python objects |
 | `Label` | the class number of the sample, `int64 [N]` |
 | `Key`, `Index` | the name and the position of the sample |
+| `Geometry`, `ImageSize` | the crop, resize and flips of an image as a matrix; the size of the stored image |
 
 Fields compare by their arguments, can be pickled, and their `repr` is an expression of Python that makes an equal
 field.
@@ -39,7 +40,9 @@ __all__ = [
     "Bytes",
     "Depth",
     "Field",
+    "Geometry",
     "Image",
+    "ImageSize",
     "Index",
     "Json",
     "Key",
@@ -366,8 +369,9 @@ class Boxes(Field):
 class KeyPoints(Field):
     """Points that follow the crop, resize and flips of an image, `float32`.
 
-    The last dimension holds x and y in pixels, and optionally a visibility, as in COCO. The visibility of
-    points outside the sample becomes 0.
+    The last dimension holds x and y in pixels from the upper left corner, and optionally a visibility, as in COCO.
+    The visibility of points outside the sample becomes 0. A flip maps x to the width - x, as for boxes; torchvision's
+    flips of key points map x to the width - 1 - x.
 
     Args:
         shape: The shape of a sample: `(17, 3)`, or `(None, 17, 3)` for any number of persons.
@@ -512,11 +516,8 @@ class Label(Field):
 
 
 @dataclass(frozen=True, repr=False)
-class Key(Field):
-    """The name of each sample: a list of `str`. Has no arguments.
-
-    Bytes of file names that are not valid UTF-8 are encoded as by `os.fsdecode`.
-    """
+class _Unstored(Field):
+    """Base class of fields that no stored field supplies."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -524,9 +525,58 @@ class Key(Field):
 
 
 @dataclass(frozen=True, repr=False)
-class Index(Field):
-    """The position of each sample in its epoch, `int64 [N]`. Has no arguments."""
+class Geometry(_Unstored):
+    """The crop, resize and flips of an image, as an affine matrix: `float32 [N, 2, 3]`.
+
+    The matrix maps pixels of the stored, upright image to pixels of the sample, counted from the upper left
+    corner: `x' = m[0, 0] * x + m[0, 1] * y + m[0, 2]`, `y' = m[1, 0] * x + m[1, 1] * y + m[1, 2]`, as for OpenCV's
+    `transform`. Its inverse maps predicted boxes to the stored image. All elements are 0 if the sample lacks the
+    image.
+
+    Args:
+        like: The name of the image in the batch.
+
+    >>> import numpy
+    >>> from spdl_rs import Loader, fields
+    >>> from spdl_rs.io import Letterbox
+    >>> image = fields.Image(64, crop=Letterbox())
+    >>> loader = Loader("photos", batch_size=1, image=image, geometry=fields.Geometry())
+    >>> (matrix,) = loader.peek()["geometry"]
+    >>> corner = numpy.linalg.solve(matrix[:, :2], [64, 64] - matrix[:, 2])  # in the stored image
+    """
+
+    _: KW_ONLY
+    like: str = "image"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse("stored_as", "at", "optional", "default")
+        check.text("like", self.like)
+
+
+@dataclass(frozen=True, repr=False)
+class ImageSize(_Unstored):
+    """Height and width of the stored, upright image in pixels, `int64 [N, 2]`; 0 if the sample lacks the image.
+
+    Args:
+        like: The name of the image in the batch.
+    """
+
+    _: KW_ONLY
+    like: str = "image"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.text("like", self.like)
+
+
+@dataclass(frozen=True, repr=False)
+class Key(_Unstored):
+    """The name of each sample: a list of `str`. Has no arguments.
+
+    Bytes of file names that are not valid UTF-8 are encoded as by `os.fsdecode`.
+    """
+
+
+@dataclass(frozen=True, repr=False)
+class Index(_Unstored):
+    """The position of each sample in its epoch, `int64 [N]`. Has no arguments."""

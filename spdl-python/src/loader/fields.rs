@@ -112,6 +112,10 @@ fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, boo
             let points = Points::like(like).mirrored_pairs(pairs);
             (SampleField::points(points, &shape), Form::Array)
         }
+        "Geometry" => (SampleField::geometry(setting("like")?.extract::<String>()?), Form::Array),
+        "ImageSize" => {
+            (SampleField::image_size(setting("like")?.extract::<String>()?), Form::Array)
+        }
         "Number" | "Array" => {
             let shape: Vec<usize> = setting("shape")?.extract()?;
             let dtype = dtype()?;
