@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
+use spdl_core::observe::Counter;
 use spdl_core::stage::Collation;
 use spdl_core::{Batch, DType, ErrorKind, OnError, PipelineBuilder, Result, StageOptions};
 use spdl_io::records::{Encoding, Extent};
 use spdl_io::{FetchLabeled, FieldValue, MemoryFetcher, StoredRecord};
 use spdl_media::augment::{Augmenter, ColorJitter, RandomInvert, RandomRotation};
-use spdl_media::fill::{Boxes, SampleField, SampleSpec};
+use spdl_media::fill::{Boxes, SampleField, SampleSpec, Sequences};
 use spdl_media::{CodecRegistry, Crop, FillImage, ImageTransform, Limits, Mode, Sample, Size};
 
 const IMAGE: &[u8] = include_bytes!("data/444.jpg");
@@ -297,4 +298,53 @@ fn invalid_specifications_are_refused() {
     let error =
         build(&SampleSpec::new().with("picture", SampleField::image(ImageTransform::new(0))));
     assert!(error.to_string().contains("picture"), "{error}");
+}
+
+#[test]
+fn sequences_of_a_sample_have_one_length_within_limits() {
+    let spec = |sequences| {
+        SampleSpec::new()
+            .with("tokens", SampleField::numbers(DType::I32, &[0]))
+            .with("others", SampleField::numbers(DType::I64, &[0]).stored_as(["tokens"]))
+            .with(
+                "score",
+                SampleField::numbers(DType::F32, &[0, 4]).stored_as(["json"]).at("boxes"),
+            )
+            .sequences(sequences)
+    };
+    let both = || Sequences::of(["tokens", "others"]);
+    let truncated = spec(both().at_most(1).truncated());
+    let (store, samples) = samples();
+    let counter = Counter::default();
+    let counted = counter.clone();
+    let filler = truncated.filler(&CodecRegistry::with_defaults(), &Limits::default());
+    let mut batches = PipelineBuilder::from_iter(samples)
+        .async_stage("fetch", truncated.fetch(Arc::new(store)))
+        .fill("decode", truncated.layout(3), move || Ok(filler()?.count_partial(&counted)))
+        .build()
+        .unwrap();
+    let batch = batches.next().unwrap().unwrap();
+    assert_eq!(batch.array("tokens").unwrap().as_slice::<i32>().unwrap(), [0, 0]);
+    assert_eq!(integers(&batch, "tokens.offsets"), [0, 0, 1, 2]);
+    assert_eq!((integers(&batch, "others"), counter.get()), (&[0, 0][..], 1));
+    for (sequences, kind, words) in [
+        (both().at_least(1), ErrorKind::InvalidArgument, "field \"tokens\": the sequence is empty"),
+        (
+            both().at_most(1),
+            ErrorKind::LimitExceeded,
+            "a sequence of 2 rows exceeds the maximum of 1",
+        ),
+        (Sequences::of(["tokens", "score"]), ErrorKind::InvalidArgument, "found 1"),
+    ] {
+        let (store, samples) = crate::samples();
+        let mut run = pipeline(&spec(sequences), store, samples).build().unwrap();
+        let error = run.find_map(Result::err).unwrap();
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!((error.kind(), error.key().is_some()), (kind, true));
+    }
+    for (name, words) in [("absent", "no field \"absent\""), ("label", "shape []")] {
+        let spec = spec(Sequences::of([name])).with("label", SampleField::label());
+        let error = spec.validate().unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }

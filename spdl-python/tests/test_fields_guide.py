@@ -25,6 +25,7 @@ SECTIONS = [
     "Collate",
     "Executors",
     "Numbers and arrays",
+    "Sequences of tokens",
 ]
 
 
@@ -35,6 +36,7 @@ def members(number, folder):
     numpy.save(file, numpy.arange(4.0) + number)
     document = {"boxes": [[5, 5, 20, 30], [30, 20, 9, 9]], "classes": [1, 2]}
     document["tokens"] = list(range(number % 3))
+    document["ids"] = list(range(1 + number))
     return {
         "png": (folder / "image.png").read_bytes(),
         "seg.png": grey_png(numpy.full((60, 80), number, "u1")),
@@ -98,6 +100,9 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
         assert names["images"].shape == (20, 3, 224, 224) and names["texts"].shape == (20, 10)
     elif section == "Executors":
         assert "c a p t i o n" in names["spellings"]
+    elif section == "Sequences of tokens":
+        assert names["tokens"].shape[1:] == names["positions"].shape[1:] == (8,)
+        assert names["ends"][-1] == names["tokens"].size
     elif section == "Masks":
         assert names["batch"]["mask"].shape[1:] == (512, 512)
     else:

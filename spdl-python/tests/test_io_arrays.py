@@ -22,7 +22,7 @@ from spdl_rs.io import (
 
 # The name in NumPy 1.22.
 from_dlpack = getattr(numpy, "from_dlpack", None) or numpy._from_dlpack
-DTYPES = ["uint8", "int64", "float16", "float32"]
+DTYPES = ["uint8", "int32", "int64", "float16", "float32"]
 MODULES = ["", "._convert", "._npy", "._tar", "._wav"]
 
 

@@ -14,7 +14,8 @@ pub(crate) const PREFETCH: usize = 2;
 /// Samples as arrays, with the id of each sample.
 ///
 /// Each array has the shape `[number of samples, …]`, except the values and offsets of
-/// [ragged](crate::stage::Collation::Ragged) fields.
+/// [ragged](crate::stage::Collation::Ragged) fields, and the arrays of
+/// [packed sequences](crate::stage::SequenceLayout::join_packed).
 pub struct Batch {
     /// One field per array.
     pub(crate) fields: Vec<Field>,
@@ -53,6 +54,12 @@ impl Batch {
             batch.arrays.push(array);
         }
         Ok(batch)
+    }
+
+    /// Adds an array that the caller has checked.
+    pub(crate) fn push(&mut self, field: Field, array: Array) {
+        self.fields.push(field);
+        self.arrays.push(array);
     }
 
     /// Number of samples.

@@ -1,4 +1,6 @@
-//! Joins the rows of a complete batch to arrays, and makes batches of one sample.
+//! Joins the rows of samples to the arrays of a batch, and makes batches of one sample.
+
+use std::borrow::Cow;
 
 use bytes::BytesMut;
 
@@ -125,16 +127,12 @@ fn missing() -> Error {
 pub(crate) fn collate(fields: &[Field], rows: Vec<FieldRows>, ids: Vec<SampleId>) -> Result<Batch> {
     let len = ids.len();
     let mut batch = Batch { fields: Vec::new(), arrays: Vec::new(), lists: Vec::new(), ids };
-    let mut add = |field: Field, array: Array| {
-        batch.fields.push(field);
-        batch.arrays.push(array);
-    };
     for (field, rows) in fields.iter().zip(rows) {
         let rows = match rows {
             FieldRows::Stacked(rows) => {
                 let buffer = rows.into_buffer(len).ok_or_else(missing)?;
                 let shape = std::iter::once(len).chain(field.shape.iter().copied()).collect();
-                add(field.clone(), Array::new(field.dtype, shape, buffer)?);
+                batch.push(field.clone(), Array::new(field.dtype, shape, buffer)?);
                 continue;
             }
             FieldRows::Varying(rows) => rows.into_iter().take(len).collect::<Option<Vec<_>>>(),
@@ -155,27 +153,72 @@ pub(crate) fn collate(fields: &[Field], rows: Vec<FieldRows>, ids: Vec<SampleId>
             batch.lists.push((field.clone(), list.collect::<Result<_>>()?));
             continue;
         }
-        let (values, integers) = match field.collation {
-            Collation::Padded => padded(field, &rows)?,
-            _ => ragged(field, &rows)?,
-        };
-        add(field.clone(), values);
-        if let Some(name) = field.second_array() {
-            add(Field::new(&name, DType::I64, &integers.shape()[1..]), integers);
-        }
+        let views: Vec<RowRef<'_>> = rows.iter().map(Row::view).collect();
+        append(&mut batch, field, &views)?;
     }
     Ok(batch)
 }
 
-/// The concatenated rows, and their offsets.
-fn ragged(field: &Field, rows: &[Row]) -> Result<(Array, Array)> {
+/// A view of the elements of one sample in one field.
+pub(crate) struct RowRef<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Empty if the stage has not resized the sample.
+    pub(crate) shape: Cow<'a, [usize]>,
+}
+
+impl Row {
+    fn view(&self) -> RowRef<'_> {
+        RowRef { bytes: &self.bytes, shape: Cow::Borrowed(&self.shape) }
+    }
+}
+
+/// Adds a field, whose samples are copied from `rows`, to a batch.
+///
+/// # Errors
+/// `LimitExceeded` if memory cannot be allocated.
+pub(crate) fn append(batch: &mut Batch, field: &Field, rows: &[RowRef<'_>]) -> Result<()> {
+    let (values, integers) = match field.collation {
+        Collation::Stacked => {
+            let shape = std::iter::once(rows.len()).chain(field.shape.iter().copied()).collect();
+            batch.push(field.clone(), array(field.dtype, shape, concatenated(rows)?)?);
+            return Ok(());
+        }
+        Collation::List => {
+            let copied = rows.iter().map(|row| {
+                let mut bytes = aligned(row.bytes.len())?;
+                bytes.copy_from_slice(row.bytes);
+                array(field.dtype, row.shape.to_vec(), bytes)
+            });
+            batch.lists.push((field.clone(), copied.collect::<Result<_>>()?));
+            return Ok(());
+        }
+        Collation::Padded => padded(field, rows)?,
+        Collation::Ragged => ragged(field, rows)?,
+    };
+    batch.push(field.clone(), values);
+    if let Some(name) = field.second_array() {
+        batch.push(Field::new(&name, DType::I64, &integers.shape()[1..]), integers);
+    }
+    Ok(())
+}
+
+fn concatenated(rows: &[RowRef<'_>]) -> Result<BytesMut> {
     let mut values = aligned(rows.iter().map(|row| row.bytes.len()).sum())?;
-    let (mut offsets, mut at, mut end) = (vec![0], 0, 0);
-    for Row { bytes, shape } in rows {
+    let mut at = 0;
+    for RowRef { bytes, .. } in rows {
         values[at..at + bytes.len()].copy_from_slice(bytes);
         at += bytes.len();
+    }
+    Ok(values)
+}
+
+/// The concatenated rows, and their offsets.
+fn ragged(field: &Field, rows: &[RowRef<'_>]) -> Result<(Array, Array)> {
+    let values = concatenated(rows)?;
+    let (mut offsets, mut end) = (vec![0], 0);
+    for row in rows {
         // A sample that the stage has not resized is empty.
-        end += shape.first().copied().unwrap_or(0);
+        end += row.shape.first().copied().unwrap_or(0);
         offsets.push(end as i64);
     }
     let shape = std::iter::once(end).chain(field.shape[1..].iter().copied()).collect();
@@ -184,9 +227,9 @@ fn ragged(field: &Field, rows: &[Row]) -> Result<(Array, Array)> {
 }
 
 /// The rows, each at the start of an area of the largest size, and their sizes.
-fn padded(field: &Field, rows: &[Row]) -> Result<(Array, Array)> {
+fn padded(field: &Field, rows: &[RowRef<'_>]) -> Result<(Array, Array)> {
     // A sample that the stage has not resized is empty.
-    let side = |row: &Row, axis: usize| row.shape.get(axis).copied().unwrap_or(0);
+    let side = |row: &RowRef<'_>, axis: usize| row.shape.get(axis).copied().unwrap_or(0);
     let axes = 0..field.shape.len();
     let largest: Vec<usize> = axes
         .clone()
@@ -200,7 +243,7 @@ fn padded(field: &Field, rows: &[Row]) -> Result<(Array, Array)> {
         sizes.extend(varying.iter().map(|&axis| side(row, axis) as i64));
         if !row.bytes.is_empty() {
             let area = &mut values[at * area..][..area];
-            copy_to_corner(&row.bytes, &row.shape, area, &largest, field.dtype.size());
+            copy_to_corner(row.bytes, &row.shape, area, &largest, field.dtype.size());
         }
     }
     let shape = std::iter::once(rows.len()).chain(largest).collect();
@@ -223,13 +266,13 @@ fn copy_to_corner(from: &[u8], shape: &[usize], to: &mut [u8], larger: &[usize],
     }
 }
 
-fn integers(shape: Vec<usize>, values: &[i64]) -> Result<Array> {
+pub(crate) fn integers(shape: Vec<usize>, values: &[i64]) -> Result<Array> {
     let mut bytes = aligned(size_of_val(values))?;
     bytes.copy_from_slice(bytemuck::cast_slice(values));
     array(DType::I64, shape, bytes)
 }
 
-fn array(dtype: DType, shape: Vec<usize>, bytes: BytesMut) -> Result<Array> {
+pub(crate) fn array(dtype: DType, shape: Vec<usize>, bytes: BytesMut) -> Result<Array> {
     Array::new(dtype, shape, HostBuffer::unpooled(bytes))
 }
 

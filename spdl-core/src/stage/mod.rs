@@ -8,9 +8,9 @@
 //! | `layout` | [`BatchLayout`], [`Field`], [`Collation`]: the arrays of a batch |
 //! | `slot` | [`Fill`], [`SlotMut`]: writes one sample into its place in a batch |
 //! | `batch` | [`Batch`]: arrays of samples |
-//! | `collate` | joins the rows of a complete batch to arrays; a batch of one sample |
+//! | `collate` | joins the rows of samples to the arrays of a batch; a batch of one sample |
 //! | `device_batch` | [`DeviceBatch`]: a batch in device memory |
-//! | `grouping/` | buckets, packed sequences, fixed-length sequences |
+//! | `grouping/` | buckets, packed sequences, fixed-length sequences, and their batches |
 //! | `merge` | [`MergePolicy`]: which of several inputs provides the next item |
 //! | `retry` | [`Retry`]: number of attempts, and the delays between them |
 //!
@@ -31,7 +31,8 @@ pub use aggregate::{Aggregator, Batcher, ExactResume, FillRate};
 pub use batch::Batch;
 pub use device_batch::{DeviceArray, DeviceBatch};
 pub use grouping::{
-    Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, Sequence, pieces,
+    Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, SampleTokens,
+    Sequence, SequenceLayout, pieces,
 };
 pub use layout::{BatchLayout, Collation, Field};
 pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};

@@ -147,6 +147,55 @@ impl<'a> SlotMut<'a> {
         self.fields
     }
 
+    /// The shape of the sample in field number `field`; empty if it was not
+    /// [resized](Self::resize).
+    ///
+    /// # Panics
+    /// If the layout has no field of this number.
+    pub fn shape(&self, field: usize) -> &[usize] {
+        match self.fields[field].collation {
+            Collation::Stacked => &self.fields[field].shape,
+            _ => &self.rows[field].shape,
+        }
+    }
+
+    /// Removes the rows (of the first dimension) from number `rows` on, if field number `field` has
+    /// more. The first dimension of the field must have any length.
+    ///
+    /// ```
+    /// use spdl_core::stage::Collation;
+    /// use spdl_core::{BatchLayout, DType, Field, Fill, FillContext, PipelineBuilder, Result, SlotMut};
+    ///
+    /// struct Bytes;
+    /// impl Fill<&'static str> for Bytes {
+    ///     fn fill(&mut self, text: &str, mut slot: SlotMut<'_>, _: &mut FillContext<'_>) -> Result<()> {
+    ///         slot.resize(0, &[text.len()])?.copy_from_slice(text.as_bytes());
+    ///         slot.truncate(0, 2);
+    ///         Ok(())
+    ///     }
+    /// }
+    /// let text = Field::new("text", DType::U8, &[0]).collation(Collation::List);
+    /// let mut pipeline = PipelineBuilder::from_iter(["abc"])
+    ///     .fill("bytes", BatchLayout::new(1, [text]), || Ok(Bytes))
+    ///     .build()?;
+    /// let batch = pipeline.next().expect("one batch")?;
+    /// assert_eq!(batch.list("text").map(|list| list[0].as_bytes()), Some(&b"ab"[..]));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If the layout has no field of this number.
+    pub fn truncate(&mut self, field: usize, rows: usize) {
+        let Row { bytes, shape } = &mut self.rows[field];
+        if let [count, ..] = &mut shape[..]
+            && self.fields[field].shape.first() == Some(&0)
+            && *count > rows
+        {
+            bytes.truncate(bytes.len() / *count * rows);
+            *count = rows;
+        }
+    }
+
     /// The bytes of field number `field`, in native byte order.
     ///
     /// # Panics

@@ -33,4 +33,4 @@ pub use mask::Mask;
 pub use record::FillRecord;
 pub use shrink::Shrink;
 #[cfg(feature = "records")]
-pub use spec::{SampleField, SampleSpec};
+pub use spec::{SampleField, SampleSpec, Sequences};

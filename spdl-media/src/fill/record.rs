@@ -12,7 +12,7 @@ use super::image::{FillImage, Written};
 #[cfg(feature = "png")]
 use super::mask::MaskDecoder;
 use super::numbers::Numbers;
-use super::spec::{FieldKind, SampleField, SampleSpec};
+use super::spec::{FieldKind, SampleField, SampleSpec, Sequences};
 use crate::image::{CodecRegistry, Limits};
 
 /// Decodes the fields of a record into its place in a batch. Made by
@@ -23,6 +23,11 @@ pub struct FillRecord {
     /// Indices of `fields`: images first, then boxes, which depend on images, then the rest.
     order: Vec<usize>,
     buffers: SharedBuffers,
+    sequences: Sequences,
+    /// Indices of the fields of `sequences`.
+    places: Vec<usize>,
+    /// Counts truncated sequences.
+    partial: Counter,
 }
 
 /// Memory that the fields share.
@@ -104,12 +109,26 @@ impl FillRecord {
             #[cfg(feature = "png")]
             limits: limits.clone(),
         };
-        Ok(FillRecord { fields, order, buffers })
+        let places = spec
+            .sequences
+            .fields
+            .iter()
+            .filter_map(|name| fields.iter().position(|writer| writer.name == *name));
+        Ok(FillRecord {
+            places: places.collect(),
+            fields,
+            order,
+            buffers,
+            sequences: spec.sequences.clone(),
+            partial: Counter::default(),
+        })
     }
 
-    /// Counts partial samples of all images: see [`FillImage::count_partial`].
+    /// Counts partial samples of all images, and truncated sequences: see
+    /// [`FillImage::count_partial`] and [`Sequences::truncated`].
     #[must_use]
     pub fn count_partial(mut self, counter: &Counter) -> Self {
+        self.partial = counter.clone();
         for writer in &mut self.fields {
             let image = writer.image.take();
             writer.image = image.map(|image| image.count_partial(counter.clone()));
@@ -118,11 +137,55 @@ impl FillRecord {
     }
 }
 
+impl FillRecord {
+    /// Compares the lengths of the sequences, and truncates them.
+    fn check_sequences(&self, slot: &mut SlotMut<'_>) -> Result<()> {
+        let Some(&first) = self.places.first() else { return Ok(()) };
+        let rows = |slot: &SlotMut<'_>, at: usize| slot.shape(at).first().copied().unwrap_or(0);
+        let fault = |kind, at: usize, message: String| {
+            Err(Error::new(kind, format!("field {:?}: {message}", self.fields[at].name)))
+        };
+        let found = rows(slot, first);
+        for &at in &self.places {
+            let other = rows(slot, at);
+            if other != found {
+                let name = &self.fields[first].name;
+                let message = format!("expected {found} rows as in field {name:?}, found {other}");
+                return fault(ErrorKind::InvalidArgument, at, message);
+            }
+        }
+        let Sequences { least, most, truncated, .. } = self.sequences;
+        if found < least {
+            let message = match found {
+                0 => "the sequence is empty".to_owned(),
+                _ => format!("a sequence of {found} rows is shorter than the minimum of {least}"),
+            };
+            return fault(ErrorKind::InvalidArgument, first, message);
+        }
+        match most {
+            Some(most) if found > most && truncated => {
+                self.places.iter().for_each(|&at| slot.truncate(at, most));
+                self.partial.add(1);
+                Ok(())
+            }
+            Some(most) if found > most => {
+                let message = format!(
+                    "a sequence of {found} rows exceeds the maximum of {most}; truncate or split long \
+                     sequences, or raise the maximum"
+                );
+                fault(ErrorKind::LimitExceeded, first, message)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Fill<&Record> for FillRecord {
     /// # Errors
     /// The errors of [`FillImage::write`]; `InvalidArgument` if a value has another type than its
-    /// field, or numbers of another shape; `NotFound` if the record has no such field. The message begins with
-    /// the field.
+    /// field, or numbers of another shape, or sequences of the record differ in length; `NotFound` if the
+    /// record has no such field; `LimitExceeded` if a sequence is too long. The message begins with the
+    /// field.
     fn fill(
         &mut self,
         record: &Record,
@@ -156,7 +219,7 @@ impl Fill<&Record> for FillRecord {
                 self.fields[boxes].kept = related.kept;
             }
         }
-        Ok(())
+        self.check_sequences(&mut slot).map_err(|error| error.with_key(record.key.display_name()))
     }
 
     fn check_fields(&self, fields: &[Field]) -> Result<()> {

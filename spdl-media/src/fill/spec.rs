@@ -57,6 +57,7 @@ use crate::transform::ImageTransform;
 #[derive(Clone, Debug, Default)]
 pub struct SampleSpec {
     fields: Vec<(Arc<str>, SampleField)>,
+    pub(super) sequences: Sequences,
 }
 
 /// One field of a batch: where its bytes are stored, and how they are decoded.
@@ -374,6 +375,71 @@ impl SampleField {
     }
 }
 
+/// Fields that are sequences with one row for each token, and the lengths that a sample may have.
+///
+/// The fields of a sample must have the same number of rows, in their first dimension.
+///
+/// ```
+/// use spdl_core::DType;
+/// use spdl_media::fill::{SampleField, SampleSpec, Sequences};
+/// let tokens = || SampleField::numbers(DType::I64, &[0]);
+/// let spec = SampleSpec::new()
+///     .with("tokens", tokens())
+///     .with("targets", tokens())
+///     .sequences(Sequences::of(["tokens", "targets"]).at_least(1).at_most(2048).truncated());
+/// spec.validate()?;
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Sequences {
+    pub(super) fields: Vec<Arc<str>>,
+    pub(super) least: usize,
+    pub(super) most: Option<usize>,
+    pub(super) truncated: bool,
+}
+
+impl Sequences {
+    /// The names of the fields.
+    pub fn of<N: Into<Arc<str>>>(fields: impl IntoIterator<Item = N>) -> Self {
+        let fields = fields.into_iter().map(Into::into).collect();
+        Sequences { fields, ..Sequences::default() }
+    }
+
+    /// The minimum number of rows; samples with fewer rows are errors. Default: 0.
+    #[must_use]
+    pub fn at_least(self, rows: usize) -> Self {
+        Sequences { least: rows, ..self }
+    }
+
+    /// The maximum number of rows; samples with more rows are errors. Default: no maximum.
+    #[must_use]
+    pub fn at_most(self, rows: usize) -> Self {
+        Sequences { most: Some(rows), ..self }
+    }
+
+    /// Removes the rows after the maximum, instead of an error.
+    /// [`FillRecord::count_partial`] counts such samples.
+    #[must_use]
+    pub fn truncated(self) -> Self {
+        Sequences { truncated: true, ..self }
+    }
+
+    /// Whether longer samples are truncated.
+    pub fn truncates(&self) -> bool {
+        self.truncated
+    }
+
+    fn description(&self) -> String {
+        let Sequences { fields, least, most, truncated } = self;
+        let most = match (most, truncated) {
+            (None, _) => String::new(),
+            (Some(most), false) => format!(", at most {most} rows"),
+            (Some(most), true) => format!(", truncated to {most} rows"),
+        };
+        format!("{}, at least {least} rows{most}", fields.join(" and "))
+    }
+}
+
 impl SampleSpec {
     /// A specification without fields.
     pub fn new() -> Self {
@@ -387,6 +453,12 @@ impl SampleSpec {
         self.fields.retain(|(other, _)| *other != name);
         self.fields.push((name, field));
         self
+    }
+
+    /// Sets which fields are sequences of one length. Default: none.
+    #[must_use]
+    pub fn sequences(self, sequences: Sequences) -> Self {
+        SampleSpec { sequences, ..self }
     }
 
     /// The fields with their names, in the order of [`with`](Self::with).
@@ -458,7 +530,12 @@ impl SampleSpec {
     /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters): a run that resumes with
     /// other fields reports the difference.
     pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
-        self.fields.iter().map(|(name, field)| (format!("field {name}"), field.description(name)))
+        let sequences = (!self.sequences.fields.is_empty())
+            .then(|| ("sequences".to_owned(), self.sequences.description()));
+        let fields = self.fields.iter();
+        fields
+            .map(|(name, field)| (format!("field {name}"), field.description(name)))
+            .chain(sequences)
     }
 
     /// Checks all fields.
@@ -499,7 +576,20 @@ impl SampleSpec {
                 Error::new(error.kind(), format!("field {name:?}: {}", error.message()))
             })
         })?;
-        self.layout(1).fields().iter().try_for_each(Field::validate)
+        let layout = self.layout(1);
+        layout.fields().iter().try_for_each(Field::validate)?;
+        self.sequences.fields.iter().try_for_each(|name| {
+            let found = layout.fields().iter().find(|field| field.name == *name);
+            let message = match found {
+                Some(Field { shape, .. }) if shape.first() == Some(&0) => return Ok(()),
+                Some(Field { shape, .. }) => format!(
+                    "field {name:?} has the shape {shape:?}; the first dimension of a sequence has any \
+                     length (0)"
+                ),
+                None => format!("there is no field {name:?}"),
+            };
+            Err(Error::new(ErrorKind::InvalidArgument, message))
+        })
     }
 
     #[cfg(feature = "augment")]

@@ -8,6 +8,7 @@ your own Python functions as concurrent stages, with the interface of SPDL (`imp
 | images and labels as batches | `ImageLoader` |
 | samples of any fields as batches: images, masks, boxes, text, numbers | `Loader`, `fields` |
 | the augmentations of ImageNet, DeiT, SimCLR, DINO and CLIP | `recipes` |
+| sequences of tokens, packed, in blocks or in buckets | `Loader(group=…)`, `sequences` |
 | custom functions as stages of a pipeline | `spdl_rs.pipeline.PipelineBuilder` |
 | replace `torch.utils.data.DataLoader` | `spdl_rs.torch.DataLoader` |
 | load a map-style data set in threads or processes | `spdl_rs.dataloader` |
@@ -77,7 +78,19 @@ from ._statistics import (
 )
 
 if TYPE_CHECKING:
-    from . import compat, cuda, dataloader, fields, io, pipeline, recipes, source, torch, usage
+    from . import (
+        compat,
+        cuda,
+        dataloader,
+        fields,
+        io,
+        pipeline,
+        recipes,
+        sequences,
+        source,
+        torch,
+        usage,
+    )
 
 __all__ = [
     "Batches",
@@ -128,6 +141,7 @@ _MODULES = {
     "io",
     "pipeline",
     "recipes",
+    "sequences",
     "source",
     "torch",
     "usage",

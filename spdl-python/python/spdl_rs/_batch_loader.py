@@ -148,7 +148,7 @@ class BatchLoader(Generic[B]):
         if len(found) > _MAX_WARNINGS:
             more = len(found) - _MAX_WARNINGS
             warnings.warn(f"number of warnings not shown: {more}", DatasetWarning, stacklevel=4)
-        if len(self) == 0:
+        if not self:
             warnings.warn(self._no_batch(), DatasetWarning, stacklevel=4)
 
     def _no_batch(self) -> str:

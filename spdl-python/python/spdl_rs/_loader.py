@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ._tables import Table
     from .fields import Field
     from .recipes import Mix
+    from .sequences import Bucket, ConcatAndSplit, Pack
 
 Output: TypeAlias = 'Literal["dict", "tuple", "torch"] | Callable[..., Any]'
 
@@ -48,13 +49,17 @@ class Loader(BatchLoader[Any]):
     Args:
         source: Where the samples are: see `ImageLoader`.
         fields: The fields by name, for names that are arguments of this class.
-        batch_size: Samples per batch, at least 1.
+        batch_size: Samples per batch, at least 1. With `group`: sequences per batch, or the maximum of samples.
         shuffle: Whether each epoch has a different order.
         output: `"dict"`: a `dict` of NumPy arrays and lists. `"tuple"`: a tuple of the same values, in the
             order of the fields. `"torch"`: a `dict` with tensors in place of arrays. Or a class or function,
             such as a dataclass, that is called with the fields as keyword arguments, on the thread that takes
             the batch (if Ctrl-C interrupts this call, its batch counts as delivered), or with `map` or
             `batch_map` where these run.
+        group: How samples are grouped by their number of tokens: `sequences.Pack`, `ConcatAndSplit` or `Bucket`.
+            `None`: each batch has the next samples. Grouped samples do not count in the memory budget. `filter` is
+            called before samples are grouped. `map`, `collate` and `mix` cannot be combined with `Pack` and
+            `ConcatAndSplit`, whose batches have no samples; `batch_map` gets the sequences.
         mix: A `recipes.Mix`: mixes the images and labels of each batch, before `map`.
         filter: A function that gets the values of one sample as a `dict` and returns whether to keep the sample.
             It is called before images are decoded, so the `dict` has no `Image` and no `Mask`; `Boxes`, `KeyPoints`
@@ -148,6 +153,7 @@ class Loader(BatchLoader[Any]):
         batch_size: SupportsIndex,
         shuffle: bool = False,
         output: Output = "dict",
+        group: Pack | ConcatAndSplit | Bucket | None = None,
         mix: Mix | None = None,
         filter: Callable[..., bool] | None = None,
         map: Callable[..., Any] | None = None,
@@ -174,7 +180,9 @@ class Loader(BatchLoader[Any]):
 
         log_api_usage_once("spdl_rs.Loader")
         self._fields = _checked_fields(fields, named_fields)
+        self._group = _checked_group(group, self._fields, map=map, collate=collate, mix=mix)
         self._shown = {
+            "group": group,
             "mix": mix,
             "filter": filter,
             "map": map,
@@ -196,7 +204,7 @@ class Loader(BatchLoader[Any]):
         functions = _placed(stages, executor, processes, threads)
         functions = functions._replace(filter=_filter(filter, self._fields))
         self._configure(
-            _spdl_rs.SampleFields(native),
+            _spdl_rs.SampleFields(native, None if group is None else group._native()),
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -234,6 +242,22 @@ class Loader(BatchLoader[Any]):
         """The fields by name."""
         return dict(self._fields)
 
+    def __len__(self) -> int:
+        """The number of batches in a full epoch of this rank, if no sample is dropped or filtered out.
+
+        Raises:
+            TypeError: The loader has a `group`, so the number depends on the lengths of the samples.
+        """
+        if self._group is not None:
+            raise TypeError(
+                "the number of batches of a loader with group depends on the lengths of its samples; count them "
+                "in an epoch, or limit the epoch in the training loop"
+            )
+        return super().__len__()
+
+    def __bool__(self) -> bool:
+        return self._group is not None or len(self) > 0
+
     def _start(self, epoch: int, state: str | None) -> Batches[Any]:
         arguments = self._samples, self._settings, epoch, state, self._functions
         if self._convert is None:
@@ -244,6 +268,7 @@ class Loader(BatchLoader[Any]):
 
     def __repr__(self) -> str:
         rank = f"rank {self._rank} of {self._world_size}, " if self._world_size > 1 else ""
+        count = f"{len(self)} batches" if self._group is None else "batches"
         functions = {
             name: getattr(one, "__qualname__", None) or repr(one)
             for name, one in self._shown.items()
@@ -253,7 +278,7 @@ class Loader(BatchLoader[Any]):
         fields = "".join(f"\n  {name}={text}," for name, text in shown.items())
         return (
             f"Loader({self._samples.kind} {self._samples.place!r}: {len(self._samples)} samples, "
-            f"{len(self)} batches of {self._batch_size}; {rank}epoch={self._epoch};{fields}\n)"
+            f"{count} of {self._batch_size}; {rank}epoch={self._epoch};{fields}\n)"
         )
 
 
@@ -306,6 +331,41 @@ def _native(fields: Mapping[str, Field]) -> list[tuple[str, tuple[str, dict[str,
             settings["collate"] = _collate_of(one, fields)
         native.append((name, (kind, settings)))
     return native
+
+
+def _checked_group(group: Any, fields: Mapping[str, Field], **functions: Any) -> Any:
+    """Checks a grouping. `functions` are those that get samples, by name."""
+    if group is None:
+        return None
+    from .fields import Array
+    from .sequences import _ADDED, _Grouping
+
+    if not isinstance(group, _Grouping):
+        raise TypeError(
+            "group must be a class of spdl_rs.sequences, such as Pack(\"tokens\", length=2048), not "
+            f"{check.shown(group)}"
+        )
+    for name in group._names:
+        one = fields.get(name)
+        shape = one.shape if isinstance(one, Array) else ()
+        rest = shape[1:] if isinstance(shape, tuple) else ()
+        is_valid = isinstance(shape, tuple) and shape[:1] == (None,)
+        if not is_valid or (group._packs and None in rest):
+            raise ValueError(
+                f"group needs an Array with the name {name!r} and the shape None, or (None, …) with fixed further "
+                f"dimensions; the fields are {', '.join(fields)}"
+            )
+    if group._packs:
+        for name in _ADDED:
+            if name in fields:
+                raise ValueError(f"the field {name!r} has the name of an array of {type(group).__name__}")
+        for name, given in functions.items():
+            if given is not None:
+                raise ValueError(
+                    f"{name} needs batches of samples, but {type(group).__name__} makes batches of sequences; use "
+                    "batch_map, or Bucket"
+                )
+    return group
 
 
 def _label_of(fields: Mapping[str, Field]) -> Any:

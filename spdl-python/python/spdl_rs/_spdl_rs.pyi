@@ -314,9 +314,16 @@ class Samples:
 
 @final
 class SampleFields:
-    """The fields of the samples of a loader: names, and for each the name and parameters of its class."""
+    """The fields of the samples of a loader: names, and for each the name and parameters of its class.
 
-    def __new__(cls, fields: list[tuple[str, tuple[str, dict[str, Any]]]]) -> SampleFields: ...
+    `group` is the name and the parameters of a class of `spdl_rs.sequences`.
+    """
+
+    def __new__(
+        cls,
+        fields: list[tuple[str, tuple[str, dict[str, Any]]]],
+        group: tuple[str, dict[str, Any]] | None = None,
+    ) -> SampleFields: ...
 
 @final
 class Settings:

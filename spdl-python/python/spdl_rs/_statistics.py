@@ -191,13 +191,14 @@ class Statistics(TypedDict):
     dropped_counts: list[DroppedCount]
     """The number of dropped items or images for each stage and kind of error."""
     left_out: int
-    """Images left out because the last batch was incomplete (`drop_last=True`)."""
+    """Images or samples left out because the last batch was incomplete (`drop_last=True`); of packed sequences
+    (`spdl_rs.sequences`), the number of sequences."""
     filtered: int | None
     """Samples for which the `filter` of a `Loader` returned `False`; `None` without `filter`. Samples that are
     prefetched count too."""
     partial: int | None
-    """Images decoded so far with missing rows filled with black, because their files are truncated. `None`
-    unless `on_truncated="partial"`."""
+    """Images decoded so far with missing rows filled with black, because their files are truncated, and samples
+    whose sequence was shortened. `None` unless `on_truncated="partial"`, or `long="truncate"` of a group."""
     cache: CacheStatistics | None
     """Statistics of the cache; `None` without a cache."""
     decoded: Decoded | None

@@ -293,7 +293,9 @@ impl Epoch {
 
 /// Builds: keys ──► fetch (bytes) ──► decode (values in batch slots) [──► upload (to a device)]
 ///
-/// With `mix` and functions: … fetch ──► filter ──► decode ──► mix ──► map ──► batch_map.
+/// With a grouping: … decode (one sample) ──► sequence ──► pack ──► batch ──► join.
+///
+/// With `mix` and functions: … fetch ──► filter ──► decode … ──► mix ──► map ──► batch_map.
 ///
 /// If the device decodes: keys ──► fetch ──► decode, group, nvjpeg, batch.
 ///
@@ -314,7 +316,10 @@ fn build(
     let batch_size = settings.batch_size.get().min(usize::try_from(most).unwrap_or(usize::MAX));
     let layout = match &settings.content {
         Content::Images(transform) => BatchLayout::new(batch_size, image_fields(transform)),
-        Content::Fields(fields) => fields.get().spec.layout(batch_size),
+        Content::Fields(fields) => match &fields.get().grouping {
+            None => fields.get().spec.layout(batch_size),
+            Some((_, layout)) => layout.of_one(),
+        },
     };
     let layout = layout.drop_last(drop_last);
     let threads = settings
@@ -372,7 +377,7 @@ fn build(
             (pipeline, kept, counted)
         }
         Content::Fields(fields) => {
-            let SampleFields { spec, allows_partial, .. } = fields.get();
+            let SampleFields { spec, allows_partial, grouping, .. } = fields.get();
             let (mut pipeline, kept) = fetch.fields(spec);
             if let Some(filter) = &functions.filter {
                 pipeline = filter.add(pipeline, settings.seed);
@@ -382,6 +387,13 @@ fn build(
             let pipeline = stalls
                 .watch(pipeline)
                 .fill(decode, layout, move || Ok(filler()?.count_partial(&counter)));
+            let pipeline = match grouping {
+                None => pipeline,
+                Some((grouping, layout)) => {
+                    common.memory_shares += grouping.measured_stages();
+                    grouping.add(pipeline, layout, settings.batch_size.get(), drop_last)
+                }
+            };
             let pipeline = match settings.mix.clone() {
                 None => pipeline,
                 Some(mix) => {

@@ -8,12 +8,13 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
-use spdl_core::stage::Collation;
+use spdl_core::stage::{Collation, SequenceLayout};
 use spdl_core::{Batch, DType};
 use spdl_io::FieldValue;
 use spdl_media::OnTruncated;
 use spdl_media::fill::{BoxFormat, Boxes, Mask, Points, SampleField, SampleSpec};
 
+use super::grouping::Grouping;
 use crate::interop::array::{Array, type_string};
 use crate::interop::error::to_exception;
 use crate::operators::{Described, ImageDecoder};
@@ -25,6 +26,8 @@ pub(crate) struct SampleFields {
     forms: Vec<(Py<PyString>, Form)>,
     /// Whether truncated images may have black rows.
     pub(crate) allows_partial: bool,
+    /// How samples are grouped, and the layout of the groups; `None` if each batch has the next samples.
+    pub(crate) grouping: Option<(Grouping, SequenceLayout)>,
 }
 
 /// The Python object of a field of a batch.
@@ -49,8 +52,14 @@ enum Form {
 #[pymethods]
 impl SampleFields {
     /// Validates the fields: their names, the names of their Python classes, and their parameters.
+    /// Likewise the grouping.
     #[new]
-    fn new(py: Python<'_>, fields: Vec<(String, Described<'_>)>) -> PyResult<Self> {
+    #[pyo3(signature = (fields, group=None))]
+    fn new(
+        py: Python<'_>,
+        fields: Vec<(String, Described<'_>)>,
+        group: Option<Described<'_>>,
+    ) -> PyResult<Self> {
         let mut spec = SampleSpec::new();
         let (mut forms, mut allows_partial) = (Vec::new(), false);
         for (name, described) in fields {
@@ -59,8 +68,26 @@ impl SampleFields {
             spec = spec.with(name, field);
             allows_partial |= is_partial;
         }
+        let mut grouping = None;
+        if let Some(group) = group {
+            let (group, limits) = Grouping::of(group)?;
+            allows_partial |= limits.truncates();
+            spec = spec.sequences(limits);
+            let layout = group.layout(spec.layout(1).fields());
+            let layout = layout.map_err(|error| to_exception(py, &error))?;
+            if group.packs() {
+                for (name, form) in &mut forms {
+                    if group.contains(name.to_str(py)?) {
+                        *form = Form::Array;
+                    }
+                }
+                let added = SequenceLayout::ADDED.map(|name| PyString::new(py, name).unbind());
+                forms.extend(added.map(|name| (name, Form::Array)));
+            }
+            grouping = Some((group, layout));
+        }
         spec.validate().map_err(|error| to_exception(py, &error))?;
-        Ok(SampleFields { spec, forms, allows_partial })
+        Ok(SampleFields { spec, forms, allows_partial, grouping })
     }
 }
 

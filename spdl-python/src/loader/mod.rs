@@ -15,6 +15,7 @@ mod device;
 mod epoch;
 mod fields;
 mod functions;
+mod grouping;
 mod settings;
 mod state;
 mod tables;

@@ -8,7 +8,7 @@ use super::settings::Settings;
 use crate::statistics::state_to_json;
 
 /// Parts of a state's fingerprint, and the arguments of a loader that determine them.
-const ARGUMENTS: [(&str, &str); 22] = [
+const ARGUMENTS: [(&str, &str); 35] = [
     ("source items", "the number of images"),
     ("source contents", "the images, their names or labels"),
     ("source order", "shuffle, or seed"),
@@ -31,6 +31,19 @@ const ARGUMENTS: [(&str, &str); 22] = [
     ("stage batch_map", "batch_map"),
     ("stage decode: drop last", "drop_last"),
     ("stage decode: decoder", "decode"),
+    ("stage decode: sequences", "group"),
+    ("stage join: sequences", "group"),
+    ("stage pack: capacity", "length"),
+    ("stage pack: open", "open_sequences"),
+    ("stage pack: most items", "max_samples"),
+    ("stage concatenate: capacity", "length"),
+    ("stage concatenate: drop last", "drop_last"),
+    ("stage batch: size", "batch_size"),
+    ("stage batch: drop last", "drop_last"),
+    ("stage bucket: size", "batch_size"),
+    ("stage bucket: budget", "max_tokens"),
+    ("stage bucket: boundaries", "boundaries"),
+    ("stage bucket: drop last", "drop_last"),
 ];
 
 /// # Errors

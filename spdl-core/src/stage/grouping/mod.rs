@@ -1,13 +1,16 @@
-//! Aggregators that group items by length: buckets, packed sequences, fixed-length sequences.
+//! Aggregators that group items by length: buckets, packed sequences, fixed-length sequences. Batches of
+//! such groups.
 
 mod bucket;
 mod pack;
 #[cfg(test)]
 mod resume_check;
+mod sequences;
 mod split;
 
 pub use bucket::{Bucketed, Bucketer, Bucketing};
 pub use pack::{Packed, Packer, Packing};
+pub use sequences::{SampleTokens, SequenceLayout};
 pub use split::{ConcatAndSplit, Piece, Sequence, pieces};
 
 use std::fmt;

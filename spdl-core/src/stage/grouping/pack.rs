@@ -125,6 +125,12 @@ impl<T> Packed<T> {
         self.offsets.push(end);
     }
 
+    /// Replaces each item by the result of `function`.
+    pub fn map<U>(self, function: impl FnMut(T) -> U) -> Packed<U> {
+        let Packed { items, offsets, capacity } = self;
+        Packed { items: items.into_iter().map(function).collect(), offsets, capacity }
+    }
+
     /// Number of tokens in the sequence.
     pub fn used(&self) -> u64 {
         self.offsets.last().copied().unwrap_or(0)

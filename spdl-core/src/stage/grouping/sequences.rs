@@ -1,0 +1,537 @@
+//! Samples as sequences of tokens, and batches of grouped samples: [`SampleTokens`], [`SequenceLayout`].
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+
+use super::{Packed, Sequence, invalid};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::array::{Array, DType};
+use crate::memory::buffer::aligned;
+use crate::source::sample::SampleId;
+use crate::stage::batch::Batch;
+use crate::stage::collate::{RowRef, append, array, integers};
+use crate::stage::layout::{BatchLayout, Collation, Field};
+
+/// A sample of several fields, or a range of its tokens.
+///
+/// Parts of a sample share its memory. Made by [`SequenceLayout::sample`].
+#[derive(Clone, Debug)]
+pub struct SampleTokens {
+    sample: Arc<Batch>,
+    range: Range<u64>,
+}
+
+impl Sequence for SampleTokens {
+    fn tokens(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    fn slice(&self, range: Range<u64>) -> Self {
+        let place = |at: u64| self.range.start.saturating_add(at).min(self.range.end);
+        let range = place(range.start)..place(range.end);
+        SampleTokens { sample: Arc::clone(&self.sample), range }
+    }
+}
+
+/// How samples with sequences of tokens become batches.
+///
+/// Some fields are sequences: their first dimension has any length, which is the same for all of
+/// them, with one row for each token. Other fields belong to the sample.
+///
+/// The steps are: a [`fill`](crate::PipelineBuilder::fill) with the layout
+/// [`of_one`](Self::of_one), [`sample`](Self::sample), a stage that groups samples, and
+/// [`join`](Self::join) or [`join_packed`](Self::join_packed).
+///
+/// ```
+/// use spdl_core::stage::{Collation, Packing, Sequence, SequenceLayout};
+/// use spdl_core::{DType, Field, Fill, FillContext, PipelineBuilder, Result, SlotMut};
+///
+/// struct Bytes;
+/// impl Fill<&'static str> for Bytes {
+///     fn fill(&mut self, text: &str, mut slot: SlotMut<'_>, _: &mut FillContext<'_>) -> Result<()> {
+///         slot.resize(0, &[text.len()])?.copy_from_slice(text.as_bytes());
+///         Ok(())
+///     }
+/// }
+/// let text = Field::new("text", DType::U8, &[0]).collation(Collation::List);
+/// let layout = SequenceLayout::new([text]).sequence("text", 46.0, None)?;
+/// let join = layout.clone();
+/// let mut pipeline = PipelineBuilder::from_iter(["sevens!", "quite", "one"])
+///     .fill("bytes", layout.of_one(), || Ok(Bytes))
+///     .map("sequence", move |sample| layout.sample(sample))
+///     .pack("pack", Packing::new(10), |sample| sample.tokens())
+///     .batch("batch", 2, false)
+///     .map("join", move |packed| join.join_packed(&packed))
+///     .deterministic()
+///     .build()?;
+/// let batch = pipeline.next().expect("one batch")?;
+/// assert_eq!(batch.array("text").map(|text| text.as_bytes()), Some(&b"sevens!onequite....."[..]));
+/// let ends = batch.array("cu_seqlens").expect("offsets").as_slice::<i32>()?;
+/// assert_eq!(ends, [0, 7, 10, 15, 20]);
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SequenceLayout {
+    fields: Vec<Field>,
+    sequences: Vec<SequenceField>,
+}
+
+/// A field with one row for each token.
+#[derive(Clone, Debug)]
+struct SequenceField {
+    /// Index of the field.
+    at: usize,
+    /// The bytes of one element of padding, and of a separator.
+    padding: Vec<u8>,
+    separator: Option<Vec<u8>>,
+}
+
+impl SequenceField {
+    /// The number of tokens that follow each sample.
+    fn separators(&self) -> u64 {
+        self.separator.is_some().into()
+    }
+}
+
+impl SequenceLayout {
+    /// The names of the arrays that [`join_packed`](Self::join_packed) adds.
+    pub const ADDED: [&'static str; 3] = ["position_ids", "segment_ids", "cu_seqlens"];
+
+    /// A layout of batches with these fields, none of which is a sequence.
+    pub fn new(fields: impl IntoIterator<Item = Field>) -> Self {
+        SequenceLayout { fields: fields.into_iter().collect(), sequences: Vec::new() }
+    }
+
+    /// Makes a field a sequence. The first such field determines the number of tokens of a sample.
+    ///
+    /// `padding` is the value after the last token of a packed sequence. `separator` is a value that
+    /// follows the tokens of each sample; all sequences have one, or none of them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no such field, its first dimension does not have any length, the
+    /// field's type cannot hold one of the values, or only some fields have a separator.
+    pub fn sequence(mut self, name: &str, padding: f64, separator: Option<f64>) -> Result<Self> {
+        let Some(at) = self.fields.iter().position(|field| *field.name == *name) else {
+            return Err(invalid(format!("there is no field {name:?}")));
+        };
+        let Field { dtype, shape, .. } = &self.fields[at];
+        if shape.first() != Some(&0) {
+            return Err(invalid(format!(
+                "field {name:?} has the shape {shape:?}; the first dimension of a sequence has any \
+                 length (0)"
+            )));
+        }
+        let value = |value| {
+            element(*dtype, value)
+                .ok_or_else(|| invalid(format!("field {name:?} cannot hold {value} as {dtype}")))
+        };
+        let padding = value(padding)?;
+        let separator = separator.map(value).transpose()?;
+        let sequence = SequenceField { at, padding, separator };
+        if self.sequences.first().is_some_and(|one| one.separators() != sequence.separators()) {
+            return Err(invalid(format!(
+                "field {name:?}: all sequences have a separator, or none of them"
+            )));
+        }
+        self.sequences.push(sequence);
+        Ok(self)
+    }
+
+    /// The layout of batches of one sample, from which [`sample`](Self::sample) makes sequences.
+    pub fn of_one(&self) -> BatchLayout {
+        let fields = self.fields.iter().cloned().map(|field| match field.collation {
+            Collation::Stacked => field,
+            _ => field.collation(Collation::List),
+        });
+        BatchLayout::new(1, fields)
+    }
+
+    /// The whole sample of a batch of one sample.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the batch does not have the layout [`of_one`](Self::of_one), or the
+    /// sequences differ in length.
+    pub fn sample(&self, sample: Batch) -> Result<SampleTokens> {
+        if sample.len() != 1 {
+            return Err(invalid(format!("expected a batch of one sample, found {}", sample.len())));
+        }
+        let mut lengths = self.sequences.iter().map(|one| -> Result<u64> {
+            let rows = stored(&sample, &self.fields[one.at])?.shape.first().copied();
+            Ok(rows.unwrap_or(0) as u64 + one.separators())
+        });
+        let tokens = lengths.next().unwrap_or(Ok(0))?;
+        for length in lengths {
+            let length = length?;
+            if length != tokens {
+                return Err(invalid(format!(
+                    "sequences of one sample differ in length: {tokens} and {length} tokens"
+                )));
+            }
+        }
+        Ok(SampleTokens { sample: Arc::new(sample), range: 0..tokens })
+    }
+
+    /// Joins samples to a batch with the collations of the fields.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the samples are of another layout; `LimitExceeded` if memory cannot be
+    /// allocated.
+    pub fn join(&self, samples: &[SampleTokens]) -> Result<Batch> {
+        let mut batch = self.empty(samples.iter());
+        for at in 0..self.fields.len() {
+            self.append(&mut batch, at, samples.iter())?;
+        }
+        Ok(batch)
+    }
+
+    /// Joins packed sequences, which have one capacity, to a batch.
+    ///
+    /// Each field that is a sequence has the shape `[sequences, capacity, …]`, with padding after
+    /// the last token of a sequence. Other fields have one element for each sample or part of a
+    /// sample, in the order of the sequences, collated as usual. Three arrays follow:
+    ///
+    /// - `position_ids`, `i64 [sequences, capacity]`: the position of each token in its part,
+    /// - `segment_ids`, `i32 [sequences, capacity]`: the number of the part in its sequence, counted
+    ///   from 1; 0 for padding,
+    /// - `cu_seqlens`, `i32`: the start of each part in the flattened tokens, and the end of the last
+    ///   one. The padding of a sequence is one more part.
+    ///
+    /// # Errors
+    /// The errors of [`join`](Self::join); `InvalidArgument` if the capacities differ, or a sequence
+    /// has any length in another dimension than the first; `LimitExceeded` if the batch has more than
+    /// 2³¹ − 1 tokens.
+    pub fn join_packed(&self, packed: &[Packed<SampleTokens>]) -> Result<Batch> {
+        let capacity = packed.first().map_or(0, |one| one.capacity);
+        if let Some(other) = packed.iter().find(|one| one.capacity != capacity) {
+            let other = other.capacity;
+            return Err(invalid(format!(
+                "sequences have different capacities: {capacity}, {other}"
+            )));
+        }
+        let total = capacity.checked_mul(packed.len() as u64);
+        if total.is_none_or(|total| i32::try_from(total).is_err()) {
+            let message = format!(
+                "{} sequences of {capacity} tokens exceed the maximum of {} tokens in a batch",
+                packed.len(),
+                i32::MAX
+            );
+            return Err(Error::new(ErrorKind::LimitExceeded, message));
+        }
+        let capacity = capacity as usize;
+        let parts = || packed.iter().flat_map(|one| &one.items);
+        let mut batch = self.empty(parts());
+        for at in 0..self.fields.len() {
+            match self.sequences.iter().find(|one| one.at == at) {
+                Some(sequence) => self.append_packed(&mut batch, sequence, packed, capacity)?,
+                None => self.append(&mut batch, at, parts())?,
+            }
+        }
+        append_boundaries(&mut batch, packed, capacity)?;
+        Ok(batch)
+    }
+
+    /// A batch without fields.
+    fn empty<'a>(&self, samples: impl Iterator<Item = &'a SampleTokens>) -> Batch {
+        let ids: Vec<SampleId> = samples.flat_map(|one| one.sample.ids().iter().copied()).collect();
+        Batch { fields: Vec::new(), arrays: Vec::new(), lists: Vec::new(), ids }
+    }
+
+    fn append<'a>(
+        &self,
+        batch: &mut Batch,
+        at: usize,
+        samples: impl Iterator<Item = &'a SampleTokens>,
+    ) -> Result<()> {
+        let field = &self.fields[at];
+        let is_sequence = self.sequences.iter().any(|one| one.at == at);
+        let rows = samples.map(|one| match is_sequence {
+            true => one.tokens_of(field),
+            false => stored(&one.sample, field),
+        });
+        append(batch, field, &rows.collect::<Result<Vec<_>>>()?)
+    }
+
+    /// Adds a sequence field, one row for each packed sequence.
+    fn append_packed(
+        &self,
+        batch: &mut Batch,
+        sequence: &SequenceField,
+        packed: &[Packed<SampleTokens>],
+        capacity: usize,
+    ) -> Result<()> {
+        let field = &self.fields[sequence.at];
+        let of_token = &field.shape[1..];
+        if of_token.contains(&0) {
+            return Err(invalid(format!(
+                "field {:?} cannot be packed: only its first dimension may have any length",
+                field.name
+            )));
+        }
+        let shape: Vec<usize> =
+            [packed.len(), capacity].into_iter().chain(of_token.iter().copied()).collect();
+        let bytes_of_token = field.bytes_of(of_token).unwrap_or(usize::MAX);
+        let mut values = aligned(field.bytes_of(&shape).unwrap_or(usize::MAX))?;
+        let bytes_of_row = bytes_of_token * capacity;
+        for (at, one) in packed.iter().enumerate() {
+            let mut rest = &mut values[at * bytes_of_row..][..bytes_of_row];
+            for part in &one.items {
+                let tokens = part.tokens_of(field)?.bytes;
+                let (own, after) = rest.split_at_mut(part.tokens() as usize * bytes_of_token);
+                let (own, separator) = own.split_at_mut(tokens.len().min(own.len()));
+                own.copy_from_slice(&tokens[..own.len()]);
+                fill(separator, sequence.separator.as_ref().unwrap_or(&sequence.padding));
+                rest = after;
+            }
+            fill(rest, &sequence.padding);
+        }
+        let field = Field::new(&field.name, field.dtype, &shape[1..]);
+        let values = array(field.dtype, shape, values)?;
+        batch.push(field, values);
+        Ok(())
+    }
+}
+
+impl SampleTokens {
+    /// The rows of the tokens in a field, without a separator.
+    fn tokens_of(&self, field: &Field) -> Result<RowRef<'_>> {
+        let RowRef { bytes, shape } = stored(&self.sample, field)?;
+        let rows = shape.first().copied().unwrap_or(0);
+        let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(rows);
+        let (start, end) = (place(self.range.start), place(self.range.end));
+        let of_row = bytes.len() / rows.max(1);
+        let mut shape = shape.into_owned();
+        if let Some(first) = shape.first_mut() {
+            *first = end - start;
+        }
+        Ok(RowRef { bytes: &bytes[start * of_row..end * of_row], shape: Cow::Owned(shape) })
+    }
+}
+
+/// The value of a batch of one sample.
+fn stored<'a>(sample: &'a Batch, field: &Field) -> Result<RowRef<'a>> {
+    let found = match field.collation {
+        Collation::Stacked => sample.array(&field.name).map(|array| (array, &array.shape()[1..])),
+        _ => {
+            sample.list(&field.name).and_then(<[Array]>::first).map(|array| (array, array.shape()))
+        }
+    };
+    let (array, shape) = found.ok_or_else(|| {
+        invalid(format!("the sample has no field {:?}; use `SequenceLayout::of_one`", field.name))
+    })?;
+    Ok(RowRef { bytes: array.as_bytes(), shape: Cow::Borrowed(shape) })
+}
+
+/// Adds the arrays of [`SequenceLayout::ADDED`].
+fn append_boundaries(
+    batch: &mut Batch,
+    packed: &[Packed<SampleTokens>],
+    capacity: usize,
+) -> Result<()> {
+    let tokens = packed.len() * capacity;
+    let (mut positions, mut segments) = (Vec::with_capacity(tokens), Vec::with_capacity(tokens));
+    let mut ends = vec![0_i32];
+    let mut part = |tokens: u64, segment: i32| {
+        positions.extend(0..tokens as i64);
+        segments.resize(segments.len() + tokens as usize, segment);
+        // At most `i32::MAX`, as the caller has checked.
+        ends.push(segments.len() as i32);
+    };
+    for one in packed {
+        for (number, tokens) in one.lengths().enumerate() {
+            part(tokens, number as i32 + 1);
+        }
+        let padding = one.capacity - one.used();
+        if padding > 0 {
+            part(padding, 0);
+        }
+    }
+    let shape = vec![packed.len(), capacity];
+    let positions = integers(shape.clone(), &positions)?;
+    let of_row = [capacity];
+    let [position_ids, segment_ids, cu_seqlens] = SequenceLayout::ADDED;
+    batch.push(Field::new(position_ids, DType::I64, &of_row), positions);
+    batch.push(Field::new(segment_ids, DType::I32, &of_row), array_of(shape, &segments)?);
+    let ends = array_of(vec![ends.len()], &ends)?;
+    batch.push(Field::new(cu_seqlens, DType::I32, &[]), ends);
+    Ok(())
+}
+
+fn array_of(shape: Vec<usize>, values: &[i32]) -> Result<Array> {
+    let mut bytes: BytesMut = aligned(size_of_val(values))?;
+    bytes.copy_from_slice(bytemuck::cast_slice(values));
+    array(DType::I32, shape, bytes)
+}
+
+/// Repeats the bytes of an element. Zeros are not written, because new memory has them.
+fn fill(bytes: &mut [u8], element: &[u8]) {
+    if element.iter().any(|&byte| byte != 0) {
+        bytes.chunks_exact_mut(element.len()).for_each(|chunk| chunk.copy_from_slice(element));
+    }
+}
+
+/// The bytes of a number; `None` if the type cannot hold it.
+fn element(dtype: DType, value: f64) -> Option<Vec<u8>> {
+    let whole = |least: f64, end: f64| {
+        (value.fract() == 0.0 && (least..end).contains(&value)).then_some(value as i64)
+    };
+    Some(match dtype {
+        DType::U8 => vec![whole(0.0, 256.0)? as u8],
+        DType::U16 => (whole(0.0, 2f64.powi(16))? as u16).to_ne_bytes().into(),
+        DType::I16 => (whole(-2f64.powi(15), 2f64.powi(15))? as i16).to_ne_bytes().into(),
+        DType::I32 => (whole(-2f64.powi(31), 2f64.powi(31))? as i32).to_ne_bytes().into(),
+        DType::I64 => whole(-2f64.powi(63), 2f64.powi(63))?.to_ne_bytes().into(),
+        DType::F16 => half::f16::from_f64(value).to_ne_bytes().into(),
+        DType::BF16 => half::bf16::from_f64(value).to_ne_bytes().into(),
+        DType::F32 => (value as f32).to_ne_bytes().into(),
+        DType::F64 => value.to_ne_bytes().into(),
+    })
+}
+
+#[cfg(test)]
+#[cfg(not(any(spdl_loom, spdl_shuttle)))]
+mod tests {
+    use super::*;
+    use crate::stage::{ConcatAndSplit, Packer, Packing, pieces};
+
+    /// A sample of tokens `first..first + len`, in two fields, and a number.
+    fn sample(first: i64, len: usize) -> Batch {
+        let numbers: Vec<i64> = (first..).take(len).collect();
+        let mut batch = Batch {
+            fields: Vec::new(),
+            arrays: Vec::new(),
+            lists: Vec::new(),
+            ids: vec![SampleId { epoch: 0, index: first as u64 }],
+        };
+        let field = |name: &str| Field::new(name, DType::I64, &[0]).collation(Collation::List);
+        batch.lists.push((field("tokens"), vec![integers(vec![len], &numbers).unwrap()]));
+        let pairs: Vec<i64> = numbers.iter().flat_map(|&number| [number, -number]).collect();
+        let pairs = integers(vec![len, 2], &pairs).unwrap();
+        batch.lists.push((Field { shape: vec![0, 2], ..field("pairs") }, vec![pairs]));
+        batch.push(Field::new("number", DType::I64, &[]), integers(vec![1], &[first]).unwrap());
+        batch
+    }
+
+    fn layout(separator: Option<f64>) -> SequenceLayout {
+        let fields = [
+            Field::new("tokens", DType::I64, &[0]).collation(Collation::Padded),
+            Field::new("pairs", DType::I64, &[0, 2]).collation(Collation::Ragged),
+            Field::new("number", DType::I64, &[]),
+        ];
+        let layout = SequenceLayout::new(fields).sequence("tokens", -1.0, separator).unwrap();
+        layout.sequence("pairs", 0.0, separator).unwrap()
+    }
+
+    fn numbers<'a>(batch: &'a Batch, name: &str) -> &'a [i64] {
+        batch.array(name).unwrap().as_slice().unwrap()
+    }
+
+    fn small<'a>(batch: &'a Batch, name: &str) -> &'a [i32] {
+        batch.array(name).unwrap().as_slice().unwrap()
+    }
+
+    #[test]
+    fn packed_sequences_have_their_tokens_padding_and_boundaries() {
+        let layout = layout(None);
+        let mut packer = Packer::new(Packing::new(6), SampleTokens::tokens).unwrap();
+        let mut packed = Vec::new();
+        use crate::stage::Aggregator;
+        for (first, len) in [(10, 4), (20, 3), (30, 2)] {
+            let sample = layout.sample(sample(first, len)).unwrap();
+            packed.extend(packer.accumulate(sample).unwrap());
+        }
+        packed.extend(packer.flush().unwrap());
+        let batch = layout.join_packed(&packed).unwrap();
+        assert_eq!(batch.array("tokens").unwrap().shape(), [2, 6]);
+        let tokens = [10, 11, 12, 13, 30, 31, 20, 21, 22, -1, -1, -1];
+        assert_eq!(numbers(&batch, "tokens"), tokens);
+        let pairs = numbers(&batch, "pairs");
+        assert_eq!(batch.array("pairs").unwrap().shape(), [2, 6, 2]);
+        assert_eq!(
+            (&pairs[..4], &pairs[16..]),
+            (&[10, -10, 11, -11][..], &[22, -22, 0, 0, 0, 0, 0, 0][..])
+        );
+        assert_eq!(numbers(&batch, "number"), [10, 30, 20]);
+        assert_eq!(numbers(&batch, "position_ids"), [0, 1, 2, 3, 0, 1, 0, 1, 2, 0, 1, 2]);
+        assert_eq!(small(&batch, "segment_ids"), [1, 1, 1, 1, 2, 2, 1, 1, 1, 0, 0, 0]);
+        assert_eq!(small(&batch, "cu_seqlens"), [0, 4, 6, 9, 12]);
+        let ids: Vec<u64> = batch.ids().iter().map(|id| id.index).collect();
+        assert_eq!(ids, [10, 30, 20]);
+    }
+
+    #[test]
+    fn a_separator_follows_each_sample_and_may_start_a_sequence() {
+        use crate::stage::Aggregator;
+        let layout = layout(Some(9.0));
+        let mut concat = ConcatAndSplit::new(4, false).unwrap();
+        let mut blocks = Vec::new();
+        for (first, len) in [(10, 4), (20, 1)] {
+            let mut next = concat.accumulate(layout.sample(sample(first, len)).unwrap()).unwrap();
+            while let Some(block) = next {
+                blocks.push(block.map(|piece| piece.part));
+                next = concat.more().unwrap();
+            }
+        }
+        blocks.extend(concat.flush().unwrap().map(|block| block.map(|piece| piece.part)));
+        let batch = layout.join_packed(&blocks).unwrap();
+        assert_eq!(numbers(&batch, "tokens"), [10, 11, 12, 13, 9, 20, 9, -1]);
+        assert_eq!(numbers(&batch, "pairs")[8..12], [9, 9, 20, -20]);
+        assert_eq!(numbers(&batch, "number"), [10, 10, 20]);
+        assert_eq!(small(&batch, "cu_seqlens"), [0, 4, 5, 7, 8]);
+    }
+
+    #[test]
+    fn parts_of_samples_are_collated_like_samples() {
+        let layout = layout(None);
+        let whole = [sample(10, 5), sample(20, 2)].map(|one| layout.sample(one).unwrap());
+        let parts: Vec<_> = whole
+            .into_iter()
+            .flat_map(|one| pieces(one, 3))
+            .map(|piece| piece.unwrap().part)
+            .collect();
+        let batch = layout.join(&parts).unwrap();
+        assert_eq!(numbers(&batch, "tokens"), [10, 11, 12, 13, 14, 0, 20, 21, 0]);
+        assert_eq!(numbers(&batch, "tokens.sizes"), [3, 2, 2]);
+        assert_eq!(numbers(&batch, "pairs.offsets"), [0, 3, 5, 7]);
+        assert_eq!(numbers(&batch, "number"), [10, 10, 20]);
+    }
+
+    #[test]
+    fn padding_is_a_number_of_the_type() {
+        assert_eq!(element(DType::U16, 65535.0), Some(u16::MAX.to_ne_bytes().into()));
+        assert_eq!(element(DType::I16, -32768.0), Some(i16::MIN.to_ne_bytes().into()));
+        assert_eq!(element(DType::I32, 2147483647.0), Some(i32::MAX.to_ne_bytes().into()));
+        assert_eq!(element(DType::F64, 0.1), Some(0.1_f64.to_ne_bytes().into()));
+        for (dtype, value) in
+            [(DType::U16, 65536.0), (DType::I16, 32768.0), (DType::I32, 2147483648.0)]
+        {
+            assert_eq!(element(dtype, value), None, "{dtype}");
+        }
+    }
+
+    #[test]
+    fn invalid_layouts_and_samples_are_errors() {
+        let fields = || [Field::new("a", DType::U8, &[0]), Field::new("b", DType::F32, &[2])];
+        let fault = |name: &str, padding| {
+            let error = SequenceLayout::new(fields()).sequence(name, padding, None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            error.to_string()
+        };
+        assert!(fault("c", 0.0).contains("there is no field \"c\""));
+        assert!(fault("b", 0.0).contains("[2]"));
+        for padding in [-1.0, 256.0, 0.5, f64::NAN] {
+            assert!(fault("a", padding).contains("cannot hold"), "{padding}");
+        }
+        let one = SequenceLayout::new(fields()).sequence("a", 1.0, Some(2.0)).unwrap();
+        assert!(one.sample(sample(1, 2)).is_err());
+        let layout = layout(None);
+        let mut uneven = sample(1, 3);
+        uneven.lists[1].1 = vec![integers(vec![2, 2], &[0; 4]).unwrap()];
+        assert!(layout.sample(uneven).unwrap_err().to_string().contains("3 and 2 tokens"));
+        let long = Packed { items: Vec::new(), offsets: vec![0], capacity: 1 << 31 };
+        let error = layout.join_packed(&[long]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    }
+}

@@ -1,0 +1,256 @@
+"""How a `Loader` groups samples by their number of tokens: its argument `group`.
+
+| class | batch |
+|---|---|
+| `Pack` | whole samples, packed into sequences of one length with little padding |
+| `ConcatAndSplit` | all samples one after another, split into sequences of one length |
+| `Bucket` | samples of similar length, padded to the longest of the batch |
+
+The tokens are a field `fields.Array(None, …)`: one row for each token, of any dtype and of any further
+dimensions, such as the features of audio frames. Several fields with the same number of rows are grouped alike:
+`Pack(["tokens", "targets"], length=2048)`.
+
+Batches of `Pack` and `ConcatAndSplit` have these arrays, of which the first has the names of the token fields:
+
+| name | value |
+|---|---|
+| `tokens` | `[batch_size, length, …]`, with `pad` after the last token of a sequence |
+| `position_ids` | `int64 [batch_size, length]`: the position of each token in its sample |
+| `segment_ids` | `int32 [batch_size, length]`: the number of the sample in its sequence, from 1; 0 for padding |
+| `cu_seqlens` | `int32 [parts + 1]`: the start of each sample in `tokens.reshape(-1)`, and the end of the last one |
+
+`flash_attn_varlen_func` takes `cu_seqlens`, and the largest difference of its elements as `max_seqlen`. The padding
+of a sequence is one more part, so that `cu_seqlens` ends with `batch_size * length`. A mask for attention within
+samples is `segment_ids[:, :, None] == segment_ids[:, None, :]`. If a model predicts the next token, exclude the
+places where `position_ids` is 0 from the loss of the previous token, and those where `segment_ids` is 0.
+
+Other fields have one element for each sample, in the order of the sequences: `batch["key"]` is a list. A sample
+that is split has an element for each of its parts.
+
+The number of batches depends on the lengths, so `len(loader)` raises `TypeError`, and ranks may have different
+numbers of batches: end an epoch when the first rank has no batch left. States are exact, as without `group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, SupportsIndex, TypeAlias
+
+from . import _arguments as check
+from .io._native_settings import NativeSettings, set_frozen
+
+__all__ = ["Bucket", "ConcatAndSplit", "Pack"]
+
+Number: TypeAlias = "SupportsIndex | float"
+Values: TypeAlias = "Number | Mapping[str, Number]"
+
+_MOST_TOKENS = 2**31 - 1
+_ADDED = ("position_ids", "segment_ids", "cu_seqlens")
+_LONG = ("error", "truncate", "split")
+
+
+def _native_boundaries() -> tuple[float, ...]:
+    """Four buckets for each doubling of the length, from 16 to 65,536."""
+    return tuple(float(round(16 * 2 ** (step / 4))) for step in range(49))
+
+
+class _Grouping(NativeSettings):
+    """Base class of groupings."""
+
+    tokens: str | Sequence[str]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (self.tokens,) if isinstance(self.tokens, str) else tuple(self.tokens)
+
+    @property
+    def _packs(self) -> bool:
+        """Whether batches consist of sequences of one length."""
+        return True
+
+    def _check_tokens(self) -> None:
+        if not isinstance(self.tokens, str):
+            set_frozen(self, tokens=tuple(check.names("tokens", self.tokens) or ()))
+
+    def _values(self, name: str, values: Any) -> dict[str, float]:
+        """Returns the value of each token field, from one value for all or a `dict`."""
+        if not isinstance(values, Mapping):
+            return dict.fromkeys(self._names, check.real(name, values))
+        unknown = [one for one in values if one not in self._names]
+        if unknown:
+            raise ValueError(f"{name} has {check.shown(unknown[0])}, which is not in tokens")
+        return {one: check.real(name, values.get(one, 0)) for one in self._names}
+
+    def _native_fields(
+        self, pad: Any, separator: Any = None
+    ) -> list[tuple[str, float, float | None]]:
+        pads = self._values("pad", pad)
+        separators = {} if separator is None else self._values("separator", separator)
+        return [(name, pads[name], separators.get(name)) for name in self._names]
+
+
+@dataclass(frozen=True)
+class Pack(_Grouping):
+    """Packs whole samples into sequences of `length` tokens.
+
+    Each sample is added to the fullest open sequence in which it fits. A sequence is complete if it is full, or
+    if it is the fullest of more than `open_sequences`. With 64 open sequences, more than 99 % of the tokens of
+    typical texts are not padding, if `length` is several times the mean; `stats()["stages"]` has the share as
+    `fill_rate` of the stage `pack`.
+
+    Args:
+        tokens: The name of the field, or a list of names of fields with the same number of rows.
+        length: The length of a sequence in tokens.
+        long: What happens to longer samples. `"error"`: they are errors, to which `on_error` applies.
+            `"truncate"`: the tokens after the first `length` are removed, and `stats()["partial"]` counts such
+            samples. `"split"`: each part of `length` tokens, and the rest, is packed like a sample. Samples without
+            tokens are errors.
+        pad: The value of padding, or a `dict` of values by field, such as `{"targets": -100}`. Default: 0.
+        open_sequences: How many incomplete sequences exist. More reduce padding, and need more memory.
+        max_samples: The maximum number of samples in a sequence; `None`: no limit.
+
+    Raises:
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+
+    >>> import json, os, tempfile
+    >>> from spdl_rs import Loader, fields, sequences
+    >>> path = os.path.join(tempfile.mkdtemp(), "tokens.jsonl")
+    >>> with open(path, "w") as file:
+    ...     for tokens in ([1, 2, 3, 4], [5, 6, 7], [8, 9]):
+    ...         print(json.dumps({"path": "text", "tokens": tokens}), file=file)
+    >>> loader = Loader(
+    ...     path,
+    ...     batch_size=2,
+    ...     tokens=fields.Array(None, "int64"),
+    ...     group=sequences.Pack("tokens", length=6),
+    ... )
+    >>> batch = next(iter(loader))
+    >>> batch["tokens"].tolist()
+    [[1, 2, 3, 4, 8, 9], [5, 6, 7, 0, 0, 0]]
+    >>> batch["cu_seqlens"].tolist()
+    [0, 4, 6, 9, 12]
+    """
+
+    tokens: str | Sequence[str]
+    _: KW_ONLY
+    length: SupportsIndex
+    long: Literal["error", "truncate", "split"] = "error"
+    pad: Values = 0
+    open_sequences: SupportsIndex = 64
+    max_samples: SupportsIndex | None = None
+
+    def __post_init__(self) -> None:
+        self._check_tokens()
+        check.choice("long", self.long, _LONG)
+        self._values("pad", self.pad)
+        most = self.max_samples
+        set_frozen(
+            self,
+            length=check.whole("length", self.length, 1, _MOST_TOKENS),
+            open_sequences=check.whole("open_sequences", self.open_sequences, 1, 2**20),
+            max_samples=None if most is None else check.whole("max_samples", most, 1, _MOST_TOKENS),
+        )
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        name, settings = super()._native()
+        return name, {**settings, "fields": self._native_fields(self.pad)}
+
+
+@dataclass(frozen=True)
+class ConcatAndSplit(_Grouping):
+    """Concatenates all samples and splits the result into sequences of `length` tokens.
+
+    A sample may start in one sequence and continue in the next. The last sequence of an epoch has padding, or
+    with `drop_last=True` of the loader, it is left out.
+
+    Args:
+        tokens: The name of the field, or a list of names of fields with the same number of rows. Samples without
+            tokens are errors.
+        length: The length of a sequence in tokens.
+        separator: The token after each sample, such as the end of a text, or a `dict` of tokens by field.
+            `None`: no separator.
+        pad: See `Pack`.
+
+    Raises:
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+
+    >>> from spdl_rs import sequences
+    >>> group = sequences.ConcatAndSplit("tokens", length=2048, separator=50256)
+    """
+
+    tokens: str | Sequence[str]
+    _: KW_ONLY
+    length: SupportsIndex
+    separator: Values | None = None
+    pad: Values = 0
+
+    def __post_init__(self) -> None:
+        self._check_tokens()
+        self._native_fields(self.pad, self.separator)
+        set_frozen(self, length=check.whole("length", self.length, 1, _MOST_TOKENS))
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        name, settings = super()._native()
+        fields = self._native_fields(self.pad, self.separator)
+        return name, {**settings, "long": "split", "fields": fields}
+
+
+@dataclass(frozen=True)
+class Bucket(_Grouping):
+    """Batches samples of similar length.
+
+    A bucket contains the samples in a range of lengths; a batch is complete if it has `batch_size` samples, or if
+    a further sample would exceed `max_tokens`. Batches have the values of a loader without `group`: with
+    `fields.Array(None, "int64", collate="pad")`, sequences are padded to the longest of the batch.
+
+    Args:
+        tokens: The name of the field that determines the length, or a list of names of fields with the same number
+            of rows.
+        max_tokens: The maximum of samples × longest sample of a batch; `None`: no maximum.
+        boundaries: The upper bounds of the buckets, ascending. A further bucket has all longer samples. Up to
+            `batch_size` samples are held for each bucket. `None`: four buckets for each doubling of the length,
+            from 16 to 65,536.
+        length: The maximum length of a sample; by default `max_tokens`.
+        long: What happens to longer samples: see `Pack`.
+
+    Raises:
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+
+    >>> from spdl_rs import sequences
+    >>> group = sequences.Bucket("tokens", max_tokens=16_384)
+    """
+
+    tokens: str | Sequence[str]
+    _: KW_ONLY
+    max_tokens: SupportsIndex | None = None
+    boundaries: Sequence[Number] | None = None
+    length: SupportsIndex | None = None
+    long: Literal["error", "truncate", "split"] = "error"
+
+    def __post_init__(self) -> None:
+        self._check_tokens()
+        check.choice("long", self.long, _LONG)
+        most = None
+        if self.max_tokens is not None:
+            most = check.whole("max_tokens", self.max_tokens, 1, _MOST_TOKENS)
+        length = most
+        if self.length is not None:
+            length = check.whole("length", self.length, 1, most or _MOST_TOKENS)
+        bounds = self.boundaries
+        if bounds is not None:
+            listed = check.listed("boundaries", bounds, "a list of numbers")
+            bounds = tuple(check.real("boundaries", one) for one in listed)
+            pairs = zip(bounds, bounds[1:])
+            if not all(one > 0 for one in bounds) or any(one >= other for one, other in pairs):
+                raise ValueError(f"boundaries must be positive and ascend, not {bounds!r}")
+        set_frozen(self, max_tokens=most, boundaries=bounds, length=length)
+
+    @property
+    def _packs(self) -> bool:
+        return False
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        name, settings = super()._native()
+        bounds = _native_boundaries() if self.boundaries is None else self.boundaries
+        return name, {**settings, "boundaries": bounds, "fields": self._native_fields(0)}
