@@ -251,3 +251,34 @@ def test_ranks_of_one_machine_share_its_cpus(no_launcher, monkeypatch):
     # The launcher has assigned four CPUs to this rank.
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
     assert spdl_rs._ranks.threads_of(ranks) is None
+
+
+@pytest.mark.parametrize("settings", [{"rank": "auto"}, {"rank": 1, "world_size": 2}])
+def test_threads_are_divided_by_the_ranks_of_the_machine(paths, settings, no_launcher, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+    def threads(**more):
+        loader = spdl_rs.ImageLoader(paths[:8], batch_size=1, size=8, **settings, **more)
+        list(loader)
+        return loader.stats()["threads"]
+
+    assert (threads(), threads(threads=5)) == (3, 5)
+
+
+def test_worker_processes_are_divided_by_the_ranks_of_the_machine(paths, no_launcher, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
+
+    def processes(**settings):
+        settings |= {"batch_size": 1, "batch_map": len, "executor": "processes"}
+        return spdl_rs.Loader(
+            paths[:8], rank="auto", key=spdl_rs.fields.Key(), **settings
+        )._functions.processes
+
+    assert processes() == 6
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert (processes(), processes(threads=5), processes(processes=7)) == (3, 5, 7)

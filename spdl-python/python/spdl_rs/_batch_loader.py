@@ -57,10 +57,10 @@ class BatchLoader(Generic[B]):
         check.choice("remainder", remainder, ("drop", "pad", "uneven"))
         self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
         self._drop_last = check.flag("drop_last", drop_last)
-        self._rank, self._world_size, ranks = _ranks.chosen(rank, world_size)
+        self._rank, self._world_size = _ranks.chosen(rank, world_size)
         self._overlooked = _ranks.overlooked(rank, world_size)
-        if ranks is not None and threads is None:
-            threads = _ranks.threads_of(ranks)
+        if threads is None:
+            threads = _ranks.threads_of(_ranks.found())
         # Python attributes, so that the garbage collector finds cycles through the functions.
         self._functions = functions
         self._device, self._home = device, os.getpid()

@@ -73,7 +73,9 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         seed: Determines the order and all augmentations, 0 to 2**64 - 1.
         shuffle: Whether each epoch has a different order. `None`: the value of `train`. Parquet files are
             shuffled by row groups and within a window of 10,000 samples.
-        threads: Decoding threads, at least 1. `None`: the number of CPUs that this process may use.
+        threads: Decoding threads, at least 1. `None`: the number of CPUs that this process may use. Ranks that a
+            launcher started on one machine share its CPUs: their number, from `LOCAL_WORLD_SIZE` or Slurm, divides them,
+            unless the launcher has assigned CPUs to each rank.
         on_error: What to do if a file cannot be read or decoded. `"raise"`: the epoch ends with an
             exception that names the file, after the images before it. The last batch may be smaller.
             `"skip"`: the next image takes its slot, and `stats()["dropped"]` lists the file. If more than 1 %

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, TypeAlias
 
 from . import _arguments as check
-from . import _spdl_rs
+from . import _ranks, _spdl_rs
 from ._arguments import Path
 from ._batch_loader import BatchLoader
 from ._batches import Batches
@@ -76,7 +76,8 @@ class Loader(BatchLoader[Any]):
         executor: Where `map`, `collate` and `batch_map` run. `"threads"`: on the threads of the loader.
             `"processes"`: in worker processes. `"inline"`: on the thread that takes the batch, during `next`.
             `filter` always runs on the threads of the loader. See below.
-        processes: The maximum number of worker processes. Default: `threads`, or the number of CPUs.
+        processes: The maximum number of worker processes. Default: `threads`, or the number of CPUs, which ranks on
+            one machine share.
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
             of a sample together.
@@ -478,7 +479,7 @@ def _placed(
 
     for _, function in stages:
         function.check_picklable()
-    count = os.cpu_count() or 1
+    count = _ranks.threads_of(_ranks.found()) or os.cpu_count() or 1
     if processes is not None:
         count = check.whole("processes", processes, 1, 2**16)
     elif threads is not None:

@@ -57,21 +57,21 @@ def _variable(name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def chosen(rank: Any, world_size: Any) -> tuple[int, int, Ranks | None]:
-    """Returns rank and number of ranks for the arguments, and the ranks that were found if they are used."""
+def chosen(rank: Any, world_size: Any) -> tuple[int, int]:
+    """Returns rank and number of ranks for the arguments."""
     if isinstance(rank, str):
         if rank != "auto":
             raise TypeError(f'rank must be a whole number or "auto", not {check.shown(rank)}')
         if world_size is not None:
             raise ValueError('world_size must be omitted with rank="auto"')
         ranks = found()
-        return ranks.rank, ranks.world_size, ranks
+        return ranks.rank, ranks.world_size
     total = check.whole("world_size", 1 if world_size is None else world_size, 1, 2**20)
     if rank is None and total > 1:
         raise ValueError(
             f'rank is missing: with world_size={total}, pass rank, 0 to {total - 1}, or only rank="auto"'
         )
-    return check.whole("rank", 0 if rank is None else rank, 0, total - 1), total, None
+    return check.whole("rank", 0 if rank is None else rank, 0, total - 1), total
 
 
 def overlooked(rank: Any, world_size: Any) -> str | None:
