@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import struct
+import sys
 import zlib
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import spdl_rs
 from conftest import picture, write_png
 from dataset_files import write_members
-from spdl_rs import Loader, fields
+from spdl_rs import Loader, _functions, fields
 from spdl_rs.io import CenterCrop, Letterbox, RandomInvert, RandomResizedCrop, RandomRotation, Resize
 
 SAMPLES = 23
@@ -444,7 +445,7 @@ def test_output_is_a_dict_a_tuple_or_the_result_of_a_function(shard):
     assert text == ["text 0", "text 1"] and score.shape == (2,)
     pairs = list(make(output=Pair))
     assert isinstance(pairs[1], Pair) and pairs[1].text == ["text 2", "text 3"]
-    with pytest.raises(ValueError, match='output must be "dict", "tuple", "torch" or a function'):
+    with pytest.raises(ValueError, match='output must be "dict", "tuple", "torch", "jax" or a function'):
         make(output="list")
 
 
@@ -483,6 +484,67 @@ def test_images_of_different_sizes_as_tensors(sizes):
     assert all(isinstance(mask, torch.Tensor) for mask in batch["mask"])
     images, sides = Loader(sizes, of_any_size(collate="pad"), batch_size=2, output="torch").peek()["image"]
     assert tuple(images.shape) == (2, 21, 50, 3) and sides.tolist() == [[20, 50], [21, 49]]
+
+
+@pytest.mark.frameworks
+def test_output_as_jax_arrays(shard):
+    jax = pytest.importorskip("jax")
+    ragged = from_json(fields.Array, "classes", None, "int32", collate="ragged")
+
+    def batch_of(**settings):
+        loader = Loader(
+            shard,
+            batch_size=4,
+            image=fields.Image(16, layout="nchw-f32"),
+            boxes=from_json(fields.Boxes, "boxes", format="xywh"),
+            ragged=ragged,
+            label=fields.Label(),
+            key=fields.Key(),
+            **settings,
+        )
+        return loader.peek()
+
+    batch, expected = batch_of(output="jax"), batch_of()
+    assert isinstance(batch["image"], jax.Array)
+    assert batch["image"].devices() == {jax.devices()[0]}
+    for name in ("image", "label"):
+        assert numpy.array_equal(batch[name], expected[name])
+    assert (batch["image"].dtype, batch["label"].dtype) == ("float32", "int32")
+    assert [numpy.array_equal(*pair) for pair in zip(batch["boxes"], expected["boxes"])] == [True] * 4
+    assert isinstance(batch["ragged"].values, jax.Array) and batch["ragged"].values.dtype == "int32"
+    assert batch["key"] == expected["key"]
+    kinds = {}
+
+    def function(batch):
+        return {"image": batch["image"] + 1}
+
+    def sample(values):
+        kinds["map"] = type(values["image"])
+        return {"image": values["image"] * 2}
+
+    for executor in ("threads", "inline"):
+        mapped = batch_of(output="jax", map=sample, batch_map=function, executor=executor)
+        assert isinstance(mapped["image"], jax.Array) and kinds.pop("map") is numpy.ndarray
+        assert numpy.allclose(mapped["image"], expected["image"] * 2 + 1)
+    with pytest.raises(ValueError, match='"jax" cannot be combined with executor="processes"'):
+        batch_of(output="jax", map=sample, executor="processes")
+
+
+@pytest.mark.frameworks
+def test_jax_arrays_share_the_memory_of_numpy_arrays():
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "cpu":
+        pytest.skip("the default device is not a CPU")
+    array = numpy.asarray(spdl_rs.io.Array((64,), "float32"))
+    shared = _functions.jax_arrays_of({"a": array})["a"]
+    assert shared.unsafe_buffer_pointer() == array.ctypes.data
+
+
+@pytest.mark.parametrize("output", ["torch", "jax"])
+def test_an_absent_framework_is_an_error(shard, output, monkeypatch):
+    monkeypatch.setitem(sys.modules, output, None)
+    with pytest.raises(ImportError, match=output):
+        Loader(shard, batch_size=1, key=fields.Key(), output=output)
 
 
 def test_missing_values_are_errors_or_have_a_default(shard):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -354,18 +355,30 @@ def _rows(value: Any, count: int) -> Sequence[Any]:
 
 def tensors_of(batch: dict[str, Any]) -> dict[str, Any]:
     """Replaces the arrays of a batch by tensors of PyTorch with the same memory."""
-    return {name: _tensors(value) for name, value in batch.items()}
+    from_numpy = importlib.import_module("torch").from_numpy
+    return {name: _converted(value, from_numpy) for name, value in batch.items()}
 
 
-def _tensors(value: Any) -> Any:
+def jax_arrays_of(batch: dict[str, Any]) -> dict[str, Any]:
+    """Replaces the arrays of a batch by arrays of JAX on its default device.
+
+    On CPUs, they share the memory, which is not written until it has no user.
+    """
+    device_put = importlib.import_module("jax").device_put
+    convert = functools.partial(device_put, may_alias=True)
+    return {name: _converted(value, convert) for name, value in batch.items()}
+
+
+def _converted(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Calls `convert` for each array of a value."""
     import numpy
 
     if isinstance(value, numpy.ndarray):
-        return importlib.import_module("torch").from_numpy(value)
+        return convert(value)
     if isinstance(value, tuple):
-        return type(value)(*map(_tensors, value))
+        return type(value)(*(_converted(one, convert) for one in value))
     if isinstance(value, list):
-        return [_tensors(one) for one in value]
+        return [_converted(one, convert) for one in value]
     return value
 
 

@@ -22,6 +22,7 @@ from ._functions import (
     MapBatch,
     MapSamples,
     StackSamples,
+    jax_arrays_of,
     tensors_of,
 )
 from .usage import log_api_usage_once
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from .recipes import Mix
     from .sequences import Bucket, ConcatAndSplit, Pack
 
-Output: TypeAlias = 'Literal["dict", "tuple", "torch"] | Callable[..., Any]'
+Output: TypeAlias = 'Literal["dict", "tuple", "torch", "jax"] | Callable[..., Any]'
 
 
 class Loader(BatchLoader[Any]):
@@ -52,9 +53,11 @@ class Loader(BatchLoader[Any]):
         batch_size: Samples per batch, at least 1. With `group`: sequences per batch, or the maximum of samples.
         shuffle: Whether each epoch has a different order.
         output: `"dict"`: a `dict` of NumPy arrays and lists. `"tuple"`: a tuple of the same values, in the
-            order of the fields. `"torch"`: a `dict` with tensors in place of arrays. Or a class or function,
-            such as a dataclass, that is called with the fields as keyword arguments, on the thread that takes
-            the batch (if Ctrl-C interrupts this call, its batch counts as delivered), or with `map` or
+            order of the fields. `"torch"`: a `dict` with tensors in place of arrays. `"jax"`: a `dict` with JAX
+            arrays on the default device, except that `map` gets NumPy arrays; on CPUs, arrays share the memory, and
+            without `jax_enable_x64`, 64-bit numbers become 32-bit numbers; not with `executor="processes"`. Or a class
+            or function, such as a dataclass, that is called with the fields as keyword arguments, on the thread that
+            takes the batch (if Ctrl-C interrupts this call, its batch counts as delivered), or with `map` or
             `batch_map` where these run.
         group: How samples are grouped by their number of tokens: `sequences.Pack`, `ConcatAndSplit` or `Bucket`.
             `None`: each batch has the next samples. Grouped samples do not count in the memory budget. `filter` is
@@ -195,6 +198,11 @@ class Loader(BatchLoader[Any]):
             raise ValueError(
                 f"output={check.shown(output)} cannot be combined with collate, whose result is the batch; use "
                 '"dict" or "torch", which determine the samples that collate gets'
+            )
+        if convert is jax_arrays_of and executor == "processes":
+            raise ValueError(
+                'output="jax" cannot be combined with executor="processes", because each process would reserve memory '
+                "of the devices; convert the batches with spdl_rs.io.to_jax or jax.device_put"
             )
         stages = _stages(map, collate, batch_map, convert, self._fields)
         # The functions convert the batches.
@@ -504,9 +512,12 @@ def _converter(
                     f"PyTorch before 2.3 has no uint16, the dtype of {name!r}; use int32 or float32"
                 )
         return tensors_of
+    if output == "jax":
+        importlib.import_module("jax")
+        return jax_arrays_of
     if not callable(output):
         raise ValueError(
-            f'output must be "dict", "tuple", "torch" or a function, not {check.shown(output)}'
+            f'output must be "dict", "tuple", "torch", "jax" or a function, not {check.shown(output)}'
         )
     # No lambda, because other processes may need the function.
     return functools.partial(_call, output)
