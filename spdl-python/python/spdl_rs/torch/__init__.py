@@ -23,11 +23,20 @@ NumPy and PyTorch do. The loader saves its position within an epoch and resumes 
 >>> list(another)
 ['def', 'g']
 
+`as_iterable_dataset` makes an `IterableDataset` of an `ImageLoader` or a `Loader`.
+
 PyTorch is optional: only `default_collate`, random orders and pinned memory need it.
 """
 
+from ._iterable_dataset import as_iterable_dataset
 from ._loader import DataLoader
 from ._map_style import LoaderTimedOutError
 from ._worker_info import WorkerInfo, get_worker_info
 
-__all__ = ["DataLoader", "LoaderTimedOutError", "WorkerInfo", "get_worker_info"]
+__all__ = [
+    "DataLoader",
+    "LoaderTimedOutError",
+    "WorkerInfo",
+    "as_iterable_dataset",
+    "get_worker_info",
+]
