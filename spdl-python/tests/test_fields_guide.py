@@ -124,7 +124,7 @@ def test_the_program_for_coco_annotations_runs(tmp_path, monkeypatch):
 
 
 def test_the_programs_with_data_of_python_run(tmp_path, monkeypatch):
-    """With tables in place of those of `datasets` and `polars`, which read the same files."""
+    """With tables in place of those of `datasets` and `polars`."""
     images = [members(number, tmp_path)["png"] for number in range(20)]
     pets = Columns(image=images, label=[number % 2 for number in range(20)])
 
@@ -147,10 +147,19 @@ def test_the_programs_with_data_of_python_run(tmp_path, monkeypatch):
     }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    of_hugging_face, of_polars = programs("Data from Python")
+    of_hugging_face, of_polars, of_items = programs("Data from Python")
     names = {}
     exec(of_hugging_face, names)
     assert names["batch"]["image"].shape == (20, 3, 224, 224)
     assert sorted(names["batch"]["label"]) == [0] * 10 + [1] * 10
     exec(of_polars, names)
     assert sorted(names["batch"]["caption"]) == ["a cat", "a dog"]
+    for number in range(3):
+        for name in ("png", "npy"):
+            path = tmp_path / "clips" / f"{number}.{name}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(members(number, tmp_path)[name])
+    monkeypatch.chdir(tmp_path)
+    exec(of_items, names)
+    assert sorted(names["batch"]["caption"]) == ["0", "1", "2"]
+    assert sorted(names["batch"]["embedding"][:, 0]) == [0, 1, 2]

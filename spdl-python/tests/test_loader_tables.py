@@ -169,7 +169,7 @@ def test_null_values_are_errors_of_their_samples(images):
 def test_arguments_that_tables_do_not_have_are_refused(images, tmp_path):
     source = columns(images)
     for arguments in ({"cache": tmp_path / "cache"}, {"cache_memory": 1}):
-        with pytest.raises(spdl_rs.InvalidArgumentError, match="needs no cache"):
+        with pytest.raises(spdl_rs.InvalidArgumentError, match="not cached"):
             of_columns(source, **arguments)
     with pytest.raises(ValueError, match="labels can be set only for a list of paths"):
         ImageLoader(source, batch_size=1, labels=[1])

@@ -109,6 +109,33 @@ pub struct NpyArray {
 }
 
 impl NpyArray {
+    /// An array in C order and native byte order.
+    ///
+    /// ```
+    /// use spdl_io::archive::{NpyArray, NpyType};
+    /// let array = NpyArray::new(NpyType::UInt(1), [2, 2], vec![1, 2, 3, 4])?;
+    /// assert_eq!(array.shape(), [2, 2]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the data do not have the size of the shape.
+    pub fn new(
+        element: NpyType,
+        shape: impl Into<Vec<usize>>,
+        data: impl Into<Bytes>,
+    ) -> Result<Self> {
+        let (shape, data) = (shape.into(), data.into());
+        let sides = shape.iter().copied();
+        let size = sides.chain([element.size()]).try_fold(1_usize, usize::checked_mul);
+        if size != Some(data.len()) {
+            let message =
+                format!("{} bytes are no array of {element} and shape {shape:?}", data.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(NpyArray { element, shape, is_fortran_order: false, data })
+    }
+
     /// Reads a file with one array.
     ///
     /// # Errors

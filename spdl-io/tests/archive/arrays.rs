@@ -208,6 +208,19 @@ fn headers_are_parsed_and_never_executed() {
 }
 
 #[test]
+fn an_array_has_the_data_of_its_shape() {
+    let array = NpyArray::new(NpyType::Int(2), [2, 1], vec![1, 0, 2, 0]).unwrap();
+    let array = array.to_array(&BufferPool::new());
+    // 16-bit integers are no type of batches.
+    assert_eq!(array.unwrap_err().kind(), ErrorKind::Unsupported);
+    for (shape, data) in [(&[2, 2][..], 3), (&[2, 2], 5), (&[usize::MAX, 2], 4), (&[], 2)] {
+        let made = NpyArray::new(NpyType::UInt(1), shape, vec![0; data]);
+        assert_eq!(made.unwrap_err().kind(), ErrorKind::InvalidArgument, "{shape:?} {data}");
+    }
+    assert!(NpyArray::new(NpyType::UInt(1), [0, 5], Vec::new()).is_ok());
+}
+
+#[test]
 fn truncated_arrays_are_errors_and_damage_never_panics() {
     let header = "{'descr': '>f4', 'fortran_order': True, 'shape': (2, 3), }";
     let whole = file(header, &[5; 24]);

@@ -6,7 +6,7 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 from ._errors import InvalidArgumentError
@@ -25,18 +25,31 @@ _MAX_SECONDS = 1e9
 # The length of the start of strings that messages are made from.
 _MAX_INSPECTED = 4096
 
-_SOURCE = "a folder, an address, or a list of paths"
+_SOURCE = "a folder, an address, a list of paths, a table, or a data set"
 
 
-def addresses(source: Path | Iterable[Path]) -> tuple[list[str], bool]:
+def addresses(source: Any) -> tuple[list[str], bool]:
     """Returns the addresses as strings, and whether `source` is a list."""
     if isinstance(source, (str, bytes, os.PathLike)):
         return [os.fsdecode(source)], False
-    paths = listed("source", source, _SOURCE)
+    # Exceptions raised during the iteration are not replaced.
     try:
-        return [os.fsdecode(path) for path in paths], True
-    except TypeError as error:
-        raise TypeError(f"source must be {_SOURCE}: {error}") from None
+        paths = iter(source)
+    except TypeError:
+        raise TypeError(f"source must be {_SOURCE}, not {shown(source)}") from None
+    found = []
+    for path in paths:
+        if isinstance(path, (Mapping, tuple)):
+            raise TypeError(
+                "source is an iterable of samples, but epochs are shuffled, divided among ranks and resumed by "
+                "positions; pass an object with __len__ and __getitem__, such as a list, or a table, or write "
+                "the samples to tar shards or Parquet files"
+            )
+        try:
+            found.append(os.fsdecode(path))
+        except TypeError as error:
+            raise TypeError(f"source must be {_SOURCE}: {error}") from None
+    return found, True
 
 
 def listed(name: str, value: Iterable[T], what: str) -> list[T]:

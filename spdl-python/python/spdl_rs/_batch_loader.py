@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, SupportsIndex, TypeVar
 
 from . import _arguments as check
-from . import _functions, _loader_state, _notebook_page, _ranks, _spdl_rs, _tables
+from . import _functions, _items, _loader_state, _notebook_page, _ranks, _spdl_rs, _tables
 from ._arguments import Path
 from ._batches import Batches, import_numpy
 from ._errors import CudaUnavailable, DatasetWarning
@@ -20,7 +20,7 @@ from ._statistics import Statistics
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ._tables import Table
+    from ._tables import Source
     from .recipes import Mix
 
 # The number of printed warnings is limited, for data sets with many broken links.
@@ -85,7 +85,7 @@ class BatchLoader(Generic[B]):
 
     def _open(
         self,
-        source: Path | Iterable[Path] | Table,
+        source: Source,
         *,
         labels: Iterable[SupportsIndex] | None = None,
         image_field: str | None = None,
@@ -101,7 +101,15 @@ class BatchLoader(Generic[B]):
     ) -> None:
         """Opens the data set. Issues its warnings to the caller of the constructor."""
         table = _tables.table_of(source)
-        places, is_list = ([], False) if table is not None else check.addresses(source)
+        items = None if table is not None else _items.items_of(source)
+        if table is not None or items is not None:
+            places, is_list = [], False
+        else:
+            places, is_list = check.addresses(source)
+        if items is not None:
+            # Also a Python attribute, so that the garbage collector finds cycles.
+            functions = self._functions or _functions.Functions(None, [])
+            self._functions = functions._replace(get_item=items)
         if labels is not None and not is_list:
             raise ValueError(
                 "labels can be set only for a list of paths; the labels of a data set come from its "
@@ -111,6 +119,7 @@ class BatchLoader(Generic[B]):
             places,
             is_list=is_list,
             table=table,
+            items=None if items is None else (items.name, items.len),
             labels=check.labels_of(labels),
             image_field=check.text_or_none("image_field", image_field),
             label_field=check.text_or_none("label_field", label_field),

@@ -35,6 +35,8 @@ class Functions(NamedTuple):
     """Does the work of all stages on the thread that takes a batch."""
     processes: int | None = None
     """The number of calls at the same time, if they wait for other processes."""
+    get_item: Call | None = None
+    """Returns the sample at a position, if the source is a map-style data set."""
 
 
 class _Named(NamedTuple):
@@ -44,8 +46,8 @@ class _Named(NamedTuple):
     keys: list[str]
 
 
-class _Function:
-    """A function of the user."""
+class Function:
+    """A function of the user. The native loader calls it."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         check.function(name, function)
@@ -61,11 +63,11 @@ class _Function:
         )
         self._words = f"{name}, {getattr(function, '__name__', repr(function))}{place}"
 
-    def __call__(self, batch: Any, seeds: list[list[int]]) -> Any:
+    def __call__(self, value: Any, seeds: list[list[int]]) -> Any:
         with running(self._words):
-            return self._apply(batch, *seeds)
+            return self._apply(value, *seeds)
 
-    def _apply(self, batch: Any, seeds: list[int]) -> Any:
+    def _apply(self, value: Any, seeds: list[int], /) -> Any:
         raise NotImplementedError
 
     def check_picklable(self) -> None:
@@ -87,7 +89,7 @@ class _Function:
         return self._function(value, **drawn)
 
 
-class FilterSample(_Function):
+class FilterSample(Function):
     """Calls a function for a sample. Returns whether to keep the sample."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -109,7 +111,7 @@ class FilterSample(_Function):
         return keeps
 
 
-class MapSamples(_Function):
+class MapSamples(Function):
     """Calls a function for each sample of a batch. Yields a list of the results.
 
     Args:
@@ -216,7 +218,7 @@ class StackSamples(MapSamples):
         return importlib.import_module("torch").stack(values)
 
 
-class MapBatch(_Function):
+class MapBatch(Function):
     """Calls a function with each batch: `collate` or `batch_map`.
 
     Args:
@@ -255,7 +257,7 @@ class MapBatch(_Function):
 class InTurn:
     """Calls functions, each with the result of the one before."""
 
-    def __init__(self, functions: Sequence[_Function]) -> None:
+    def __init__(self, functions: Sequence[Function]) -> None:
         self._functions = functions
 
     def __call__(self, batch: Any, seeds: list[list[int]]) -> Any:

@@ -14,7 +14,7 @@ from ._failure_policy import OnError
 from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
-    from ._tables import Table
+    from ._tables import Source
     from .cuda._allocators import AllocatorLike
 
 _NAMES = {"u8": "uint8", "f16": "float16", "f32": "float32"}
@@ -42,7 +42,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
     separate epoch, and each batch of a shared iterator is delivered to one thread.
 
     Args:
-        source: Where the images are: a folder, an address, a list, or a table.
+        source: Where the images are: a folder, an address, a list, a table, or a data set.
 
             - A folder of images: the classes are the direct subfolders, sorted by name, with images at
               any depth. A folder that contains only images has no classes. Names that start with a dot
@@ -60,7 +60,14 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             - A list of paths of images, or of their addresses in one store.
             - A table with the Arrow PyCapsule interface, such as `polars.DataFrame` and `pyarrow.Table`, or a
               data set of Hugging Face. Columns are not copied. An image is a binary column, or a struct of
-              `bytes` and `path` as Hugging Face stores images. Such a source has no cache.
+              `bytes` and `path` as Hugging Face stores images.
+            - A map-style data set: an object with `__len__` and `__getitem__` whose items are dicts or tuples of
+              values, such as a list of dicts or a `torch.utils.data.Dataset`. The threads of the loader call
+              `__getitem__`, several at the same time; the constructor calls it once. Images are `bytes` or
+              `pathlib.Path`. The fields of a tuple are `"0"`, `"1"` and so on. `on_error` applies to exceptions
+              of `__getitem__`.
+
+            Tables and data sets cannot be cached.
 
             Paths need not be valid UTF-8: `bytes` and results of `os.fsdecode` are accepted.
         batch_size: Images per batch, at least 1.
@@ -199,7 +206,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
 
     def __init__(
         self,
-        source: Path | Iterable[Path] | Table,
+        source: Source,
         *,
         batch_size: SupportsIndex,
         size: SupportsIndex = 224,
@@ -281,7 +288,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         )
 
     def _start(self, epoch: int, state: str | None) -> ImageBatches:
-        return ImageBatches(self._samples, self._settings, epoch, state)
+        return ImageBatches(self._samples, self._settings, epoch, state, self._functions)
 
     def __repr__(self) -> str:
         order, _, number = self._layout.partition("-")

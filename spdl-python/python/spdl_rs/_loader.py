@@ -28,7 +28,7 @@ from ._functions import (
 from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
-    from ._tables import Table
+    from ._tables import Source
     from .fields import Field
     from .recipes import Mix
     from .sequences import Bucket, ConcatAndSplit, Pack
@@ -48,7 +48,8 @@ class Loader(BatchLoader[Any]):
     to `threads` batches are in each function at the same time, or up to `processes` in all functions together.
 
     Args:
-        source: Where the samples are: see `ImageLoader`.
+        source: Where the samples are: see `ImageLoader`. The stored fields of a table are its columns; those of
+            a map-style data set are the items of its dicts.
         fields: The fields by name, for names that are arguments of this class.
         batch_size: Samples per batch, at least 1. With `group`: sequences per batch, or the maximum of samples.
         shuffle: Whether each epoch has a different order.
@@ -78,7 +79,7 @@ class Loader(BatchLoader[Any]):
             yields.
         executor: Where `map`, `collate` and `batch_map` run. `"threads"`: on the threads of the loader.
             `"processes"`: in worker processes. `"inline"`: on the thread that takes the batch, during `next`.
-            `filter` always runs on the threads of the loader. See below.
+            `filter`, and `__getitem__` of a map-style data set, always run on the threads of the loader. See below.
         processes: The maximum number of worker processes. Default: `threads`, or the number of CPUs, which ranks on
             one machine share.
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
@@ -139,6 +140,11 @@ class Loader(BatchLoader[Any]):
     >>> [batch["key"] for batch in loader]
     [['photos/cat/1.png', 'photos/cat/2.png']]
 
+    >>> samples = [{"text": "a cat", "score": 0.5}, {"text": "a dog", "score": 1.5}]
+    >>> loader = Loader(samples, batch_size=2, text=fields.Text(), score=fields.Number())
+    >>> next(iter(loader))
+    {'text': ['a cat', 'a dog'], 'score': array([0.5, 1.5], dtype=float32)}
+
     >>> def darker(sample, rng):
     ...     return {"image": sample["image"] * rng.uniform(0.5, 1.0), "key": sample["key"].upper()}
     >>> loader = Loader("photos", batch_size=4, image=fields.Image(32), key=fields.Key(), map=darker)
@@ -151,7 +157,7 @@ class Loader(BatchLoader[Any]):
 
     def __init__(
         self,
-        source: Path | Iterable[Path] | Table,
+        source: Source,
         fields: Mapping[str, Field] | None = None,
         *,
         batch_size: SupportsIndex,

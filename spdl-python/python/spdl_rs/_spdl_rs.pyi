@@ -289,6 +289,7 @@ class Samples:
         *,
         is_list: bool,
         table: ArrowTable | None = None,
+        items: tuple[str, int] | None = None,
         labels: list[int] | None = None,
         image_field: str | None = None,
         label_field: str | None = None,

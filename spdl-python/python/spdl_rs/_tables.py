@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from . import _spdl_rs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ._arguments import Path
+    from ._items import MapDataset
 
 
 class ArrowStream(Protocol):
@@ -22,7 +28,8 @@ class ArrowArray(Protocol):
     ) -> tuple[object, object]: ...
 
 
-Table: TypeAlias = "ArrowStream | ArrowArray"
+Source: TypeAlias = "Path | Iterable[Path] | ArrowStream | ArrowArray | MapDataset"
+"""What loaders accept as `source`."""
 
 
 def table_of(source: Any) -> _spdl_rs.ArrowTable | None:

@@ -90,8 +90,8 @@ class Field:
     """Base class of fields.
 
     Args:
-        stored_as: The stored field that holds the value: the extension in tar shards, the column in
-            Parquet, CSV and JSON lines. A list: the first one that a sample has. `None`: the name of the
+        stored_as: The stored field that holds the value: the extension in tar shards, the column in tables,
+            Parquet, CSV and JSON lines, the name in dicts. A list: the first one that a sample has. `None`: the name of the
             field in the batch; for `Image`, also the common names such as `jpg`, `png` and `image`.
         at: The place of the value inside a stored JSON document: names of members and indices of elements,
             separated by dots, for example `"objects.0.bbox"`.

@@ -16,7 +16,7 @@ use spdl_io::records::Remedy;
 /// Calls `work` of a destructor without the exception that propagates meanwhile, because `work` may run Python
 /// code.
 pub(crate) fn without_exception<R>(work: impl FnOnce() -> R) -> R {
-    let propagating = Python::try_attach(|py| PyErr::take(py)).flatten();
+    let propagating = Python::try_attach(PyErr::take).flatten();
     let done = work();
     if let Some(exception) = propagating {
         Python::try_attach(|py| exception.restore(py));

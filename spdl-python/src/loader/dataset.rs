@@ -18,6 +18,7 @@ use spdl_io::{
 };
 use spdl_media::fill::SampleSpec;
 
+use super::items::{self, Items};
 use super::settings::{Content, Settings};
 use super::tables::ArrowTable;
 use crate::interop::error::{report_with_advice, to_exception, without_exception};
@@ -48,8 +49,8 @@ pub(crate) struct Opened {
 /// The arguments with which the data set was opened.
 #[derive(Clone)]
 struct OpenRequest {
-    /// The samples, if they are in memory. Otherwise, they are at the addresses.
-    table: Option<Arc<ArrowDataset>>,
+    /// The samples, if a Python object holds them. Otherwise, they are at the addresses.
+    held: Option<HeldSamples>,
     /// The addresses of the data set. For a list of images, only the first address.
     addresses: Vec<OsString>,
     /// Whether the addresses are a list of images.
@@ -69,6 +70,13 @@ struct OpenRequest {
     max_file_bytes: Option<u64>,
     /// Whether samples without a label are reported.
     has_labels: bool,
+}
+
+/// Samples that a Python object holds.
+#[derive(Clone)]
+enum HeldSamples {
+    Table(Arc<ArrowDataset>),
+    Items(Arc<Items>),
 }
 
 /// The source of a pipeline, and the stage that reads its samples.
@@ -109,10 +117,11 @@ impl FetchStage {
 
 #[pymethods]
 impl Samples {
-    /// Opens a data set of any kind, a list of images, or an Arrow table.
+    /// Opens a data set of any kind, a list of images, an Arrow table, or a map-style data set
+    /// with this name and number of items.
     #[staticmethod]
     #[pyo3(signature = (
-        addresses, *, is_list, table=None, labels=None, image_field=None, label_field=None, file_fields=vec![],
+        addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=vec![],
         images=None, classes=None,
         cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, has_labels=true
     ))]
@@ -122,6 +131,7 @@ impl Samples {
         addresses: Vec<OsString>,
         is_list: bool,
         table: Option<PyRef<'_, ArrowTable>>,
+        items: Option<(String, u64)>,
         labels: Option<Vec<i64>>,
         image_field: Option<String>,
         label_field: Option<String>,
@@ -134,10 +144,18 @@ impl Samples {
         max_file_bytes: Option<u64>,
         has_labels: bool,
     ) -> PyResult<Self> {
-        let shown = table.as_ref().map(|table| table.name.clone());
+        let (shown, held) = match (table, items) {
+            (Some(table), _) => {
+                (table.name.clone(), Some(HeldSamples::Table(Arc::clone(&table.samples))))
+            }
+            (None, Some((name, len))) => {
+                (name.clone(), Some(HeldSamples::Items(Arc::new(Items { name, len }))))
+            }
+            (None, None) => (display_addresses(&addresses), None),
+        };
         let request = OpenRequest {
-            table: table.map(|table| Arc::clone(&table.samples)),
-            shown: shown.unwrap_or_else(|| display_addresses(&addresses)),
+            shown,
+            held,
             addresses,
             is_list,
             image_field,
@@ -194,8 +212,11 @@ impl Samples {
     fn kind(&self) -> String {
         self.opened.as_ref().map_or_else(String::new, |opened| match opened.data.kind {
             _ if opened.request.is_list => "list of images".to_owned(),
-            DatasetKind::Samples => "Arrow table".to_owned(),
-            kind => kind.to_string(),
+            kind => match opened.request.held {
+                Some(HeldSamples::Table(_)) => "Arrow table".to_owned(),
+                Some(HeldSamples::Items(_)) => "Python data set".to_owned(),
+                None => kind.to_string(),
+            },
         })
     }
 
@@ -212,14 +233,18 @@ impl Samples {
     }
 
     /// Creates the source of a pipeline over these samples, and the stage that reads them.
-    pub(crate) fn read(&self, settings: &Settings) -> Result<FetchStage> {
+    pub(super) fn read(
+        &self,
+        settings: &Settings,
+        get_item: Option<&Arc<Py<PyAny>>>,
+    ) -> Result<FetchStage> {
         let Some(opened) = &self.opened else {
             return Err(Error::new(ErrorKind::Stopped, "the loader is closed"));
         };
         if self.owner.is_forked_child() && opened.has_threads() {
-            return Arc::new(opened.reopen()?).read(settings);
+            return Arc::new(opened.reopen()?).read(settings, get_item);
         }
-        Arc::clone(opened).read(settings)
+        Arc::clone(opened).read(settings, get_item)
     }
 }
 
@@ -235,8 +260,8 @@ impl Opened {
             && !request.addresses.is_empty()
             && request.addresses.iter().all(is_shard);
         request.is_list &= !is_shards;
-        let data = if let Some(table) = &request.table {
-            request.open_table(table, &stores)?
+        let data = if let Some(held) = &request.held {
+            request.open_held(held, &stores).map_err(|it| it.with_key(request.shown.as_str()))?
         } else if request.is_list {
             if request.classes.is_some() {
                 return Err(request.classes_error());
@@ -258,8 +283,8 @@ impl Opened {
 
     /// Checks that the first sample has the fields of the settings, if all samples have the same fields.
     fn check(&self, settings: &Settings) -> Result<()> {
-        match (&settings.content, self.data.kind, self.data.samples.item(0)) {
-            (Content::Fields(fields), DatasetKind::Samples, Ok(first)) => {
+        match (&settings.content, &self.request.held, self.data.samples.item(0)) {
+            (Content::Fields(fields), Some(HeldSamples::Table(_)), Ok(first)) => {
                 let fetch = fields.get().spec.fetch_like(&self.data.fetch_labeled());
                 fetch.check(&first).map_err(|error| error.renamed(self.request.shown.as_str()))
             }
@@ -301,7 +326,11 @@ impl Opened {
         Ok(Opened { data, cache, stores, request: self.request.clone() })
     }
 
-    fn read(self: Arc<Self>, settings: &Settings) -> Result<FetchStage> {
+    fn read(
+        self: Arc<Self>,
+        settings: &Settings,
+        get_item: Option<&Arc<Py<PyAny>>>,
+    ) -> Result<FetchStage> {
         let samples = DatasetSource::new(Arc::clone(&self.data.samples));
         let samples = match (settings.shuffle, self.data.kind) {
             (false, _) => samples,
@@ -312,6 +341,9 @@ impl Opened {
             (true, _) => samples.shuffled(settings.seed),
         };
         let mut source = PipelineBuilder::new(samples);
+        if let Some(function) = get_item {
+            source = items::add(source, function);
+        }
         let mut options = StageOptions::new("fetch").parameters(self.request.fields());
         let (fetch, fetcher) = if self.data.is_local {
             // Reads of uncached files block a thread each, so more concurrency does not help.
@@ -356,32 +388,36 @@ impl OpenRequest {
         options
     }
 
-    fn open_table(
-        &self,
-        table: &Arc<ArrowDataset>,
-        stores: &StoreRegistry,
-    ) -> Result<OpenedDataset> {
-        let named = |error: Error| error.with_key(self.shown.as_str());
+    fn open_held(&self, held: &HeldSamples, stores: &StoreRegistry) -> Result<OpenedDataset> {
         if self.cache_folder.is_some() || self.cache_memory > 0 {
-            let message =
-                "a table in memory needs no cache; drop the arguments `cache` and `cache_memory`";
-            return Err(named(Error::new(ErrorKind::InvalidArgument, message)));
+            let message = "tables and Python data sets are not cached; drop the arguments `cache` and \
+                           `cache_memory`";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let data = OpenedDataset::of_samples(Arc::clone(table), stores, &self.options());
-        let mut data = self.with_limit(data.map_err(named)?);
+        let options = self.options();
+        let table = match held {
+            HeldSamples::Table(table) => table,
+            HeldSamples::Items(items) => {
+                let data = OpenedDataset::of_samples(Arc::clone(items), stores, &options)?;
+                let mut data = self.with_limit(data);
+                data.classes = self.classes.clone().unwrap_or_default();
+                return Ok(data);
+            }
+        };
+        let data = OpenedDataset::of_samples(Arc::clone(table), stores, &options)?;
+        let mut data = self.with_limit(data);
         for field in [&self.image_field, &self.label_field].into_iter().flatten() {
-            data.check_field(field).map_err(named)?;
+            data.check_field(field)?;
         }
         if !self.has_labels {
             return Ok(data);
         }
-        data = match &self.label_field {
-            Some(field) => block_on(data.name_classes(field)).map(|()| data),
-            None => block_on(data.name_default_classes()),
+        match &self.label_field {
+            Some(field) => block_on(data.name_classes(field))?,
+            None => data = block_on(data.name_default_classes())?,
         }
-        .map_err(named)?;
-        let label =
-            data.samples.item(0).ok().and_then(|first| data.fetch_labeled().fields_of(&first).1);
+        let first = data.samples.item(0).ok();
+        let label = first.and_then(|first| data.fetch_labeled().fields_of(&first).1);
         let known = label.and_then(|label| table.classes(&label).map(<[String]>::to_vec));
         if let Some(classes) = self.classes.clone().or(known) {
             data.classes = classes;

@@ -342,7 +342,7 @@ fn build(
     let stalls = Stalls::default();
 
     let filtered = functions.filter.as_ref().map(|Filter { filtered, .. }| filtered.clone());
-    let fetch = samples.read(settings)?;
+    let fetch = samples.read(settings, functions.get_item.as_ref())?;
     let (pipeline, kept, partial) = match &settings.content {
         Content::Images(transform) => {
             let (pipeline, kept) = fetch.images();

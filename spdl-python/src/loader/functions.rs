@@ -1,4 +1,5 @@
-//! The Python functions of a `Loader`: the stages `filter`, `map`, `collate` and `batch_map`.
+//! The Python functions of a `Loader`: the stages `getitem`, `filter`, `map`, `collate` and
+//! `batch_map`.
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ pub(super) struct PyFunctions(
     Vec<StageOf<Py<PyAny>>>,
     Option<Py<PyAny>>,
     Option<usize>,
+    Option<Py<PyAny>>,
 );
 
 /// The functions of an epoch.
@@ -43,11 +45,13 @@ pub(super) struct Functions {
     inline: Option<Arc<Py<PyAny>>>,
     /// The number of calls at the same time, if functions wait for other processes.
     pub(super) processes: Option<usize>,
+    /// Returns the sample at a position, for a map-style data set: see [`items`](super::items).
+    pub(super) get_item: Option<Arc<Py<PyAny>>>,
 }
 
 impl Functions {
     pub(super) fn of(functions: Option<PyFunctions>) -> Self {
-        let Some(PyFunctions(filter, stages, inline, processes)) = functions else {
+        let Some(PyFunctions(filter, stages, inline, processes, get_item)) = functions else {
             return Self::default();
         };
         Functions {
@@ -59,6 +63,7 @@ impl Functions {
             stages: stages.into_iter().map(|(name, it)| (name, it.map(Arc::new))).collect(),
             inline: inline.map(Arc::new),
             processes,
+            get_item: get_item.map(Arc::new),
         }
     }
 

@@ -16,6 +16,7 @@ mod epoch;
 mod fields;
 mod functions;
 mod grouping;
+mod items;
 mod settings;
 mod state;
 mod tables;

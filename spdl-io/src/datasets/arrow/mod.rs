@@ -19,7 +19,7 @@ use arrow_schema::Schema;
 use async_trait::async_trait;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
-use self::schema::{ArrowColumn, ColumnKind};
+use self::schema::{ArrowColumn, ArrowColumnKind};
 use super::common::{ContentHash, check_size, no_labels, row_key, size_of_field, with_context};
 use super::sharded::{Shard, Shards};
 use crate::fetch::{Fetcher, Key};
@@ -162,7 +162,7 @@ impl ArrowDataset {
             Ok(ArrowBatch { rows: batch.num_rows() as u64, cells: cells.collect::<Result<_>>()? })
         };
         let batches = batches.into_iter().map(of_batch).collect::<Result<_>>()?;
-        let names = columns.iter().filter(|it| !matches!(it.kind, ColumnKind::Unsupported(_)));
+        let names = columns.iter().filter(|it| !matches!(it.kind, ArrowColumnKind::Unsupported(_)));
         let names = names.map(|column| Arc::clone(&column.name)).collect();
         let (name, batches) = (name.into(), Shards::new(batches)?);
         let table = Arc::new(ArrowTable { name, columns, names, batches });
@@ -207,9 +207,9 @@ impl ArrowDataset {
             for (cell, column) in batch.cells.iter().zip(columns) {
                 let value = match column.kind {
                     // Their members are columns.
-                    ColumnKind::Files { bytes, .. } => cell.member(bytes, row),
-                    ColumnKind::Values => cell.value(row),
-                    ColumnKind::Unsupported(_) => continue,
+                    ArrowColumnKind::Files { bytes, .. } => cell.member(bytes, row),
+                    ArrowColumnKind::Values => cell.value(row),
+                    ArrowColumnKind::Unsupported(_) => continue,
                 };
                 add_to_hash(&mut hash, &value.unwrap_or(FieldValue::Null));
             }
@@ -276,7 +276,7 @@ impl Dataset for ArrowDataset {
         let (batch, row) = self.rows.locate(index)?;
         let mut record = StoredRecord::new(row_key(&table.name, index));
         for (cell, column) in batch.cells.iter().zip(&table.columns) {
-            if let ColumnKind::Files { bytes, path } = column.kind
+            if let ArrowColumnKind::Files { bytes, path } = column.kind
                 && let Some(path) = path_of(cell, bytes, path, row)?
             {
                 if path.contains("://") {
@@ -325,7 +325,7 @@ impl PackedRows for ArrowRows {
 
     fn unsupported(&self, name: &str) -> Option<Error> {
         let column = self.table.columns.iter().find(|column| *column.name == *name)?;
-        let ColumnKind::Unsupported(why) = column.kind else { return None };
+        let ArrowColumnKind::Unsupported(why) = column.kind else { return None };
         let data_type = &column.data_type;
         let message =
             format!("cannot read column {name:?} of type {data_type}: {why} not supported");
@@ -375,16 +375,18 @@ impl PackedRows for ArrowRows {
                 continue;
             }
             let value = match column.kind {
-                ColumnKind::Unsupported(_) => match request.names() {
+                ArrowColumnKind::Unsupported(_) => match request.names() {
                     Some(_) => return Err(self.unsupported(&column.name).unwrap_or_else(internal)),
                     None => continue,
                 },
                 // The sample has a field for the file.
-                ColumnKind::Files { bytes, path } if path_of(cell, bytes, path, row)?.is_some() => {
+                ArrowColumnKind::Files { bytes, path }
+                    if path_of(cell, bytes, path, row)?.is_some() =>
+                {
                     continue;
                 }
-                ColumnKind::Files { bytes, .. } => cell.member(bytes, row),
-                ColumnKind::Values => cell.value(row),
+                ArrowColumnKind::Files { bytes, .. } => cell.member(bytes, row),
+                ArrowColumnKind::Values => cell.value(row),
             };
             let value =
                 value.map_err(|error| with_context(error, &format!("column {}", column.name)))?;

@@ -12,13 +12,13 @@ pub(super) struct ArrowColumn {
     pub(super) name: Arc<str>,
     /// The index of the column in the table, followed by the indices of nested members.
     pub(super) path: Vec<usize>,
-    pub(super) kind: ColumnKind,
+    pub(super) kind: ArrowColumnKind,
     pub(super) data_type: DataType,
 }
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ColumnKind {
+pub(super) enum ArrowColumnKind {
     /// Values that a field can hold.
     Values,
     /// Files, such as images, of Hugging Face: structs of `bytes` and `path`, with the indices of both.
@@ -71,8 +71,8 @@ fn add_columns(fields: &Fields, prefix: &str, path: &[usize], columns: &mut Vec<
         };
         let kind = match (files_of(members), unsupported(data_type, false)) {
             (Some(files), _) => files,
-            (None, Some(why)) => ColumnKind::Unsupported(why),
-            (None, None) => ColumnKind::Values,
+            (None, Some(why)) => ArrowColumnKind::Unsupported(why),
+            (None, None) => ArrowColumnKind::Values,
         };
         columns.push(ArrowColumn {
             name: name.as_str().into(),
@@ -81,7 +81,7 @@ fn add_columns(fields: &Fields, prefix: &str, path: &[usize], columns: &mut Vec<
             data_type: data_type.clone(),
         });
         add_columns(members, &format!("{name}."), &path, columns);
-        if let ColumnKind::Files { .. } = kind {
+        if let ArrowColumnKind::Files { .. } = kind {
             // The column itself is the field of the bytes.
             let bytes = format!("{name}.bytes");
             columns.retain(|column| *column.name != *bytes);
@@ -90,7 +90,7 @@ fn add_columns(fields: &Fields, prefix: &str, path: &[usize], columns: &mut Vec<
 }
 
 /// The indices of `bytes` and `path` if a struct has only these members.
-fn files_of(members: &Fields) -> Option<ColumnKind> {
+fn files_of(members: &Fields) -> Option<ArrowColumnKind> {
     let (bytes, of_bytes) = members.find("bytes")?;
     let (path, of_path) = members.find("path")?;
     let is_file = members.len() == 2
@@ -99,7 +99,7 @@ fn files_of(members: &Fields) -> Option<ColumnKind> {
             DataType::Binary | DataType::LargeBinary | DataType::BinaryView
         )
         && matches!(of_path.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
-    is_file.then_some(ColumnKind::Files { bytes, path })
+    is_file.then_some(ArrowColumnKind::Files { bytes, path })
 }
 
 /// Why a field cannot hold values of a type, as a plural noun and a verb. `in_struct`: the values become parts
