@@ -40,6 +40,8 @@ def test_batches_are_those_of_the_loader(many):
 
 
 def test_the_dataset_has_the_state_of_the_loader(many):
+    pytest.importorskip("torch")
+
     def rest(batches):
         return [(images.numpy().tobytes(), labels.tolist()) for images, labels in batches]
 
@@ -75,6 +77,7 @@ def test_the_length_of_grouped_sequences_is_unknown(tmp_path):
 
 
 def test_worker_processes_are_refused(many):
+    pytest.importorskip("torch")
     dataset = as_iterable_dataset(loader_of(many))
     with pytest.raises(RuntimeError, match="use num_workers=0"):
         next(iter(in_pytorch(dataset, num_workers=1)))
