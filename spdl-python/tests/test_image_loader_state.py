@@ -233,11 +233,11 @@ def test_a_state_of_other_data_is_an_error(many, photos, tmp_path):
         break
     state = loader.state_dict()
     with pytest.raises(
-        ValueError, match="images, their names or labels: changed.*number of images: was 40, is 4"
+        ValueError, match="samples, their names or labels: changed.*number of samples: was 40, is 4"
     ):
         spdl_rs.ImageLoader(photos, batch_size=4, size=16).load_state_dict(state)
     paths = sorted(many.glob("*/*.png"))
-    with pytest.raises(ValueError, match="images, their names or labels"):
+    with pytest.raises(ValueError, match="samples, their names or labels"):
         spdl_rs.ImageLoader(paths, batch_size=4, size=16).load_state_dict(state)
 
 

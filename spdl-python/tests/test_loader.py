@@ -18,7 +18,7 @@ import pytest
 import spdl_rs
 from conftest import picture, write_png
 from dataset_files import write_members
-from spdl_rs import Loader, _functions, fields
+from spdl_rs import Loader, _functions, fields, recipes
 from spdl_rs.io import CenterCrop, Letterbox, RandomInvert, RandomResizedCrop, RandomRotation, Resize
 
 SAMPLES = 23
@@ -305,7 +305,7 @@ def test_runs_of_images_of_different_sizes_resume(sizes):
     again.load_state_dict(loader.state_dict())
     assert found + copies(again) == expected
     other = Loader(sizes, of_any_size(collate="pad"), batch_size=3, shuffle=True)
-    with pytest.raises(spdl_rs.InvalidArgumentError, match=r"different settings \(size, or layout: was image"):
+    with pytest.raises(spdl_rs.InvalidArgumentError, match=r"different settings \(size, layout or fields: was image"):
         other.load_state_dict(loader.state_dict())
 
 
@@ -756,6 +756,10 @@ def test_lists_name_the_files_of_masks_and_of_further_images(tmp_path, suffix):
         assert (batch["left"][number] == picture(number)).all()
         assert (batch["right"][number] == picture(number + 50)).all()
     assert [set(mask.flat) for mask in batch["mask"]] == [{0}, {9}, {2}]
+    # A depth map is a file too.
+    like = {"left": fields.Image(8, crop=crop), "depth": fields.Depth(like="left", stored_as="mask", optional=True)}
+    depth = Loader(tmp_path / f"pairs{suffix}", like, batch_size=3).peek()["depth"]
+    assert [set(values.flat) for values in depth] == [{0.0}, {0.0}, {2.0}]
     # The path of a missing mask is an error that names the sample.
     (tmp_path / "mask2.png").unlink()
     with pytest.raises(spdl_rs.SpdlError, match="mask2.png"):
@@ -803,6 +807,8 @@ def test_coco_annotations_are_a_data_set(tmp_path, where):
         image_id=fields.Number("int64"),
     )
     assert loader.classes == ["car", "dog"]
+    of_recipe = Loader(path, recipes.coco_detection(120), batch_size=2, images=images).peek()
+    assert of_recipe["image"].shape == (2, 3, 120, 120) and of_recipe["classes"][1].tolist() == [1]
     batch = loader.peek()
     assert batch["image_id"].tolist() == [70, 71]
     # 80 x 60 pixels become 120 x 90, below 15 black rows.

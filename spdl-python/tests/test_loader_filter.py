@@ -10,6 +10,7 @@ import pytest
 from conftest import picture, write_png
 from dataset_files import write_members
 from spdl_rs import InvalidArgumentError, Loader, UnsupportedError, fields
+from test_loader import grey_png
 
 SAMPLES = 41
 
@@ -34,6 +35,7 @@ def shard(tmp_path_factory):
             (f"{name}.npy", file.getvalue()),
             (f"{name}.txt", f"text {number}".encode()),
             (f"{name}.cls", str(number % 4).encode()),
+            (f"{name}.seg.png", grey_png(numpy.full((60, 80), number, "u1"))),
         ]
     path = folder / "shard.tar"
     write_members(path, members)
@@ -85,8 +87,16 @@ def test_filter_gets_all_values_without_pixels_and_decides_before_images_are_dec
         "index": fields.Index(),
         "other": fields.Number(at="absent", default=2.5, **json_field),
     }
-    loader = loader_of(shard, more=more, shuffle=False, filter=function)
+    unseen = {
+        "mask": fields.Mask(stored_as="seg.png"),
+        "depth": fields.Depth(stored_as="seg.png"),
+        "geometry": fields.Geometry(),
+        "size": fields.ImageSize(),
+    }
+    loader = loader_of(shard, more={**more, **unseen}, shuffle=False, filter=function)
     batches = list(loader)
+    assert [set(mask.flat) for mask in batches[0]["mask"]] == [{1}, {2}, {3}, {4}]
+    assert batches[0]["size"].tolist() == [[60, 80]] * 4
     expected = [number for number in range(SAMPLES) if number % 5]
     assert [number for batch in numbers_of(batches) for number in batch] == expected
     assert [len(batch["number"]) for batch in batches] == [4] * (WHOLE // 4)

@@ -101,7 +101,7 @@ def test_a_state_belongs_to_the_values_and_columns_of_its_table(images):
     for name, value in (("number", 99), ("score", None)):
         other = columns(images)
         other.columns[name][0] = value
-        with pytest.raises(spdl_rs.InvalidArgumentError, match="the images, their names or labels"):
+        with pytest.raises(spdl_rs.InvalidArgumentError, match="the samples, their names or labels"):
             of_columns(other).load_state_dict(state)
     other = columns(images)
     other.columns["more"] = list(range(ROWS))

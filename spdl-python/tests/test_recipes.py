@@ -108,7 +108,7 @@ def tasks(tmp_path_factory):
 
 def test_coco_detection_pads_and_flips_images_with_their_boxes(tasks):
     recipe = recipes.coco_detection(
-        (40, 80), boxes="objects.boxes", classes="objects.classes", layout="nhwc-u8"
+        (40, 80), document="json", boxes="objects.boxes", classes="objects.classes", layout="nhwc-u8"
     )
     batch = first(tasks, recipe)
     assert [classes.tolist() for classes in batch["classes"]] == [[number, 99] for number in range(16)]
@@ -123,14 +123,18 @@ def test_coco_detection_pads_and_flips_images_with_their_boxes(tasks):
         assert numpy.allclose([left, top], [expected, 20 * 2 / 3], atol=1e-3)
         assert numpy.allclose([width, height], [30 * 53 / 80, 10], atol=1e-3)
     assert 0 < flips < 16
-    still = first(tasks, recipes.coco_detection(40, boxes="objects.boxes", classes="objects.classes", horizontal_flip=0))
+    still = first(tasks, recipes.coco_detection(40, document="json", boxes="objects.boxes", classes="objects.classes", horizontal_flip=0))
     assert numpy.allclose(still["boxes"][0], still["boxes"][1])
     assert still["image"].shape == (16, 3, 40, 40) and abs(still["image"][:, :, 0]).max() < 0.02
 
 
 def test_coco_detection_with_images_of_different_sizes(tasks):
     recipe = recipes.coco_detection(
-        boxes="objects.boxes", classes="objects.classes", crop=Resize(30, longest=36), horizontal_flip=0
+        document="json",
+        boxes="objects.boxes",
+        classes="objects.classes",
+        crop=Resize(30, longest=36),
+        horizontal_flip=0,
     )
     batch = first(tasks, recipe)
     assert [image.shape for image in batch["image"]] == [(3, 27, 36)] * 16

@@ -17,7 +17,7 @@ import simplejpeg  # noqa: E402
 
 import common  # noqa: E402
 
-# Parallelism comes from the pool; OpenCV's threads would oversubscribe the CPUs.
+# The pool uses all CPUs; OpenCV's threads would oversubscribe them.
 cv2.setNumThreads(0)
 BATCHES_AHEAD = 4
 

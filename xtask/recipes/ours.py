@@ -3,7 +3,7 @@
 import numpy as np
 import spdl_rs
 from spdl_rs import fields, recipes
-from spdl_rs.io import Letterbox, RandomResizedCrop
+from spdl_rs.io import Letterbox, RandAugment, RandomErasing, RandomResizedCrop
 
 import common
 
@@ -16,7 +16,10 @@ def arguments(task):
     layout = "nchw-f32"
     if task == "deit":
         mix = recipes.deit_mix(common.CLASSES)
-        image = recipes.deit(common.CLASSIFICATION)
+        # The RandAugment of torchvision, as for the other loaders.
+        erasing = RandomErasing(p=0.25, scale=(0.02, 1 / 3), ratio=(0.3, 1 / 0.3), value="random")
+        augment = (RandAugment(2, 9, interpolation="bilinear"), erasing)
+        image = recipes.deit(common.CLASSIFICATION, augment=augment)
         return {"image": image, "label": fields.Label(stored_as="cls"), "mix": mix}
     if task == "simclr":
         return {"fields": recipes.simclr(common.CLASSIFICATION)}

@@ -122,6 +122,6 @@ def batches(options):
 if __name__ == "__main__":
     options = common.arguments()
     warnings.filterwarnings("ignore", message=".*worker processes in total.*")
-    # Parallelism comes from the processes.
+    # The processes use all CPUs.
     torch.set_num_threads(1)
     common.measure(options.task, lambda: batches(options))

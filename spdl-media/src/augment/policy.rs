@@ -280,6 +280,16 @@ fn pick(operations: &[Operation], rng: &mut SampleRng) -> Operation {
     operations[rng.below(operations.len() as u64) as usize]
 }
 
+/// The maximum number of operations of a policy.
+const MAX_OPERATIONS: usize = 1000;
+
+/// Checks the number of operations of an image.
+fn check_operations(operations: usize) -> Result<()> {
+    check(operations <= MAX_OPERATIONS, || {
+        format!("invalid number of operations {operations}: expected at most {MAX_OPERATIONS}")
+    })
+}
+
 fn check_bins(bins: usize) -> Result<()> {
     check(bins >= 2, || format!("invalid number of magnitudes {bins}: expected at least 2"))
 }
@@ -352,6 +362,7 @@ impl Augment for RandAugment {
 
     fn validate(&self) -> Result<()> {
         check_bins(self.bins)?;
+        check_operations(self.operations)?;
         check(self.magnitude < self.bins, || {
             format!("invalid magnitude {}: expected less than {}", self.magnitude, self.bins)
         })
@@ -551,6 +562,7 @@ impl Augment for TimmRandAugment {
 
     fn validate(&self) -> Result<()> {
         check_probability(self.probability)?;
+        check_operations(self.operations)?;
         let TimmRandAugment { magnitude, deviation, maximum, .. } = *self;
         for (name, level) in [
             ("magnitude", magnitude),

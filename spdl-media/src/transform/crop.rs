@@ -215,24 +215,24 @@ impl Crop {
     pub(crate) fn validate(&self, sample: Size) -> Result<()> {
         let fault = match *self {
             Crop::ResizedCenter { covering } => {
-                let sound = SIDES.contains(&covering.width) && SIDES.contains(&covering.height);
-                (!sound).then(|| "expected width and height from 1 to 2^20".to_owned())
+                let is_valid = SIDES.contains(&covering.width) && SIDES.contains(&covering.height);
+                (!is_valid).then(|| "expected width and height from 1 to 2^20".to_owned())
             }
             Crop::Resize { shorter, longest, multiple_of } => {
                 let sides = shorter.into_iter().chain(longest).chain([multiple_of]);
-                let sound = sides.into_iter().all(|side| SIDES.contains(&side));
-                (!sound).then(|| "expected lengths from 1 to 2^20".to_owned())
+                let is_valid = sides.into_iter().all(|side| SIDES.contains(&side));
+                (!is_valid).then(|| "expected lengths from 1 to 2^20".to_owned())
             }
             Crop::RandomScaled { shorter: (least, most), .. } => {
-                let sound = SIDES.contains(&least) && SIDES.contains(&most) && least <= most;
-                (!sound).then(|| "expected an interval of lengths from 1 to 2^20".to_owned())
+                let is_valid = SIDES.contains(&least) && SIDES.contains(&most) && least <= most;
+                (!is_valid).then(|| "expected an interval of lengths from 1 to 2^20".to_owned())
             }
             Crop::RandomResized { area, aspect } => {
                 invalid_range("area", area).or_else(|| invalid_range("aspect", aspect))
             }
             Crop::Random { padding, .. } => {
-                let sound = padding < sample.width.min(sample.height);
-                (!sound).then(|| {
+                let is_valid = padding < sample.width.min(sample.height);
+                (!is_valid).then(|| {
                     format!(
                         "width and height of the sample {sample} must be greater than the padding"
                     )
@@ -341,8 +341,8 @@ fn invalid_range(name: &str, (low, high): (f64, f64)) -> Option<String> {
     if low > high {
         return Some(format!("{name} range {low} to {high} is empty"));
     }
-    let sound = low > 0.0 && high < 1e6;
-    (!sound)
+    let is_valid = low > 0.0 && high < 1e6;
+    (!is_valid)
         .then(|| format!("{name} range {low} to {high}: expected values above 0 and below 10^6"))
 }
 

@@ -50,8 +50,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
               `.gif`, `.bmp`, `.tif` and so on, in any case). The content selects the decoder.
             - Tar shards in the layout of `webdataset` (`.tar`), Parquet (`.parquet`), TFRecord
               (`.tfrecord`); MDS of MosaicML Streaming (its folder, or its `index.json`); a data set
-              that `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`, COCO annotations in `.json`), whose rows may be
-              addresses in any store. Names may contain braces, as in `"shard-{000..147}.tar"`, and `*`
+              that `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`, COCO annotations in `.json`), whose
+              rows may be addresses in any store. Names may contain braces, as in `"shard-{000..147}.tar"`, and `*`
               and `?` if the store can list objects. A folder of such files is one data set. Several
               files may be passed as a list.
             - Addresses of such data: `http://`, `https://`, `s3://`, `gs://`, `az://`. Web servers cannot
@@ -81,8 +81,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         shuffle: Whether each epoch has a different order. `None`: the value of `train`. Parquet files are
             shuffled by row groups and within a window of 10,000 samples.
         threads: Decoding threads, at least 1. `None`: the number of CPUs that this process may use. Ranks that a
-            launcher started on one machine share its CPUs: their number, from `LOCAL_WORLD_SIZE` or Slurm, divides them,
-            unless the launcher has assigned CPUs to each rank.
+            launcher started on one machine share its CPUs: their number, from `LOCAL_WORLD_SIZE` or Slurm, divides
+            them, unless the launcher has assigned CPUs to each rank.
         on_error: What to do if a file cannot be read or decoded. `"raise"`: the epoch ends with an
             exception that names the file, after the images before it. The last batch may be smaller.
             `"skip"`: the next image takes its slot, and `stats()["dropped"]` lists the file. If more than 1 %
@@ -91,8 +91,9 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             exception. At the end of an epoch with dropped images, one warning with their number by reason is
             logged to the logger `spdl_rs`.
         on_truncated: What to do if a file is truncated. `"error"`: `on_error` applies. `"partial"`:
-            missing rows are filled with black, and `stats()["partial"]` counts such images. `"partial"` applies to JPEG, and to PNG, GIF, BMP and TIFF if rows are stored in order. Other
-            truncated files, WebP for example, remain errors.
+            missing rows are filled with black, and `stats()["partial"]` counts such images. `"partial"` applies to
+            JPEG, and to PNG, GIF, BMP and TIFF if rows are stored in order. Other truncated files, WebP for example,
+            remain errors.
         min_partial: The minimum share of the rows of the sample's crop that must be decoded with
             `on_truncated="partial"`, 0 to 1. With fewer rows, the image remains an error.
         labels: The label of each path, a 64-bit integer, if `source` is a list of paths.

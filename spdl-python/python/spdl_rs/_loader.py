@@ -66,8 +66,8 @@ class Loader(BatchLoader[Any]):
             `ConcatAndSplit`, whose batches have no samples; `batch_map` gets the sequences.
         mix: A `recipes.Mix`: mixes the images and labels of each batch, before `map`.
         filter: A function that gets the values of one sample as a `dict` and returns whether to keep the sample.
-            It is called before images are decoded, so the `dict` has no `Image` and no `Mask`; `Boxes`, `KeyPoints`
-            and arrays have the stored values. See below.
+            It is called before images are decoded, so the `dict` has no `Image`, `Mask` and `Depth`; `Boxes`,
+            `KeyPoints` and arrays have the stored values. See below.
         map: A function that gets the values of one sample as a `dict` and returns a `dict`. Its numbers, arrays
             and tensors are stacked, and must have one shape and dtype; other values become lists. Values with
             the name of a field whose `collate` is not `"stack"` also become lists. See below.
@@ -95,22 +95,25 @@ class Loader(BatchLoader[Any]):
     empty, and logs a warning.
 
     Functions are called on the threads of the loader, several at the same time, and must neither depend on the order
-    of calls nor wait for other calls. With `executor="processes"`, a process calls all functions of a batch. Batches and results are copied
-    through shared memory, which holds the largest batch and the largest result of each process. Functions and
-    results must be picklable, except the pixels of arrays and tensors, which are not pickled. Scripts must iterate
-    under `if __name__ == "__main__":`, because processes are started as by `iterate_in_subprocess`. They start during
-    the first epoch, stay for later epochs, and end with the loader. If a process dies, the epoch raises
-    `spdl_rs.pipeline.WorkerError`. With `executor="inline"`, functions are called in turn, and may use objects
-    that belong to a thread; a batch whose function raises an exception, or is interrupted by Ctrl-C, does not count
-    as delivered, and ends the epoch. The executor changes neither batches nor states.
+    of calls nor wait for other calls. An exception of a function ends the epoch, whatever `on_error` is; its notes
+    (`__notes__`) name the sample. At the end of the program, functions that still run are interrupted.
 
-    If a function has an argument `rng`, it gets a `numpy.random.Generator` that depends
-    only on `seed`, the epoch and the sample (for `collate` and `batch_map`, the first sample): so its results are
-    the same after resuming, on any number of threads. An argument `generator` likewise gets a `torch.Generator`
-    on the CPU. An argument with a default keeps its default. An exception of a function ends the epoch, whatever `on_error` is;
-    its notes (`__notes__`) name the sample. States belong to loaders with the same functions; whether a function
-    exists is compared, but not its code. At the end of the program, functions that still run are
-    interrupted.
+    If a function has an argument `rng`, it gets a `numpy.random.Generator` that depends only on `seed`, the epoch and
+    the sample (for `collate` and `batch_map`, the first sample): so its results are the same after resuming, on any
+    number of threads. An argument `generator` likewise gets a `torch.Generator` on the CPU. An argument with a default
+    keeps its default. States belong to loaders with the same functions: whether a function exists is compared, but
+    not its code.
+
+    With `executor="processes"`, a process calls all functions of a batch. Batches and results are copied through shared
+    memory, which holds the largest batch and the largest result of each process. Functions and results must be
+    picklable; the pixels of arrays and tensors are not pickled. Scripts must iterate under
+    `if __name__ == "__main__":`, because processes are started as by `iterate_in_subprocess`. They start during the
+    first epoch, stay for later epochs, and end with the loader. If a process dies, the epoch raises
+    `spdl_rs.pipeline.WorkerError`.
+
+    With `executor="inline"`, functions are called in turn, and may use objects that belong to a thread. A batch whose
+    function raises an exception, or is interrupted by Ctrl-C, does not count as delivered, and ends the epoch. The
+    executor changes neither batches nor states.
 
     Raises:
         InvalidArgumentError: There is no field, or a field refers to a field that does not exist.
@@ -393,12 +396,12 @@ def _label_of(fields: Mapping[str, Field]) -> Any:
 
 
 def _file_fields(fields: Mapping[str, Field]) -> list[str]:
-    """The columns of a list that name files: those of images and masks."""
-    from .fields import Image, Mask
+    """The columns of a list that name files: those of images, masks and depth maps."""
+    from .fields import Depth, Image, Mask
 
     names = []
     for name, one in fields.items():
-        if isinstance(one, (Image, Mask)) and one.at is None:
+        if isinstance(one, (Image, Mask, Depth)) and one.at is None:
             stored = name if one.stored_as is None else one.stored_as
             names += [stored] if isinstance(stored, str) else stored
     return names

@@ -251,6 +251,9 @@ class Mask(Field):
         most = 255 if self.dtype == "uint8" else 65535
         set_frozen(self, outside=check.whole("outside", self.outside, 0, most))
 
+    def _stored(self) -> None:
+        return None
+
 
 @dataclass(frozen=True, repr=False)
 class Depth(Field):
@@ -525,7 +528,22 @@ class _Unstored(Field):
 
 
 @dataclass(frozen=True, repr=False)
-class Geometry(_Unstored):
+class _OfImage(_Unstored):
+    """Base class of fields that describe how an image was decoded."""
+
+    _: KW_ONLY
+    like: str = "image"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.text("like", self.like)
+
+    def _stored(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, repr=False)
+class Geometry(_OfImage):
     """The crop, resize and flips of an image, as an affine matrix: `float32 [N, 2, 3]`.
 
     The matrix maps pixels of the stored, upright image to pixels of the sample, counted from the upper left
@@ -545,28 +563,14 @@ class Geometry(_Unstored):
     >>> corner = numpy.linalg.solve(matrix[:, :2], [64, 64] - matrix[:, 2])  # in the stored image
     """
 
-    _: KW_ONLY
-    like: str = "image"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check.text("like", self.like)
-
 
 @dataclass(frozen=True, repr=False)
-class ImageSize(_Unstored):
+class ImageSize(_OfImage):
     """Height and width of the stored, upright image in pixels, `int64 [N, 2]`; 0 if the sample lacks the image.
 
     Args:
         like: The name of the image in the batch.
     """
-
-    _: KW_ONLY
-    like: str = "image"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check.text("like", self.like)
 
 
 @dataclass(frozen=True, repr=False)

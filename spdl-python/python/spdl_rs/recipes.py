@@ -269,9 +269,9 @@ def clip_eval(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> 
 
 
 def coco_detection(
-    size: int | tuple[int, int] = 640,
+    size: int | tuple[int, int] | None = None,
     *,
-    document: str = "json",
+    document: str | None = None,
     boxes: str = "boxes",
     classes: str = "classes",
     format: Literal["xyxy", "xywh", "cxcywh"] = "xywh",
@@ -285,9 +285,10 @@ def coco_detection(
     `crop=Resize(800, longest=1333)`, images are resized as in the reference, and differ in size.
 
     Args:
-        size: The side of the sample, or (height, width).
-        document: The stored JSON document with the boxes and their classes.
-        boxes, classes: Their places in the document: see the argument `at` of fields. The document has a list of
+        size: The side of the sample, or (height, width). Default: 640, or the size of `Resize`.
+        document: The stored JSON document with the boxes and their classes. `None`: they are stored fields, as of
+            COCO annotations.
+        boxes, classes: The stored fields, or the places in the document: see the argument `at` of fields. A list of
             boxes and a list of class numbers, of the same length.
         format: The format of the boxes: see `fields.Boxes`. `"xywh"` is that of COCO.
         layout: See `ImageLoader`.
@@ -297,10 +298,16 @@ def coco_detection(
     ['boxes', 'classes', 'image']
     """
     recipe = {"crop": Letterbox(_MEAN_COLOR), "horizontal_flip": 0.5}
+    if size is None and not isinstance(settings.get("crop"), Resize):
+        size = 640
+
+    def stored(name: str) -> dict[str, str]:
+        return {"stored_as": name} if document is None else {"stored_as": document, "at": name}
+
     return {
         "image": _image(size, layout, recipe, settings),
-        "boxes": Boxes(format=format, stored_as=document, at=boxes),
-        "classes": Array(None, "int64", stored_as=document, at=classes, rows_of="boxes"),
+        "boxes": Boxes(format=format, **stored(boxes)),
+        "classes": Array(None, "int64", rows_of="boxes", **stored(classes)),
     }
 
 
@@ -319,7 +326,7 @@ def ade20k(
     0.5, and brightness, contrast, saturation and hue change with probability 0.5 each. The image is normalised with
     the mean and standard deviation of ImageNet. Differences: the order of the changes is fixed, and their factors
     are those of torchvision's `RandomPhotometricDistort`; crops may show one class only. Numbers of the mask are
-    kept: 0 is \"other\" in ADE20K.
+    kept: 0 is "other" in ADE20K.
 
     Args:
         size: The side of the sample.
@@ -350,7 +357,7 @@ def ade20k(
 
 
 def _image(
-    size: int | tuple[int, int],
+    size: int | tuple[int, int] | None,
     layout: str,
     recipe: dict[str, Any],
     settings: dict[str, Any],
@@ -360,6 +367,4 @@ def _image(
         # Pixels from 0 to 255 are not normalised.
         normalization = {}
     arguments = {"layout": layout, **normalization, **recipe, **settings}
-    # Such a crop determines the size.
-    sizes = () if isinstance(arguments.get("crop"), Resize) else (size,)
-    return Image(*sizes, **arguments)
+    return Image(*(() if size is None else (size,)), **arguments)

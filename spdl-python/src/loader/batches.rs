@@ -121,8 +121,8 @@ impl Batches {
 }
 
 impl Delivered {
-    /// The images and labels as Python arrays, the values of `fields`, or the result of a function. Arrays are made by `array`, which
-    /// is called with a native array, or with device memory, a shape and a dtype.
+    /// The images and labels as Python arrays, the values of `fields`, or the result of a function. Arrays are
+    /// made by `array`, which is called with a native array, or with device memory, a shape and a dtype.
     pub(crate) fn into_python<'py>(
         self,
         array: &Bound<'py, PyAny>,

@@ -9,8 +9,8 @@ use crate::statistics::state_to_json;
 
 /// Parts of a state's fingerprint, and the arguments of a loader that determine them.
 const ARGUMENTS: [(&str, &str); 36] = [
-    ("source items", "the number of images"),
-    ("source contents", "the images, their names or labels"),
+    ("source items", "the number of samples"),
+    ("source contents", "the samples, their names or labels"),
     ("source order", "shuffle, or seed"),
     ("stage getitem", "source"),
     ("stage fetch: image field", "image_field"),
@@ -19,7 +19,7 @@ const ARGUMENTS: [(&str, &str); 36] = [
     ("stage decode: batch size", "batch_size"),
     ("stage decode: size", "size"),
     ("stage decode: format", "layout"),
-    ("stage decode: fields", "size, or layout"),
+    ("stage decode: fields", "size, layout or fields"),
     ("stage decode: mean", "layout"),
     ("stage decode: std", "layout"),
     ("stage decode: crop", "train, or size"),

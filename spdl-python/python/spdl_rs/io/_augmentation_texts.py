@@ -47,12 +47,14 @@ def _of_timm(name: str, text: str, rest: str) -> dict[str, Any]:
         key = part.rstrip("0123456789.")
         try:
             parameter, convert = _TIMM[key]
+            if parameter in found:
+                raise ValueError
             found[parameter] = convert(part[len(key) :])
         except (KeyError, ValueError):
             known = ", ".join(_TIMM)
             raise ValueError(
-                f"{name}={check.shown(text)}: {part!r} is not a parameter of RandAugment; expected one of "
-                f'{known} and a number, as in "rand-m9-mstd0.5-inc1"'
+                f"{name}={check.shown(text)}: {part!r} is not a parameter of RandAugment; expected each of "
+                f'{known} at most once, and a number, as in "rand-m9-mstd0.5-inc1"'
             ) from None
     if found.get("magnitude_std", 0) > _MAX_STD:
         found["magnitude_std"] = "uniform"
@@ -72,7 +74,9 @@ def _evaluated(
         if isinstance(node, (ast.Tuple, ast.List)):
             return tuple(map(value, node.elts))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -value(node.operand)
+            number = value(node.operand)
+            if isinstance(number, (int, float)):
+                return -number
         if isinstance(node, ast.Name):
             return made(node)()
         if isinstance(node, ast.Call):
@@ -91,7 +95,7 @@ def _evaluated(
 
     try:
         return value(ast.parse(text.strip(), mode="eval").body)
-    except SyntaxError:
+    except (SyntaxError, RecursionError, MemoryError):
         raise ValueError(
             f'{name}={check.shown(text)}: expected an expression such as "randaugment(2, 9)"'
         ) from None
