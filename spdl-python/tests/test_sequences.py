@@ -302,6 +302,17 @@ def test_states_of_ranks_are_combined(small, name):
     assert sorted(tokens) == sorted(one for n, length in enumerate(LENGTHS) for one in tokens_of(n, length))
 
 
+@pytest.mark.parametrize("name", GROUPS)
+def test_samples_of_a_list_of_dicts_are_grouped(small, name):
+    rows = [json.loads(line) for line in small.read_text().splitlines()]
+
+    def without_keys(source):
+        loader = loader_of(source, GROUPS[name], collate="list", shuffle=True)
+        return copies({**batch, "key": len(batch["key"])} for batch in loader)
+
+    assert without_keys(rows) == without_keys(small)
+
+
 @pytest.mark.parametrize("kind", [Pack, Bucket])
 def test_long_samples_are_errors_or_truncated_or_split(tmp_path, kind):
     path = write(tmp_path / "long.jsonl", [3, 9, 4])
