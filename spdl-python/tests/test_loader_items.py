@@ -12,6 +12,7 @@ import pytest
 import spdl_rs
 from conftest import picture, write_png
 from spdl_rs import ImageLoader, Loader, fields, skip
+from spdl_rs.sequences import Pack
 
 ITEMS = 23
 
@@ -228,6 +229,20 @@ def test_exceptions_of_items_are_raised_on_each_executor(images, executor):
     with pytest.raises(OSError, match="no item 7") as raised:
         list(of_functions(source, executor))
     assert raised.value.__notes__ == ["item 7 of Pets"]
+
+
+def test_items_are_grouped():
+    samples = [{"tokens": list(range(1, length + 1))} for length in (3, 2, 6, 1, 2)]
+    loader = Loader(
+        samples,
+        batch_size=2,
+        tokens=fields.Array(None, "int64"),
+        group=Pack("tokens", length=8),
+        filter=lambda sample: len(sample["tokens"]) > 1,
+    )
+    (batch,) = loader
+    rows = sorted(sorted(row.tolist()) for row in batch["tokens"])
+    assert rows == [[0, 0, 0, 1, 1, 2, 2, 3], [1, 1, 2, 2, 3, 4, 5, 6]]
 
 
 def test_an_image_loader_reads_items(images):

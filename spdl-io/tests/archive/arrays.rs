@@ -209,9 +209,9 @@ fn headers_are_parsed_and_never_executed() {
 
 #[test]
 fn an_array_has_the_data_of_its_shape() {
-    let array = NpyArray::new(NpyType::Int(2), [2, 1], vec![1, 0, 2, 0]).unwrap();
+    let array = NpyArray::new(NpyType::UInt(4), [1], vec![1, 0, 0, 0]).unwrap();
     let array = array.to_array(&BufferPool::new());
-    // 16-bit integers are no type of batches.
+    // Unsigned 32-bit integers are no type of batches.
     assert_eq!(array.unwrap_err().kind(), ErrorKind::Unsupported);
     for (shape, data) in [(&[2, 2][..], 3), (&[2, 2], 5), (&[usize::MAX, 2], 4), (&[], 2)] {
         let made = NpyArray::new(NpyType::UInt(1), shape, vec![0; data]);
