@@ -9,6 +9,8 @@ import random
 import re
 import shutil
 import struct
+import subprocess
+import sys
 import sys
 import zlib
 from typing import Any
@@ -259,6 +261,15 @@ def test_images_of_different_sizes_are_padded_with_their_masks(sizes):
     assert images.shape == (8, 3, 27, 50) and masks.shape == (8, 27, 50)
     assert sides.tolist() == of_masks.tolist() == [[20 + number, 50 - number] for number in range(8)]
     assert (images == masks[:, None]).all() and not masks[0, 20:].any() and not masks[7, :, 43:].any()
+    # The number outside the image is the padding of masks and depth maps.
+    settings["mask"] = fields.Mask(stored_as="seg.png", outside=255)
+    settings["depth"] = fields.Depth(stored_as="seg.png", outside=10, scale=0.5)
+    batch = Loader(sizes, settings, batch_size=8).peek()
+    for at, (mask, depth) in enumerate(zip(batch["mask"].values, batch["depth"].values)):
+        inside = numpy.zeros((27, 50), bool)
+        inside[: 20 + at, : 50 - at] = True
+        assert (mask[inside] == masks[at][inside]).all() and set(mask[~inside]) <= {255}
+        assert (depth[inside] == masks[at][inside] / 2).all() and set(depth[~inside]) <= {5.0}
 
 
 def test_sides_are_resized_to_lengths_and_multiples(sizes):
@@ -642,6 +653,27 @@ def test_peek_uses_up_no_epoch(shard):
     state.load_state_dict(state.state_dict())
     with pytest.raises(ValueError, match="epoch 0 has no batch left"):
         state.peek()
+
+
+def test_a_program_that_ends_within_an_epoch_with_dropped_samples_prints_nothing(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        """from spdl_rs import Loader, fields
+loader = Loader([{"x": 1}, {"x": "bad"}, *[{"x": 3}] * 50], batch_size=3, on_error="skip", x=fields.Number())
+batches = iter(loader)
+next(batches)
+"""
+    )
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_peek_raises_the_exception_of_a_sample_of_its_batch(drop_last):
+    samples = [{"x": 1}, {"x": "bad"}, {"x": 3}]
+    loader = Loader(samples, batch_size=3, x=fields.Number(), drop_last=drop_last)
+    with pytest.raises(spdl_rs.SpdlError, match="field \"x\""):
+        loader.peek()
 
 
 def test_wrong_fields_are_refused_at_once(shard):

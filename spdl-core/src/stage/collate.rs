@@ -238,6 +238,11 @@ fn padded(field: &Field, rows: &[RowRef<'_>]) -> Result<(Array, Array)> {
     let varying: Vec<usize> = axes.filter(|&axis| field.shape[axis] == 0).collect();
     let area = field.bytes_of(&largest).unwrap_or(usize::MAX);
     let mut values = aligned(area.saturating_mul(rows.len()))?;
+    if field.padding.iter().any(|&byte| byte != 0) {
+        values
+            .chunks_exact_mut(field.padding.len())
+            .for_each(|it| it.copy_from_slice(&field.padding));
+    }
     let mut sizes = Vec::with_capacity(rows.len() * varying.len());
     for (at, row) in rows.iter().enumerate() {
         sizes.extend(varying.iter().map(|&axis| side(row, axis) as i64));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::array::DType;
+use crate::memory::array::{DType, Element};
 use crate::stage::batch::PREFETCH;
 
 /// How a batch collates the values of a field.
@@ -23,7 +23,7 @@ pub enum Collation {
     /// once.
     Ragged,
     /// Samples differ in size. The array has the shape of the largest sample in each dimension:
-    /// `[2, 3, 4]` in the example. Elements outside a sample are 0. A second array, `NAME.sizes`,
+    /// `[2, 3, 4]` in the example. Elements outside a sample are [`Field::padding`], by default 0. A second array, `NAME.sizes`,
     /// has the size of each sample in the dimensions that differ: `i64 [samples, 1]`,
     /// `[[1], [3]]`. Each sample is copied once.
     Padded,
@@ -44,13 +44,31 @@ pub struct Field {
     pub shape: Vec<usize>,
     /// How the samples of a batch are collated.
     pub collation: Collation,
+    /// The bytes of an element outside a padded sample; empty for zeros.
+    pub(crate) padding: Vec<u8>,
 }
 
 impl Field {
     /// Creates a stacked field from its name, element type and per-sample shape.
     pub fn new(name: &str, dtype: DType, shape: &[usize]) -> Self {
         let collation = Collation::Stacked;
-        Field { name: name.into(), dtype, shape: shape.to_vec(), collation }
+        let padding = Vec::new();
+        Field { name: name.into(), dtype, shape: shape.to_vec(), collation, padding }
+    }
+
+    /// Sets the elements outside the samples of a [padded](Collation::Padded) field, of the field's type.
+    /// Default: 0.
+    ///
+    /// ```
+    /// use spdl_core::stage::Collation;
+    /// use spdl_core::{DType, Field};
+    /// let mask = Field::new("mask", DType::U8, &[0, 0]).collation(Collation::Padded).padding(255_u8);
+    /// assert!(mask.validate().is_ok());
+    /// ```
+    #[must_use]
+    pub fn padding<T: Element>(mut self, element: T) -> Self {
+        self.padding = bytemuck::bytes_of(&element).to_vec();
+        self
     }
 
     /// Sets the collation. Default: [`Collation::Stacked`].
@@ -108,9 +126,12 @@ impl Field {
         })
     }
 
-    /// What is wrong with the shape.
+    /// What is wrong with the shape or the padding.
     fn shape_fault(&self) -> Option<&'static str> {
         let varying = |shape: &[usize]| shape.contains(&0);
+        if !self.padding.is_empty() && self.padding.len() != self.dtype.size() {
+            return Some("its padding has another type");
+        }
         match (self.collation, &self.shape[..]) {
             (Collation::Stacked, shape) if varying(shape) => {
                 Some("all dimensions must be at least 1")
@@ -131,7 +152,7 @@ impl Field {
 /// Name, element type and shape; the collation, unless the field is stacked.
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Field { name, dtype, shape, collation } = self;
+        let Field { name, dtype, shape, collation, .. } = self;
         match collation {
             Collation::Stacked => write!(f, "{name} {dtype} {shape:?}"),
             _ => write!(f, "{name} {dtype} {} {collation:?}", AnyShape(shape)),

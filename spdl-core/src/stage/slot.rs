@@ -123,7 +123,7 @@ impl<'a> SlotMut<'a> {
     /// # Panics
     /// If the layout has no field of this number.
     pub fn resize<T: Element>(&mut self, field: usize, shape: &[usize]) -> Result<&mut [T]> {
-        let Field { name, dtype, shape: expected, collation } = &self.fields[field];
+        let Field { name, dtype, shape: expected, collation, .. } = &self.fields[field];
         expect_dtype::<T>(*dtype)?;
         if !self.fields[field].accepts(shape) {
             let expected = AnyShape(expected);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spdl_core::memory::Element;
 use spdl_core::stage::Collation;
-use spdl_core::{DType, Error, ErrorKind, Result, SlotMut};
+use spdl_core::{DType, Error, ErrorKind, Field, Result, SlotMut};
 
 use super::image::Written;
 use crate::formats::png::{self, PngNumbers};
@@ -63,6 +63,26 @@ impl Mask {
     /// The element for a stored number; `None` if the type cannot hold it.
     fn element<T: MaskElement>(&self, number: u16) -> Option<T> {
         T::of(number, self.scale)
+    }
+
+    /// Sets the padding of masks of different sizes: the number outside the image.
+    pub(super) fn padded(&self, field: Field) -> Field {
+        macro_rules! padded {
+            ($element:ty) => {
+                match self.element::<$element>(self.outside) {
+                    Some(element) => field.padding(element),
+                    None => field,
+                }
+            };
+        }
+        match field.dtype {
+            DType::U8 => padded!(u8),
+            DType::U16 => padded!(u16),
+            DType::I32 => padded!(i32),
+            DType::I64 => padded!(i64),
+            DType::F32 => padded!(f32),
+            _ => field,
+        }
     }
 
     /// Writes a mask without a pixel of the image. Without the `size` of its image, a mask whose size

@@ -495,7 +495,12 @@ impl SampleSpec {
     pub fn layout(&self, batch_size: usize) -> BatchLayout {
         let fields = self.fields.iter().map(|(name, field)| {
             let (shape, collation) = self.shape(field);
-            Field::new(name, field.dtype, &shape).collation(collation)
+            let in_batch = Field::new(name, field.dtype, &shape).collation(collation);
+            match &field.kind {
+                #[cfg(feature = "png")]
+                FieldKind::Mask(mask) => mask.padded(in_batch),
+                _ => in_batch,
+            }
         });
         BatchLayout::new(batch_size, fields)
     }

@@ -200,6 +200,7 @@ class BatchLoader(Generic[B]):
 
         Raises:
             ValueError: The epoch has no batch.
+            Exception: That of the epoch, if it ends at the first batch, which may lack samples.
 
         >>> loader = ImageLoader("photos", batch_size=3, size=32)
         >>> images, labels = loader.peek()
@@ -210,6 +211,8 @@ class BatchLoader(Generic[B]):
             epoch, resume = self._epoch, self._resume
         with self._start(epoch, resume) as batches:
             for batch in batches:
+                # Raises the exception because of which this batch may lack samples.
+                next(batches, None)
                 return batch
         raise ValueError(f"epoch {epoch} has no batch left")
 

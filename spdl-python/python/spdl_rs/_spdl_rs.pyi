@@ -293,7 +293,7 @@ class Samples:
         labels: list[int] | None = None,
         image_field: str | None = None,
         label_field: str | None = None,
-        file_fields: list[str] = [],
+        file_fields: list[str] | None = None,
         images: str | None = None,
         classes: list[str] | None = None,
         cache: str | None = None,

@@ -77,7 +77,7 @@ class Ragged(NamedTuple):
 
 
 class Padded(NamedTuple):
-    """Samples of different sizes, each at the start of an area of the largest size. Other elements are 0."""
+    """Samples of different sizes, each at the start of an area of the largest size. Other elements are 0, or `outside` for masks."""
 
     values: Any
     """`[N, ...]`."""
@@ -185,8 +185,8 @@ class Image(Field, ImageParameters):
             with different numbers are independent views of one stored image, for example for contrastive
             learning.
         collate: With `crop=Resize(...)`, which gives each image another size, `"list"` (the default): a list of
-            arrays, or `"pad"`: `Padded`. Masks and depth maps that follow the image are collated in the same way.
-            Images of other crops are one array.
+            arrays, or `"pad"`: `Padded`. Masks and depth maps that follow the image are collated in the same way, and
+            padded with their number `outside`. Images of other crops are one array.
 
     >>> from spdl_rs import Loader, fields
     >>> from spdl_rs.io import ColorJitter, RandomResizedCrop

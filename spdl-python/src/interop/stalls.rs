@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use spdl_core::PipelineBuilder;
 use spdl_core::observe::Stall;
 
@@ -48,8 +49,15 @@ impl Stalls {
     }
 }
 
-/// Logs a message with Python's `logging`.
+/// Logs a message with Python's `logging`. Does nothing while the interpreter exits: modules are then deleted.
 pub(crate) fn log(py: Python<'_>, level: &str, text: String) -> PyResult<()> {
+    static IS_FINALIZING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let is_finalizing = IS_FINALIZING.import(py, "sys", "is_finalizing");
+    let is_finalizing = is_finalizing.and_then(|function| function.call0()?.is_truthy());
+    // Late in finalization, imports fail.
+    if is_finalizing.unwrap_or(true) {
+        return Ok(());
+    }
     let logger = py.import("logging")?.call_method1("getLogger", ("spdl_rs",))?;
     logger.call_method1(level, ("%s", text)).map(drop)
 }

@@ -121,7 +121,7 @@ impl Samples {
     /// with this name and number of items.
     #[staticmethod]
     #[pyo3(signature = (
-        addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=vec![],
+        addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=None,
         images=None, classes=None,
         cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, has_labels=true
     ))]
@@ -135,7 +135,7 @@ impl Samples {
         labels: Option<Vec<i64>>,
         image_field: Option<String>,
         label_field: Option<String>,
-        file_fields: Vec<String>,
+        file_fields: Option<Vec<String>>,
         images: Option<String>,
         classes: Option<Vec<String>>,
         cache: Option<PathBuf>,
@@ -160,7 +160,7 @@ impl Samples {
             is_list,
             image_field,
             label_field,
-            file_fields,
+            file_fields: file_fields.unwrap_or_default(),
             images,
             classes,
             cache_folder: cache.map(|folder| (folder, cache_size)),
