@@ -11,7 +11,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import sys
 import zlib
 from typing import Any
 
