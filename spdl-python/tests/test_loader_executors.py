@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -111,6 +112,62 @@ def test_outputs_of_all_kinds(folder, executor):
         image, key = batch if output == "tuple" else (batch.image, batch.key)
         assert numpy.array_equal(image, plain["image"]) and key == plain["key"]
         assert image.flags.writeable
+
+
+class Raises:
+    """A function that raises an exception for the sample 7."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def __call__(self, value):
+        keys = [value["key"]] if isinstance(value["key"], str) else value["key"]
+        if 7 in map(number_of, keys):
+            raise type(self._error)(*self._error.args)
+        return value
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("name", ["map", "batch_map"])
+@pytest.mark.parametrize("error", [StopIteration("end"), SystemExit(3)])
+def test_stop_iteration_and_system_exit_of_functions_are_errors(folder, executor, name, error):
+    settings = {"executor": executor, "shuffle": False, name: Raises(error)}
+    loader, delivered = loader_of(folder, **settings), []
+    # On the main thread, `SystemExit` may be that of a signal handler.
+    is_unchanged = executor == "inline" and isinstance(error, SystemExit)
+    expected = SystemExit if is_unchanged else RuntimeError
+    with pytest.raises(expected, match="3" if is_unchanged else re.escape(repr(error))) as caught:
+        delivered.extend(loader)
+    assert len(delivered) == 1 and loader.state_dict()["steps_in_epoch"] == 1
+    # `SystemExit` ends a worker process: a `WorkerError`, whose note names the batch.
+    ends_process = executor == "processes" and isinstance(error, SystemExit)
+    sample = "007.png'" if name == "map" and not ends_process else "009.png'"
+    assert any(sample in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("error", [StopIteration(), SystemExit(3)])
+def test_stop_iteration_and_system_exit_elsewhere_are_errors(folder, error):
+    def raises(**batch):
+        raise type(error)(*error.args)
+
+    def keeps(sample):
+        return bool(Raises(error)(sample))
+
+    with pytest.raises(RuntimeError, match="was raised by filter, keeps at") as caught:
+        list(loader_of(folder, filter=keeps))
+    assert "007.png'" in caught.value.__notes__[0]
+    raised = []
+
+    def take():
+        try:
+            list(loader_of(folder, output=raises))
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    assert raised == [f"{error!r} was raised by output"]
 
 
 # Inline.

@@ -349,6 +349,20 @@ def test_exceptions_of_items_are_raised_with_the_item(images):
     assert numbers_of(of_pets(source, on_error="skip")) == list(range(1, ITEMS))
 
 
+@pytest.mark.parametrize("error", [StopIteration, SystemExit])
+def test_stop_iteration_and_system_exit_of_items_are_errors(images, error):
+    class Ends(Pets):
+        def __getitem__(self, index):
+            if index == 7:
+                raise error
+            return super().__getitem__(index)
+
+    with pytest.raises(RuntimeError, match=rf"{error.__name__}\(\) was raised by source, __getitem__"):
+        list(of_pets(Ends(images)))
+    loader = of_pets(Ends(images), on_error="skip")
+    assert numbers_of(loader) == [number for number in range(ITEMS) if number != 7]
+
+
 def test_missing_fields_and_wrong_items_are_errors(images):
     with pytest.raises(spdl_rs.NotFoundError, match=r'Pets:0: no field "caption": .* image, number'):
         list(Loader(Pets(images), batch_size=1, caption=fields.Text()))

@@ -65,7 +65,7 @@ class Function:
 
     def __call__(self, value: Any, seeds: list[list[int]]) -> Any:
         with running(self._words):
-            return self._apply(value, *seeds)
+            return call(self._words, self._apply, value, *seeds)
 
     def _apply(self, value: Any, seeds: list[int], /) -> Any:
         raise NotImplementedError
@@ -105,7 +105,7 @@ class FilterSample(Function):
                 keeps = keeps.item() if hasattr(keeps, "item") else keeps
                 if not isinstance(keeps, bool):
                     raise TypeError(f"filter must return True or False, not {check.shown(keeps)}")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             note(error, f"filter of the sample {key!r}")
             raise
         return keeps
@@ -135,7 +135,7 @@ class MapSamples(Function):
             try:
                 result = self._call(sample, seed)
                 self._check(result, results)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 note(error, f"map of the sample {key!r}")
                 raise
             results.append(result)
@@ -182,7 +182,7 @@ class StackSamples(MapSamples):
         try:
             made = {name: self._stacked(name, results) for name in results[0]}
             finished = made if self._finish is None else self._finish(made)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             note(error, f"map of the samples {keys[0]!r} to {keys[-1]!r}")
             raise
         return finished if self._is_last else _Named(finished, keys)
@@ -248,7 +248,7 @@ class MapBatch(Function):
             if self._splits and is_first:
                 batch = _samples(batch, len(seeds))
             result = self._call(batch, seeds[0])
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             note(error, f"{self._name} of the samples {keys[0]!r} to {keys[-1]!r}")
             raise
         return result if self._is_last else _Named(result, keys)
@@ -324,6 +324,28 @@ def _described(value: Any) -> str:
     if shape is None:
         return f"an object of type {type(value).__name__}"
     return f"{dtype} of shape {tuple(shape)}"
+
+
+def call(words: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function, and replaces the exceptions that would end the loop or the program of the consumer.
+
+    Args:
+        words: The function, for messages.
+
+    Raises:
+        RuntimeError: The function raised `StopIteration`, or, not on the main thread, `SystemExit`.
+    """
+    try:
+        return function(*arguments)
+    except (StopIteration, SystemExit) as error:
+        # Signal handlers raise `SystemExit` on the main thread. Subclasses end functions when the process exits.
+        is_main = threading.get_ident() == threading.main_thread().ident
+        if isinstance(error, SystemExit) and (is_main or type(error) is not SystemExit):
+            raise
+        raised = RuntimeError(f"{error!r} was raised by {words}")
+        for text in getattr(error, "__notes__", ()):
+            note(raised, text)
+        raise raised from error
 
 
 def note(error: BaseException, text: str) -> None:

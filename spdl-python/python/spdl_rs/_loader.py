@@ -22,6 +22,7 @@ from ._functions import (
     MapBatch,
     MapSamples,
     StackSamples,
+    call,
     jax_arrays_of,
     tensors_of,
 )
@@ -96,7 +97,8 @@ class Loader(BatchLoader[Any]):
 
     Functions are called on the threads of the loader, several at the same time, and must neither depend on the order
     of calls nor wait for other calls. An exception of a function ends the epoch, whatever `on_error` is; its notes
-    (`__notes__`) name the sample. At the end of the program, functions that still run are interrupted.
+    (`__notes__`) name the sample. `StopIteration`, and `SystemExit` except on the main thread, become `RuntimeError`. At
+    the end of the program, functions that still run are interrupted.
 
     If a function has an argument `rng`, it gets a `numpy.random.Generator` that depends only on `seed`, the epoch and
     the sample (for `collate` and `batch_map`, the first sample): so its results are the same after resuming, on any
@@ -306,7 +308,7 @@ class _Converted(Batches[Any]):
     _convert: Callable[[dict[str, Any]], Any]
 
     def __next__(self) -> Any:
-        return self._convert(super().__next__())
+        return call("output", self._convert, super().__next__())
 
 
 def _checked_fields(fields: Any, named: Mapping[str, Any]) -> dict[str, Field]:
