@@ -399,18 +399,60 @@ def test_arguments_are_checked(folder):
             loader_of(folder, executor=executor)
 
 
-def slow(batch):
-    time.sleep(0.3)
-    return batch
+class WaitsAfterFirst:
+    """A function that waits for the file `closed`, except in the batch of the first image."""
+
+    def __init__(self, files):
+        self._files = files
+
+    def __call__(self, batch):
+        if number_of(batch["key"][0]) > 0:
+            (self._files / "entered").touch()
+            # Returns in any case, for a `close` that waits.
+            end = time.monotonic() + 30
+            while not (self._files / "closed").exists() and time.monotonic() < end:
+                time.sleep(0.005)
+            (self._files / "returned").touch()
+        return batch
 
 
-def test_closing_does_not_wait_for_processes(folder):
-    loader = loader_of(folder, executor="processes", batch_map=slow, batch_size=1)
+def test_closing_does_not_wait_for_processes(folder, tmp_path):
+    functions = {"executor": "processes", "batch_map": WaitsAfterFirst(tmp_path)}
+    loader = loader_of(folder, batch_size=1, shuffle=False, **functions)
     batches = iter(loader)
     next(batches)
+    wait_until((tmp_path / "entered").exists)
     batches.close()
+    assert not (tmp_path / "returned").exists()
+    (tmp_path / "closed").touch()
     assert list(batches) == []
-    assert len(next(iter(loader))["key"]) == 1
+    assert len(list(loader)) == SAMPLES
+
+
+def fails_in(process):
+    if os.getpid() != process:
+        raise ValueError(process)
+
+
+class FailsInParent:
+    """A result that cannot be unpickled in another process."""
+
+    def __reduce__(self):
+        return fails_in, (os.getpid(),)
+
+
+def fails_in_parent(batch):
+    return FailsInParent()
+
+
+def test_a_process_whose_answer_cannot_be_read_ends_before_another_starts(folder):
+    settings = {"executor": "processes", "processes": 1, "batch_map": fails_in_parent}
+    loader = loader_of(folder, **settings)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"\d+") as caught:
+            list(loader)
+        # The exception refers to the objects of the call.
+        assert gone(int(str(caught.value)))
 
 
 PROGRAM = """
@@ -449,6 +491,35 @@ def test_processes_end_with_their_parent(folder, tmp_path, seconds, end):
     assert run.returncode == expected, run.stderr
     wait_until(lambda: all(gone(int(path.name)) for path in processes.iterdir()))
     assert "Traceback" not in run.stderr
+
+
+class ThreadsOfTorch:
+    """Returns the number of threads of PyTorch, which is imported before the first call, or by it."""
+
+    def __init__(self, imports_early):
+        self._imports_early = imports_early
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if self._imports_early:
+            import torch
+
+            torch.set_num_threads(3)
+        else:
+            os.environ["OMP_NUM_THREADS"] = "3"
+
+    def __call__(self, batch):
+        import torch
+
+        return torch.get_num_threads()
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("imports_early", [True, False])
+def test_pytorch_uses_one_thread_in_each_process(folder, imports_early):
+    pytest.importorskip("torch")
+    function = ThreadsOfTorch(imports_early)
+    assert list(loader_of(folder, executor="processes", batch_map=function)) == [1] * 5
 
 
 @pytest.mark.frameworks

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,7 @@ class FunctionProcesses:
                     result, error = worker.call(batch, seeds)
                 except BaseException:
                     # The process has ended, or its answer was not read.
+                    worker.close()
                     self._release(None)
                     raise
             except Exception as error:
@@ -135,6 +138,10 @@ class _Worker:
                 note(error, text)
         return None, error
 
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.close()
+
 
 def _no_wait(timeout: float) -> None:
     """Is never called, because the memory grows."""
@@ -149,6 +156,7 @@ def _serve(
 
     reader, writer = CallReader(shared[0]), CallWriter(shared[1])
     random_state.restore_for(number)
+    _use_one_thread()
     while True:
         _, *written, seeds = parent.receive()
         message: tuple[Any, ...]
@@ -157,3 +165,12 @@ def _serve(
         except Exception as error:
             message = ("raised", ExceptionWrapper(error), getattr(error, "__notes__", []))
         parent.send(message)
+
+
+def _use_one_thread() -> None:
+    """Makes PyTorch compute on one thread, as in its own worker processes: other processes use the other CPUs."""
+    if "torch" in sys.modules:
+        importlib.import_module("torch").set_num_threads(1)
+    else:
+        # For functions that import PyTorch later.
+        os.environ["OMP_NUM_THREADS"] = "1"
