@@ -238,6 +238,126 @@ def test_a_loader_is_collected_although_its_inline_function_refers_to_its_iterat
     assert deleted == [True]
 
 
+def waiting_after(batches, entered, returns):
+    """A function that waits in each batch after a number of batches."""
+    calls = iter(range(SAMPLES))
+
+    def function(batch):
+        if next(calls) >= batches:
+            entered.set()
+            assert returns.wait(60)
+        return batch
+
+    return function
+
+
+def test_a_batch_counts_as_delivered_after_its_inline_function(folder):
+    entered, returns = threading.Event(), threading.Event()
+    function = waiting_after(1, entered, returns)
+    loader = loader_of(folder, executor="inline", batch_map=function)
+    batches, rest = iter(loader), []
+    next(batches)
+    before = loader.state_dict()
+    thread = threading.Thread(target=lambda: rest.append(next(batches)))
+    thread.start()
+    assert entered.wait(60)
+    assert before["steps_in_epoch"] == 1 and loader.state_dict() == before
+    returns.set()
+    thread.join()
+    assert len(rest) == 1 and loader.state_dict()["steps_in_epoch"] == 2
+
+
+def test_closing_during_an_inline_function_leaves_its_batch_for_the_next_run(folder):
+    entered, returns = threading.Event(), threading.Event()
+    function = waiting_after(1, entered, returns)
+    loader = loader_of(folder, executor="inline", batch_map=function)
+    batches, rest = iter(loader), []
+    next(batches)
+    thread = threading.Thread(target=lambda: rest.extend(batches))
+    thread.start()
+    assert entered.wait(60)
+    batches.close()
+    returns.set()
+    thread.join()
+    assert rest == [] and loader.state_dict()["steps_in_epoch"] == 1
+
+
+def test_threads_that_share_an_iterator_call_inline_functions_in_turn(folder):
+    plain = [batch["key"] for batch in loader_of(folder, batch_size=1)]
+    running = threading.Lock()
+    calls = iter(range(SAMPLES))
+
+    def function(batch):
+        assert running.acquire(blocking=False)
+        try:
+            # Other threads run now.
+            time.sleep(0.002)
+            if next(calls) == 15:
+                raise ZeroDivisionError
+        finally:
+            running.release()
+        return batch["key"]
+
+    loader = loader_of(folder, executor="inline", batch_size=1, batch_map=function)
+    batches, taken, raised = iter(loader), [], []
+
+    def take():
+        try:
+            taken.extend(batches)
+        except BaseException as error:
+            raised.append(type(error))
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert raised == [ZeroDivisionError] and sorted(taken) == sorted(plain[:15])
+    again = loader_of(folder, executor="inline", batch_size=1, batch_map=identity)
+    again.load_state_dict(loader.state_dict())
+    assert [batch["key"] for batch in again] == plain[15:]
+
+
+def test_an_inline_function_cannot_take_batches_of_its_own_iterator(folder):
+    loader = loader_of(folder, executor="inline", batch_map=lambda batch: next(batches))
+    batches = iter(loader)
+    with pytest.raises(RuntimeError, match="cannot take a batch in a function of the same iterator"):
+        next(batches)
+    assert loader.state_dict()["steps_in_epoch"] == 0
+
+
+def test_a_forked_child_is_refused_while_a_thread_of_its_parent_waits_for_a_batch(folder):
+    keeps, entered = threading.Event(), threading.Event()
+
+    def waits(sample):
+        entered.set()
+        return keeps.wait(60)
+
+    batches = iter(loader_of(folder, executor="inline", filter=waits, batch_map=identity))
+    thread = threading.Thread(target=lambda: list(batches))
+    thread.start()
+    assert entered.wait(60)
+    codes = []
+    # The thread holds a lock most of the time, but not always.
+    for _ in range(5):
+        child = os.fork()
+        if child == 0:
+            # Otherwise, a child that waits for the lock would never end.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(30)
+            code = 1
+            try:
+                next(batches)
+            except ForkedProcessError:
+                code = 7
+            finally:
+                os._exit(code)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    keeps.set()
+    thread.join()
+    assert codes == [7] * 5
+
+
 # Processes.
 
 

@@ -111,11 +111,13 @@ class Loader(BatchLoader[Any]):
     picklable; the pixels of arrays and tensors are not pickled. Scripts must iterate under
     `if __name__ == "__main__":`, because processes are started as by `iterate_in_subprocess`. They start during the
     first epoch, stay for later epochs, and end with the loader. If a process dies, the epoch raises
-    `spdl_rs.pipeline.WorkerError`.
+    `spdl_rs.pipeline.WorkerError`. In each process, PyTorch computes on one thread, unless a function calls
+    `torch.set_num_threads`.
 
-    With `executor="inline"`, functions are called in turn, and may use objects that belong to a thread. A batch whose
-    function raises an exception, or is interrupted by Ctrl-C, does not count as delivered, and ends the epoch. The
-    executor changes neither batches nor states.
+    With `executor="inline"`, functions are called in turn, also if several threads take batches, and may use objects
+    that belong to a thread. A batch counts as delivered after its functions. A batch whose function raises an
+    exception, or is interrupted by Ctrl-C, does not count, and ends the epoch. The executor changes neither batches
+    nor states.
 
     Raises:
         InvalidArgumentError: There is no field, or a field refers to a field that does not exist.

@@ -2,11 +2,12 @@
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -60,6 +61,8 @@ pub(crate) struct Epoch {
 pub(crate) struct EpochWork {
     /// `None` after the epoch has ended.
     run: Mutex<Option<EpochRun>>,
+    /// Notified when the functions of `EpochRun::inline` have returned, or the epoch has ended.
+    returned: Condvar,
     /// After the end: dropped images that `take_dropped` has not returned.
     dropped: Mutex<Vec<Dropped>>,
 }
@@ -76,9 +79,41 @@ pub(crate) struct EpochRun {
     filtered: Option<Counter>,
     /// The functions that run on the thread that takes a batch.
     inline: Option<FunctionCall>,
+    /// The batch that these functions have; `None` if they do not run.
+    in_function: Option<InFunction>,
     /// The fetcher and the data set. Dropped after the pipeline, so that the pipeline's threads do not join
     /// the threads of the fetcher.
     kept: Kept,
+}
+
+/// A batch that functions have, on the thread that takes it.
+struct InFunction {
+    thread: ThreadId,
+    /// The checkpoint state before the batch.
+    before: Result<State>,
+}
+
+impl EpochRun {
+    /// The checkpoint state. A batch counts as delivered after its functions.
+    fn state(&self) -> Result<State> {
+        match &self.in_function {
+            Some(InFunction { before, .. }) => before.clone(),
+            None => self.pipeline.state(),
+        }
+    }
+
+    /// Waits for the next batch for a limited time. No batch is ready while functions run inline.
+    fn poll(&mut self) -> Poll<Option<Result<Delivered>>> {
+        if self.in_function.is_some() {
+            return Poll::Pending;
+        }
+        let before = self.inline.is_some().then(|| self.pipeline.state());
+        let polled = self.pipeline.next_timeout(SIGNAL_CHECK_INTERVAL);
+        if let (Some(before), Poll::Ready(Some(Ok(_)))) = (before, &polled) {
+            self.in_function = Some(InFunction { thread: thread::current().id(), before });
+        }
+        polled
+    }
 }
 
 #[pymethods]
@@ -101,7 +136,11 @@ impl Epoch {
                 .with_decoded(run.decoded.clone())
                 .with_filtered(run.filtered.clone());
             let opened = Arc::clone(&run.kept.1);
-            let work = EpochWork { run: Mutex::new(Some(run)), dropped: Mutex::default() };
+            let work = EpochWork {
+                run: Mutex::new(Some(run)),
+                returned: Condvar::new(),
+                dropped: Mutex::default(),
+            };
             let work = Arc::new(work);
             // Save the counters of the cache before the first lookup.
             let progress: Weak<dyn HasState> = Arc::downgrade(&work) as _;
@@ -275,19 +314,36 @@ impl Epoch {
 }
 
 impl Epoch {
-    /// Waits for the next batch, and calls the functions on this thread.
+    /// Waits for the next batch, and calls the functions on this thread. Other threads wait meanwhile.
     ///
-    /// If a function raises an exception, such as that of Ctrl-C, the epoch ends before the batch.
+    /// If a function raises an exception, such as that of Ctrl-C, or the epoch is closed meanwhile, the epoch ends
+    /// before the batch.
     fn next_inline<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let before = without_python(py, || {
-            let run = self.work.run();
-            run.as_ref().and_then(|run| Some((run.inline.clone()?, run.pipeline.state())))
+        // Before the lock, which another thread may have held during the fork.
+        if self.owner.is_forked_child() {
+            return Err(OwnerProcess::error());
+        }
+        let (call, is_nested) = without_python(py, || match &*self.work.run() {
+            Some(EpochRun { inline, in_function, .. }) => {
+                let of_this_thread = |one: &InFunction| one.thread == thread::current().id();
+                (inline.clone(), in_function.as_ref().is_some_and(of_this_thread))
+            }
+            None => (None, false),
         });
-        let (Some((call, state)), Some(batch)) = (before, self.next(py)?) else { return Ok(None) };
+        if is_nested {
+            let message = "cannot take a batch in a function of the same iterator with executor=\"inline\": the \
+                           function has not returned; take batches outside of it";
+            return Err(PyRuntimeError::new_err(message));
+        }
+        let (Some(call), Some(batch)) = (call, self.next(py)?) else { return Ok(None) };
         let Delivered::OfFunctions(PythonBatch { values, ids }) = batch else { return Ok(None) };
-        call.call(values.into_bound(py), &ids).map(Some).inspect_err(|_| {
-            without_python(py, || self.stop_with(SHUTDOWN_TIMEOUT, Some(state)));
-        })
+        match call.call(values.into_bound(py), &ids) {
+            Ok(made) => Ok(without_python(py, || self.work.has_returned()).then_some(made)),
+            Err(exception) => {
+                without_python(py, || self.stop(SHUTDOWN_TIMEOUT));
+                Err(exception)
+            }
+        }
     }
 }
 
@@ -362,6 +418,7 @@ fn build(
                         decoded,
                         filtered: None,
                         inline: None,
+                        in_function: None,
                         kept,
                         stalls,
                     },
@@ -409,15 +466,33 @@ fn build(
                 let inline = functions.inline(settings.seed);
                 let pipeline = functions.add(pipeline, fields, first, rest, settings.seed);
                 let pipeline = Batches::build_of_functions(common.apply(pipeline)?, state)?;
-                let run =
-                    EpochRun { pipeline, partial, decoded: None, filtered, inline, kept, stalls };
+                let run = EpochRun {
+                    pipeline,
+                    partial,
+                    decoded: None,
+                    filtered,
+                    inline,
+                    in_function: None,
+                    kept,
+                    stalls,
+                };
                 return Ok((run, epoch));
             }
             (pipeline, kept, partial)
         }
     };
     let pipeline = Batches::build(common.apply(pipeline)?, device, state)?;
-    Ok((EpochRun { pipeline, partial, decoded: None, filtered, inline: None, kept, stalls }, epoch))
+    let run = EpochRun {
+        pipeline,
+        partial,
+        decoded: None,
+        filtered,
+        inline: None,
+        in_function: None,
+        kept,
+        stalls,
+    };
+    Ok((run, epoch))
 }
 
 /// Settings that host and device pipelines share.
@@ -482,10 +557,15 @@ pub(crate) fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -
 
 impl Epoch {
     fn poll(&self) -> Poll<Option<Result<Delivered>>> {
-        match &mut *self.work.run() {
-            Some(run) => run.pipeline.next_timeout(SIGNAL_CHECK_INTERVAL),
-            None => Poll::Ready(None),
-        }
+        let is_running =
+            |run: &mut Option<EpochRun>| run.as_ref().is_some_and(|run| run.in_function.is_some());
+        let waited = self.work.returned.wait_timeout_while(
+            self.work.run(),
+            SIGNAL_CHECK_INTERVAL,
+            is_running,
+        );
+        let (mut held, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        held.as_mut().map_or(Poll::Ready(None), EpochRun::poll)
     }
 
     /// Replaces the key of an error by its full address.
@@ -539,24 +619,20 @@ impl Epoch {
     }
 
     fn stop(&self, at_most: Duration) {
-        self.stop_with(at_most, None);
-    }
-
-    /// Stops the pipeline. `state` is its checkpoint state, if not that after the batch that was delivered last.
-    fn stop_with(&self, at_most: Duration, state: Option<Result<State>>) {
         if self.owner.is_forked_child() {
             return;
         }
         let mut held = self.work.run();
         // Threads that request the state wait for this lock.
         if let Some(run) = &*held {
-            self.monitor.get().end_with_state(state.unwrap_or_else(|| run.pipeline.state()));
+            self.monitor.get().end_with_state(run.state());
         }
         let mut run = held.take();
         if let Some(run) = &mut run {
             *self.work.dropped() = run.pipeline.take_dropped();
         }
         drop(held);
+        self.work.returned.notify_all();
         if let Some(run) = run {
             drop_within(run, at_most);
         }
@@ -571,11 +647,18 @@ impl EpochWork {
     pub(crate) fn run(&self) -> MutexGuard<'_, Option<EpochRun>> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Counts the batch of functions that ran inline as delivered. Returns `false` if the epoch has ended meanwhile.
+    fn has_returned(&self) -> bool {
+        let is_open = self.run().as_mut().is_some_and(|run| run.in_function.take().is_some());
+        self.returned.notify_all();
+        is_open
+    }
 }
 
 impl HasState for EpochWork {
     fn state(&self) -> Option<Result<State>> {
-        self.run().as_ref().map(|run| run.pipeline.state())
+        self.run().as_ref().map(EpochRun::state)
     }
 }
 
