@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, TypeAlias
 
@@ -81,8 +80,8 @@ class Loader(BatchLoader[Any]):
         executor: Where `map`, `collate` and `batch_map` run. `"threads"`: on the threads of the loader.
             `"processes"`: in worker processes. `"inline"`: on the thread that takes the batch, during `next`.
             `filter`, and `__getitem__` of a map-style data set, always run on the threads of the loader. See below.
-        processes: The maximum number of worker processes. Default: `threads`, or the number of CPUs, which ranks on
-            one machine share.
+        processes: The maximum number of worker processes. Default: `threads`, or the number of CPUs that this
+            process may use, which ranks on one machine share.
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
             of a sample together.
@@ -500,7 +499,7 @@ def _placed(
 
     for _, function in stages:
         function.check_picklable()
-    count = _ranks.threads_of(_ranks.found()) or os.cpu_count() or 1
+    count = _ranks.threads_of(_ranks.found()) or _spdl_rs.Epoch.default_threads()
     if processes is not None:
         count = check.whole("processes", processes, 1, 2**16)
     elif threads is not None:

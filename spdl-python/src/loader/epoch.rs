@@ -194,6 +194,12 @@ impl Epoch {
         position.map_err(|error| to_exception(py, &error))
     }
 
+    /// The number of threads by default: the CPUs that this process may use.
+    #[staticmethod]
+    fn default_threads() -> usize {
+        thread::available_parallelism().map_or(1, NonZeroUsize::get)
+    }
+
     /// Combines the states of all ranks, as JSON, into one state, from which any number of ranks can resume.
     #[staticmethod]
     fn combined(py: Python<'_>, states: Vec<String>, loader: &str) -> PyResult<String> {
@@ -378,10 +384,7 @@ fn build(
         },
     };
     let layout = layout.drop_last(drop_last);
-    let threads = settings
-        .threads
-        .or_else(|| thread::available_parallelism().ok())
-        .map_or(1, NonZeroUsize::get);
+    let threads = settings.threads.map_or_else(Epoch::default_threads, NonZeroUsize::get);
     let batches = layout.live_bytes(threads);
     if settings.memory_budget.is_none_or(|budget| budget as u64 > usable_memory()) {
         check_memory(&layout, batches, threads)?;
