@@ -308,8 +308,9 @@ class BatchLoader(Generic[B]):
         next epoch.
 
         The data and the arguments must be the same, except `threads`, `on_error`, `memory_budget`, `device`,
-        `allocator` and the cache. For a result of `combine_states`, `rank` and `world_size` may differ too. Existing
-        iterators are not affected.
+        `allocator`, the cache, and, of `Loader`, `executor` and `processes`. For a result of `combine_states`, `rank`
+        and `world_size` may differ too. `output` of `Loader` is not compared: it may differ if the functions accept
+        what they then get. Existing iterators are not affected.
 
         Args:
             state: A result of `state_dict` of the same rank, or a result of `combine_states`, which all

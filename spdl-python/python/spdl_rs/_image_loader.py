@@ -106,8 +106,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             is one of several ranks. The loader delivers the images `rank`,
             `rank + world_size` and so on of the global order, which is the same for all ranks.
         world_size: The number of ranks. `None`: 1, or that of `rank="auto"`. All other arguments except `rank`,
-            `threads`, `on_error`, `memory_budget`, `device`, `allocator` and the cache must be the same on all
-            ranks.
+            `threads`, `on_error`, `memory_budget`, `device`, `allocator`, the cache, and, of `Loader`, `executor`
+            and `processes` must be the same on all ranks.
         remainder: What to do with the last images if the data set is not divisible by `world_size`.
             `"drop"`: no rank delivers these images. `"pad"`: images from the beginning of the epoch are
             repeated. With `"drop"` and `"pad"`, all ranks deliver the same number of images. `"uneven"`: some
