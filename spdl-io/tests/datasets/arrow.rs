@@ -312,6 +312,8 @@ fn files_are_read_from_their_bytes_or_their_path() {
     };
     let names: Vec<_> = samples().item(0).unwrap().names().map(str::to_owned).collect();
     assert_eq!(names, ["image", "image.path"]);
+    // Only a request for the file itself fails.
+    assert_eq!(values(samples(), "image.path")[5], text("https://host/1.jpg"));
     let mut read = read(samples(), "image");
     let error = |read: Result<FieldValue>| {
         let error: Error = read.unwrap_err();

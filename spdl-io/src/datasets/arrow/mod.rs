@@ -278,15 +278,9 @@ impl Dataset for ArrowDataset {
         for (cell, column) in batch.cells.iter().zip(&table.columns) {
             if let ArrowColumnKind::Files { bytes, path } = column.kind
                 && let Some(path) = path_of(cell, bytes, path, row)?
+                // Requests for the field fail.
+                && !is_address(&path)
             {
-                if path.contains("://") {
-                    let message = format!(
-                        "column {:?} has no bytes, and its path is an address: only local files are read",
-                        column.name
-                    );
-                    let error = Error::new(ErrorKind::Unsupported, message);
-                    return Err(error.with_key(record.key.display_name()));
-                }
                 let file = Extent::whole(Key::from_path(&*path));
                 record = record.with_stored(Arc::clone(&column.name), file, Encoding::Bytes);
             }
@@ -303,6 +297,10 @@ impl Dataset for ArrowDataset {
     fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
         Some(item.key.display_name())
     }
+}
+
+fn is_address(path: &str) -> bool {
+    path.contains("://")
 }
 
 /// The path of a file that must be read; `None` if its bytes are in the table.
@@ -379,13 +377,21 @@ impl PackedRows for ArrowRows {
                     Some(_) => return Err(self.unsupported(&column.name).unwrap_or_else(internal)),
                     None => continue,
                 },
-                // The sample has a field for the file.
-                ArrowColumnKind::Files { bytes, path }
-                    if path_of(cell, bytes, path, row)?.is_some() =>
-                {
-                    continue;
+                ArrowColumnKind::Files { bytes, path } => {
+                    match path_of(cell, bytes, path, row)? {
+                        None => cell.member(bytes, row),
+                        Some(path) if is_address(&path) => {
+                            let message = format!(
+                                "column {:?} has no bytes, and its path is an address: only local files are \
+                                 read",
+                                column.name
+                            );
+                            return Err(Error::new(ErrorKind::Unsupported, message));
+                        }
+                        // The sample has a field for the file.
+                        Some(_) => continue,
+                    }
                 }
-                ArrowColumnKind::Files { bytes, .. } => cell.member(bytes, row),
                 ArrowColumnKind::Values => cell.value(row),
             };
             let value =
