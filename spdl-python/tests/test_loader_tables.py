@@ -291,6 +291,15 @@ def test_nested_structs_of_pyarrow(arrow):
 
 
 @pytest.mark.frameworks
+def test_rows_that_are_null_are_refused(arrow):
+    rows = arrow.array([{"number": 1}, None, {"number": 3}])
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="StructArray: .*1 null elements.*remove them"):
+        Loader(rows, batch_size=1, number=fields.Number())
+    for part in (rows.drop_null(), rows.slice(2)):
+        assert numbers_of(Loader(part, batch_size=1, number=fields.Number()))[-1] == 3
+
+
+@pytest.mark.frameworks
 def test_arrays_of_paths_are_lists(arrow, images):
     class Series:
         """Like a series of polars."""

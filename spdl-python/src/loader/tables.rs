@@ -71,16 +71,25 @@ fn arrays_of(
 /// The result of `import`.
 ///
 /// # Errors
-/// `Unsupported` if `import` panics, as the crate `arrow-data` does for structs in structs that have an offset.
+/// `Unsupported` if `import` panics, for example for an invalid table, or as the crate `arrow-data` does for structs in structs that have an offset.
 fn unwound<T>(import: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(import)).map_err(|_| {
-        let message = "cannot import this Arrow table; a part of a table whose structs contain structs must be \
-                       copied first, for example by the method `take` of pyarrow";
+        let message = "cannot import this Arrow table: the table is invalid, or a part of a table whose structs \
+                       contain structs, which must be copied first, for example by the method `take` of pyarrow";
         Error::new(ErrorKind::Unsupported, message)
     })
 }
 
+/// # Errors
+/// `InvalidArgument` for an array of structs with nulls: the rows of record batches are never null.
 fn batch_of(schema: &Arc<Schema>, array: &ArrayRef) -> Result<RecordBatch> {
+    if array.null_count() > 0 {
+        let message = format!(
+            "an array of structs with {} null elements is no table; remove them, for example by the method `drop_null` of pyarrow",
+            array.null_count()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
     let columns = array.as_struct_opt().map(|structs| structs.columns().to_vec());
     let options = RecordBatchOptions::new().with_row_count(Some(array.len()));
     RecordBatch::try_new_with_options(Arc::clone(schema), columns.unwrap_or_default(), &options)
