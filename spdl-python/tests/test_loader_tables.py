@@ -330,10 +330,7 @@ def test_data_sets_of_hugging_face(arrow, images, monkeypatch):
             self.data = Wrapped(table)
             self._indices = None if indices is None else Wrapped(indices)
 
-    class Splits(dict):
-        pass
-
-    module = type("module", (), {"Dataset": Dataset, "DatasetDict": Splits})
+    module = type("module", (), {"Dataset": Dataset, "Features": dict})
     monkeypatch.setitem(sys.modules, "datasets", module)
     features = {"features": {"number": {"names": ["a", "b"], "_type": "ClassLabel"}}}
     metadata = {"huggingface": json.dumps({"info": features})}
@@ -350,8 +347,36 @@ def test_data_sets_of_hugging_face(arrow, images, monkeypatch):
     (batch,) = loader
     assert batch["number"].tolist() == batch["label"].tolist() == [22, 3, 7, 3]
     assert batch["key"] == [f"Dataset:{row}" for row in range(4)] and loader.classes == ["a", "b"]
-    with pytest.raises(TypeError, match="one split of the DatasetDict: one of 'train', 'test'"):
-        Loader(Splits(train=1, test=2), batch_size=1, number=fields.Number())
+
+
+@pytest.mark.parametrize("name", ["DatasetDict", "IterableDatasetDict"])
+def test_splits_of_hugging_face_are_refused(monkeypatch, name):
+    splits = type(name, (dict,), {})
+    module = type("module", (), {name: splits, "Features": dict})
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    with pytest.raises(TypeError, match=f"one split of the {name}: one of 'train', 'test'"):
+        Loader(splits(train=1, test=2), batch_size=1, number=fields.Number())
+
+
+def test_streaming_data_sets_of_hugging_face_are_refused_without_reading(monkeypatch):
+    class IterableDataset:
+        def __iter__(self):
+            raise AssertionError("the data set was read")
+
+    module = type("module", (), {"IterableDataset": IterableDataset, "Features": dict})
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    with pytest.raises(TypeError, match="streaming data set of Hugging Face"):
+        Loader(IterableDataset(), batch_size=1, number=fields.Number())
+
+
+def test_another_module_named_datasets_is_no_hugging_face(monkeypatch, images):
+    class Dataset(list):
+        pass
+
+    for module in (type("module", (), {}), type("module", (), {"Dataset": Dataset})):
+        monkeypatch.setitem(sys.modules, "datasets", module)
+        source = Dataset([{"number": 1}, {"number": 2}])
+        assert numbers_of(Loader(source, batch_size=2, number=fields.Number())) == [1, 2]
 
 
 @pytest.mark.frameworks

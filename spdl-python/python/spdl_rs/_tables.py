@@ -40,15 +40,27 @@ def table_of(source: Any) -> _spdl_rs.ArrowTable | None:
         return _spdl_rs.ArrowTable.imported(source, None, name)
     # Data sets of Hugging Face hold a table, and the positions of the rows that `select`, `shuffle` and so on
     # have chosen.
-    datasets = sys.modules.get("datasets")
-    if datasets is None:
-        return None
-    if isinstance(source, datasets.Dataset):
+    if _is_hugging_face(source, "Dataset"):
         order = source._indices
         return _spdl_rs.ArrowTable.imported(
             source.data.table, None if order is None else order.table, name
         )
-    if isinstance(source, dict) and isinstance(source, datasets.DatasetDict):
+    if _is_hugging_face(source, "DatasetDict", "IterableDatasetDict"):
         splits = ", ".join(repr(split) for split in source)
-        raise TypeError(f"source must be one split of the DatasetDict: one of {splits}")
+        raise TypeError(f"source must be one split of the {name}: one of {splits}")
+    if _is_hugging_face(source, "IterableDataset"):
+        raise TypeError(
+            "source is a streaming data set of Hugging Face, but epochs are shuffled, divided among ranks and "
+            "resumed by positions; load the data set without streaming=True, or pass the addresses of its "
+            "Parquet files"
+        )
     return None
+
+
+def _is_hugging_face(source: Any, *classes: str) -> bool:
+    """Whether `source` is an instance of these classes of the package `datasets`, not of another such module."""
+    module = sys.modules.get("datasets")
+    found = [getattr(module, name, None) for name in classes]
+    types = tuple(one for one in found if isinstance(one, type))
+    # A module of the caller may have the same name, but hardly also a class `Features`.
+    return isinstance(source, types) and hasattr(module, "Features")
