@@ -855,6 +855,23 @@ def test_coco_annotations_are_a_data_set(tmp_path, where):
         assert caught.value.key == str(path)
 
 
+def test_a_row_without_an_image_is_an_error_or_optional(tmp_path):
+    for number in range(2):
+        write_png(tmp_path / f"{number}.png", picture(number))
+    rows = [{"left": "0.png", "right": "1.png"}, {"left": "0.png"}]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    def loader(right):
+        crop = CenterCrop()
+        left = fields.Image((60, 80), crop=crop)
+        return Loader(tmp_path / "pairs.jsonl", batch_size=2, left=left, right=right)
+
+    batch = loader(fields.Image((60, 80), crop=CenterCrop(), optional=True)).peek()
+    assert (batch["right"][0] == picture(1)).all() and not batch["right"][1].any()
+    with pytest.raises(spdl_rs.NotFoundError, match="the value is null"):
+        list(loader(fields.Image((60, 80), crop=CenterCrop())))
+
+
 def test_the_readme_program_runs(shard, tmp_path, monkeypatch):
     text = pathlib.Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
     programs = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

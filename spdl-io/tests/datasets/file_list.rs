@@ -213,6 +213,47 @@ fn file_columns_hold_the_bytes_of_further_files() {
 }
 
 #[test]
+fn a_missing_file_is_null_and_never_another_file_of_the_row() {
+    let options = FileListOptions::default()
+        .file_columns(["left", "right", "right", "image", "img", "view0"]);
+    let names = |text: &str, format| {
+        let list = FileList::parse(text.to_owned(), format, "", &options).unwrap();
+        let shown = |(name, field): &(_, StoredField)| match field {
+            StoredField::Known(value) => format!("{name}: {}", value.kind()),
+            StoredField::At(extent, _) => format!("{name}: {extent}"),
+            _ => unreachable!(),
+        };
+        let row =
+            |at| list.item(at).unwrap().fields.iter().map(shown).collect::<Vec<_>>().join(", ");
+        (0..list.len()).map(row).collect::<Vec<_>>()
+    };
+    let json = |text: &str| names(text, ListFormat::JsonLines);
+    // No row has `view0`, so all views are the file of the path.
+    assert_eq!(
+        json("{\"left\": \"l0\", \"right\": \"r0\"}\n{\"left\": \"l1\"}\n{\"right\": \"r2\"}\n"),
+        [
+            "file: l0, left: l0, right: r0",
+            "file: l1, left: l1, right: null",
+            "file: r2, left: null, right: r2",
+        ],
+    );
+    assert_eq!(
+        json("{\"path\": \"a\"}\n{\"path\": \"b\", \"image\": \"c\"}\n"),
+        ["file: a, image: null", "file: b, image: c"],
+    );
+    // Two names of the path.
+    assert_eq!(json("{\"path\": \"a\"}\n{\"image\": \"b\"}\n"), ["file: a", "file: b, image: b"],);
+    assert_eq!(
+        json("{\"image\": \"a\"}\n{\"img\": \"b\"}\n"),
+        ["file: a, image: a, img: null", "file: b, image: null, img: b"],
+    );
+    // Letter case is ignored, as for the path column, but an exact match takes precedence.
+    let csv = |text: &str| names(text, ListFormat::Csv);
+    assert_eq!(csv("Left,RIGHT\nl,r\n"), ["file: l, left: l, right: r"]);
+    assert_eq!(csv("left,right,Right\nl,r,x\n"), ["file: l, left: l, right: r, Right: text"]);
+}
+
+#[test]
 fn the_name_determines_the_format() {
     for (name, format) in [
         ("a.CSV", ListFormat::Csv),

@@ -51,7 +51,30 @@ pub(super) struct ListColumns {
     /// For JSON, the names of the label member; the first existing one is used.
     label_names: Vec<String>,
     /// The names of further columns or members that name files.
-    file_names: Vec<String>,
+    file_names: Vec<Arc<str>>,
+    /// For CSV, the columns of these files, and the names of their fields.
+    file_columns: Vec<(usize, Arc<str>)>,
+    /// For JSON, the members that name files in some row.
+    members: FileMembers,
+}
+
+/// The JSON members that name files in some row.
+///
+/// The flag of a member is true if the member has a default name, and is the path of each row that has it. A row
+/// whose path has another default name has the same file, so the member is not missing there.
+#[derive(Default)]
+pub(super) struct FileMembers(Vec<(Arc<str>, bool)>);
+
+impl FileMembers {
+    pub(super) fn add(&mut self, row: &ListRow<'_>) {
+        for (name, _) in &row.files {
+            let is_path = row.path_field.as_ref() == Some(name) && PATH_COLUMNS.contains(&&**name);
+            match self.0.iter_mut().find(|(member, _)| member == name) {
+                Some((_, is_always_path)) => *is_always_path &= is_path,
+                None => self.0.push((Arc::clone(name), is_path)),
+            }
+        }
+    }
 }
 
 /// A row of a list. The label is not yet a number.
@@ -61,6 +84,16 @@ pub(super) struct ListRow<'a> {
     /// The fields that hold the bytes of files, and the paths of these files, which may be empty.
     pub(super) files: Vec<(Arc<str>, Cow<'a, [u8]>)>,
     pub(super) others: Vec<(Arc<str>, FieldValue)>,
+    /// For JSON, the field of `files` that is the path member too.
+    path_field: Option<Arc<str>>,
+}
+
+impl<'a> ListRow<'a> {
+    /// A row with only a path.
+    pub(super) fn of_path(path: &'a [u8]) -> Self {
+        let (files, others) = (Vec::new(), Vec::new());
+        ListRow { path: Cow::Borrowed(path), label: None, files, others, path_field: None }
+    }
 }
 
 impl ListRow<'_> {
@@ -92,7 +125,13 @@ impl ListColumns {
         }
         let label_names = names_or_default(&options.label, &options.default_labels);
         let are_named = format != ListFormat::Lines;
-        let file_names = options.files.clone();
+        // The field `file` is always the file of the path.
+        let files = options
+            .files
+            .iter()
+            .enumerate()
+            .filter(|(at, name)| **name != FILE_FIELD && !options.files[..*at].contains(name));
+        let file_names = files.map(|(_, name)| name.as_str().into()).collect();
         let mut columns = ListColumns {
             are_named,
             path_names,
@@ -161,7 +200,14 @@ impl ListColumns {
                 return Err(invalid(message));
             }
         }
-        Ok((ListColumns { names, path, label, ..columns }, first.end))
+        // As for the path column, letter case is ignored, but an exact match takes precedence.
+        let column_of = |wanted: &Arc<str>| {
+            let exact = names.iter().position(|name| name == wanted);
+            let at = exact.or_else(|| find(&[wanted.to_string()]))?;
+            Some((at, Arc::clone(wanted)))
+        };
+        let file_columns = columns.file_names.iter().filter_map(column_of).collect();
+        Ok((ListColumns { names, path, label, file_columns, ..columns }, first.end))
     }
 
     /// Whether `name` may be the name of the label column.
@@ -174,9 +220,27 @@ impl ListColumns {
         }
     }
 
-    /// Whether a column or member names files.
+    /// Whether a JSON member names files.
     fn is_file(&self, name: &str) -> bool {
-        self.file_names.iter().any(|file| file == name)
+        self.file_names.iter().any(|file| **file == *name)
+    }
+
+    /// Sets that JSON rows without one of these members have an empty path in its place.
+    pub(super) fn set_members(&mut self, members: FileMembers) {
+        self.members = members;
+    }
+
+    /// The members that name files in other rows, but are missing in a row with these files.
+    fn missing(
+        &self,
+        files: &[(Arc<str>, Cow<'_, [u8]>)],
+        path_field: Option<&Arc<str>>,
+    ) -> Vec<Arc<str>> {
+        let is_missing = |(name, is_path): &&(Arc<str>, bool)| {
+            let is_path = *is_path && path_field.is_none();
+            !is_path && files.iter().all(|(file, _)| file != name)
+        };
+        self.members.0.iter().filter(is_missing).map(|(name, _)| Arc::clone(name)).collect()
     }
 
     /// A row from CSV cells.
@@ -190,23 +254,16 @@ impl ListColumns {
             let message = format!("expected {expected} cells in this row, found {found}");
             return Err(corrupt(message, start));
         }
-        let mut row = ListRow {
-            path: Cow::Borrowed(b""),
-            label: None,
-            files: Vec::new(),
-            others: Vec::new(),
-        };
+        let mut row = ListRow::of_path(b"");
         for (at, (cell, name)) in cells.into_iter().zip(&self.names).enumerate() {
-            let is_file = self.are_named && self.is_file(name);
+            let fields = self.file_columns.iter().filter(|(column, _)| *column == at);
+            let before = row.files.len();
+            row.files.extend(fields.map(|(_, field)| (Arc::clone(field), cell.clone())));
             if at == self.path {
-                if is_file {
-                    row.files.push((Arc::clone(name), cell.clone()));
-                }
                 row.path = cell;
                 continue;
             }
-            if is_file {
-                row.files.push((Arc::clone(name), cell));
+            if row.files.len() > before {
                 continue;
             }
             let text = std::str::from_utf8(&cell).map_err(|error| {
@@ -229,12 +286,14 @@ impl ListColumns {
         let mut take = |names: &[String]| {
             names.iter().find_map(|name| Some((name.clone(), members.remove(name.as_str())?)))
         };
-        let mut files = Vec::new();
+        let (mut files, mut path_field) = (Vec::new(), None);
         let path = match take(&self.path_names) {
             Some((name, Value::String(path))) => {
                 let path = path.into_bytes();
                 if self.is_file(&name) {
-                    files.push((name.into(), Cow::Owned(path.clone())));
+                    let name: Arc<str> = name.into();
+                    files.push((Arc::clone(&name), Cow::Owned(path.clone())));
+                    path_field = Some(name);
                 }
                 path
             }
@@ -280,9 +339,11 @@ impl ListColumns {
                 value => others.push((name.into(), field_of(value))),
             }
         }
+        let missing = self.missing(&files, path_field.as_ref()).into_iter();
+        files.extend(missing.map(|name| (name, Cow::Borrowed(&b""[..]))));
         files.sort_by(|(a, _): &(Arc<str>, _), (b, _)| a.cmp(b));
         others.sort_by(|(a, _): &(Arc<str>, FieldValue), (b, _)| a.cmp(b));
-        Ok(ListRow { path: Cow::Owned(path), label, files, others })
+        Ok(ListRow { path: Cow::Owned(path), label, files, others, path_field })
     }
 }
 

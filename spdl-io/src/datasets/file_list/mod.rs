@@ -16,7 +16,6 @@ mod options;
 mod row_stores;
 mod rows;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -30,7 +29,7 @@ use twox_hash::XxHash3_128;
 use self::addresses::RowAddresses;
 pub(crate) use self::coco::first_image;
 pub(crate) use self::columns::{FILE_FIELD, LABEL_COLUMNS};
-use self::columns::{ListColumns, ListRow};
+use self::columns::{FileMembers, ListColumns, ListRow};
 pub use self::options::FileListOptions;
 pub(crate) use self::row_stores::RowStores;
 use self::rows::{corrupt, csv_row, json_line, line};
@@ -227,6 +226,7 @@ impl FileList {
         // The index of each distinct label in `texts`.
         let mut numbers: HashMap<String, i64> = HashMap::new();
         let (mut texts, mut column) = (Vec::new(), LabelColumn::default());
+        let mut members = FileMembers::default();
         while start < text.len() {
             let (first_line, next_line) = line(&text, start);
             if first_line.iter().all(u8::is_ascii_whitespace) {
@@ -236,6 +236,7 @@ impl FileList {
             let (row, end) = self.row(&text, start)?;
             // Lossless: the list is smaller than 4 GiB.
             self.starts.push(start as u32);
+            members.add(&row);
             self.labels.push(match row.label {
                 None => {
                     let row = self.labels.len() as u64;
@@ -259,6 +260,9 @@ impl FileList {
             });
             start = end;
         }
+        if self.format == ListFormat::JsonLines {
+            self.columns.set_members(members);
+        }
         if column.are_names() {
             self.classes = texts.iter().map(|(name, _)| name.clone()).collect();
             self.classes.sort_unstable();
@@ -281,8 +285,7 @@ impl FileList {
         let (row, end) = match self.format {
             ListFormat::Lines => {
                 let (path, end) = line(text, start);
-                let (files, others) = (Vec::new(), Vec::new());
-                (ListRow { path: Cow::Borrowed(path), label: None, files, others }, end)
+                (ListRow::of_path(path), end)
             }
             ListFormat::Csv => {
                 let row = csv_row(text, start)?;

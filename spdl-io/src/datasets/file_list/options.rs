@@ -46,8 +46,9 @@ impl FileListOptions {
     }
 
     /// Sets further columns that name files, such as the masks of images. The field with the name of the
-    /// column then holds the bytes of the file; it is null if the cell is empty. If the list has none of
-    /// the default path columns, the first of these columns that exists is the path column. Default: none.
+    /// column then holds the bytes of the file; it is null if the cell is empty, or if a row of JSON Lines lacks
+    /// a member that other rows have. Letter case is ignored in CSV. If the list has none of the default path
+    /// columns, the first of these columns that exists is the path column. Default: none.
     #[must_use]
     pub fn file_columns(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.files = names.into_iter().map(Into::into).collect();
