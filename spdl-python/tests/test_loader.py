@@ -855,6 +855,15 @@ def test_coco_annotations_are_a_data_set(tmp_path, where):
         assert caught.value.key == str(path)
 
 
+def test_a_folder_of_images_needs_coco_annotations(tmp_path):
+    write_png(tmp_path / "a.png", picture(0))
+    (tmp_path / "list.csv").write_text("path\na.png\n")
+    items = [{"image": (tmp_path / "a.png").read_bytes()}]
+    for source in (tmp_path, tmp_path / "list.csv", [tmp_path / "a.png"], items):
+        with pytest.raises(spdl_rs.InvalidArgumentError, match="`images`.*only for COCO annotations"):
+            Loader(source, batch_size=1, images=tmp_path, image=fields.Image(16))
+
+
 def test_a_row_without_an_image_is_an_error_or_optional(tmp_path):
     for number in range(2):
         write_png(tmp_path / f"{number}.png", picture(number))

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use spdl_core::{ErrorKind, Labeled, block_on};
+use spdl_core::{Error, ErrorKind, Labeled, block_on};
 use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
 use spdl_io::stores::{Address, StoreFactory};
 use spdl_io::{SourceOptions, StoreRegistry};
@@ -93,6 +93,63 @@ fn the_images_of_coco_annotations_are_found_near_them() {
     fs::write(&other, r#"{"shards": []}"#).unwrap();
     let error = block_on(OpenedDataset::open(&[&other], &StoreRegistry::new())).unwrap_err();
     assert!(error.message().starts_with("not annotations in the format of COCO"), "{error}");
+}
+
+#[test]
+fn coco_annotations_may_have_absolute_paths_and_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let annotations = folder.path().join("instances.json");
+    let open = |names: &[&str], options: &OpenOptions| {
+        let image =
+            |(id, name): (usize, &&str)| serde_json::json!({"id": id + 7, "file_name": name});
+        let images: Vec<_> = names.iter().enumerate().map(image).collect();
+        let document = serde_json::json!({"images": images, "annotations": [], "categories": []});
+        fs::write(&annotations, document.to_string()).unwrap();
+        let data = block_on(OpenedDataset::open_with(&[&annotations], &stores(), options))?;
+        let keys = (0..data.samples.len()).map(|at| data.samples.item(at).unwrap().key.to_string());
+        Ok::<_, Error>(keys.collect::<Vec<_>>())
+    };
+    let default = OpenOptions::default();
+    let absolute = folder.path().join("a.jpg").to_str().unwrap().to_owned();
+    for names in [&[&*absolute][..], &["acme://vault/1.png"]] {
+        assert_eq!(open(names, &default).unwrap(), names);
+    }
+    // The first relative path determines the folder.
+    fs::create_dir(folder.path().join("images")).unwrap();
+    fs::write(folder.path().join("images/b.jpg"), "a picture").unwrap();
+    let found = folder.path().join("images/b.jpg").to_str().unwrap().to_owned();
+    assert_eq!(open(&[&absolute, "b.jpg"], &default).unwrap(), [absolute.clone(), found]);
+    // Errors name the image, not a line of the list that is made from the annotations.
+    let error = open(&["acme://vault/1.png", "acme://me:pw@vault/2.png"], &default).unwrap_err();
+    assert_eq!((error.kind(), error.offset()), (ErrorKind::InvalidArgument, None));
+    assert!(error.message().starts_with("image 8: cannot read"), "{error}");
+    assert!(!error.to_string().contains("pw"), "{error}");
+    assert!(error.key().unwrap().ends_with("instances.json"), "{error}");
+    // The folder of the images may be an address in the store of the annotations.
+    let address = format!("file://{}", folder.path().to_str().unwrap());
+    let options = OpenOptions::default().images(address);
+    assert_eq!(open(&["a.jpg"], &options).unwrap(), [absolute]);
+    let options = OpenOptions::default().images("acme://vault/images?key=secret");
+    let error = open(&["a.jpg"], &options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains("in the store of the annotations"), "{error}");
+    assert!(!error.to_string().contains("secret"), "{error}");
+}
+
+#[test]
+fn a_folder_of_images_is_refused_without_coco_annotations() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("list.csv");
+    fs::write(&list, "path\na.jpg\n").unwrap();
+    let options = OpenOptions::default().images("elsewhere");
+    for path in [&*list, folder.path()] {
+        let error = block_on(OpenedDataset::open_with(&[path], &stores(), &options)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().contains("only for COCO annotations"), "{error}");
+    }
+    let samples = vec![spdl_io::StoredRecord::new("a")];
+    let error = OpenedDataset::of_samples(samples, &stores(), &options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
 #[test]

@@ -266,6 +266,12 @@ impl Opened {
             if request.classes.is_some() {
                 return Err(request.classes_error());
             }
+            if request.images.is_some() {
+                let message = "the folder of the images (`images`) can be set only for COCO annotations, not for \
+                               a list of paths";
+                let error = Error::new(ErrorKind::InvalidArgument, message);
+                return Err(error.with_key(request.shown.as_str()));
+            }
             let data = OpenedDataset::of_images(&request.addresses, labels, &stores)?;
             let data = request.with_limit(data);
             for field in [&request.image_field, &request.label_field].into_iter().flatten() {

@@ -111,6 +111,12 @@ impl FileList {
                 });
                 match checked {
                     Ok(is_elsewhere) => has_other_stores |= is_elsewhere,
+                    Err(error) if self.has_image_ids => {
+                        let id = row.others.iter().find(|(name, _)| &**name == "image_id");
+                        let id = id.and_then(|(_, id)| id.to_json()).unwrap_or_default();
+                        let message = format!("image {id}: {}", error.message());
+                        return Err(Error::new(error.kind(), message).with_cause_of(error));
+                    }
                     Err(error) => {
                         // If the address is escaped, use the offset of the row.
                         let written = self.text[start..end].windows(path.len());

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::{FileList, FileListOptions, ListFormat};
+use super::{FileList, FileListOptions, ListFormat, is_relative};
 use crate::fetch::Key;
 
 /// The parts of the document that are read. Segmentations and other members are ignored.
@@ -130,7 +130,7 @@ impl FileList {
     ///
     /// # Errors
     /// - `Corrupt` if the text is not such a document, with the offset; if an annotation names an unknown
-    ///   image or category; if two images have the same number.
+    ///   image or category; if two images or two categories have the same number; if a `file_name` is empty.
     /// - `NotFound` if the document contains no images.
     pub fn from_coco(text: &[u8], images: impl Into<Key>) -> Result<Self> {
         let document = parse(text)?;
@@ -138,14 +138,16 @@ impl FileList {
         drop(document);
         let options = FileListOptions::default().max_bytes(u64::MAX);
         let list = FileList::parse(rows, ListFormat::JsonLines, images, &options)?;
-        Ok(FileList { classes, ..list })
+        Ok(FileList { classes, has_image_ids: true, ..list })
     }
 }
 
-/// The path of the first image, and whether the text is such a document.
-pub(crate) fn first_image(text: &[u8]) -> Result<Option<String>> {
+/// The first relative path of an image; `None` if all are absolute paths or addresses.
+pub(crate) fn first_relative_image(text: &[u8]) -> Result<Option<String>> {
     let document = parse(text)?;
-    Ok(document.images.first().map(|image| image.file_name.clone().into_owned()))
+    let mut names = document.images.iter().map(|image| &*image.file_name);
+    let first = names.find(|name| !name.is_empty() && is_relative(name.as_bytes()));
+    Ok(first.map(str::to_owned))
 }
 
 fn parse(text: &[u8]) -> Result<Document<'_>> {
@@ -168,8 +170,14 @@ fn rows_of(document: &Document<'_>) -> Result<(Vec<u8>, Vec<String>)> {
     categories.sort_by_key(|category| category.id);
     let classes: HashMap<i64, usize> =
         categories.iter().enumerate().map(|(index, category)| (category.id, index)).collect();
+    if let Some(two) = categories.windows(2).find(|two| two[0].id == two[1].id) {
+        return Err(corrupt(format!("two categories have the number {}", two[0].id)));
+    }
     let mut of_image: HashMap<i64, Vec<&Annotation<'_>>> = HashMap::new();
     for image in &document.images {
+        if image.file_name.is_empty() {
+            return Err(corrupt(format!("image {}: `file_name` is empty", image.id)));
+        }
         if of_image.insert(image.id, Vec::new()).is_some() {
             return Err(corrupt(format!("two images have the number {}", image.id)));
         }
@@ -338,6 +346,8 @@ mod tests {
             (r#""category_id": 3"#, r#""category_id": 4"#, "annotation 2: the category 4 does not"),
             (r#""bbox": [0, 0, 2, 2], "#, "", "annotation 2: `bbox` is missing"),
             (r#""id": 9"#, r#""id": 4"#, "two images have the number 4"),
+            (r#""id": 18"#, r#""id": 3"#, "two categories have the number 3"),
+            (r#""sub/a.jpg""#, "\"\"", "image 4: `file_name` is empty"),
             (r#""bbox": [0, 0, 2, 2]"#, r#""bbox": [0, 0, 2]"#, "not annotations in the format"),
         ] {
             let found = damaged(from, to);

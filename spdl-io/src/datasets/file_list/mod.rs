@@ -27,7 +27,7 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use self::addresses::RowAddresses;
-pub(crate) use self::coco::first_image;
+pub(crate) use self::coco::first_relative_image;
 pub(crate) use self::columns::{FILE_FIELD, LABEL_COLUMNS};
 use self::columns::{FileMembers, ListColumns, ListRow};
 pub use self::options::FileListOptions;
@@ -91,6 +91,8 @@ pub struct FileList {
     addresses: RowAddresses,
     /// The name of the list in messages.
     name: Option<Arc<str>>,
+    /// Whether the rows were made from annotations of COCO, so messages name images instead of lines.
+    has_image_ids: bool,
 }
 
 /// The format of the rows of a list.
@@ -205,6 +207,7 @@ impl FileList {
             folder,
             addresses: RowAddresses::Unchanged,
             name: None,
+            has_image_ids: false,
         };
         let bytes = list.text.clone();
         let start = if bytes.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
@@ -341,13 +344,18 @@ impl FileList {
         if let Some(Ok(key)) = self.addresses.key_of(path) {
             return key;
         }
-        let is_address = path.windows(3).any(|part| part == b"://");
-        let is_absolute = path.starts_with(b"/") || Key::from_bytes(path).to_path().is_absolute();
-        match is_address || is_absolute {
-            true => Key::from_bytes(path),
-            false => Key::from_bytes(&[&self.folder, path].concat()),
+        match is_relative(path) {
+            true => Key::from_bytes(&[&self.folder, path].concat()),
+            false => Key::from_bytes(path),
         }
     }
+}
+
+/// Whether a path is neither absolute nor an address.
+fn is_relative(path: &[u8]) -> bool {
+    let is_address = path.windows(3).any(|part| part == b"://");
+    let is_absolute = path.starts_with(b"/") || Key::from_bytes(path).to_path().is_absolute();
+    !is_address && !is_absolute
 }
 
 /// The number of the line at an offset, counted from 1.

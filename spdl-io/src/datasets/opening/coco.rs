@@ -2,11 +2,13 @@
 
 use spdl_core::{Error, ErrorKind, Result};
 
+use super::OpenOptions;
 use super::kinds::{Opener, folder_of};
 use crate::datasets::FileList;
-use crate::datasets::file_list::first_image;
+use crate::datasets::file_list::first_relative_image;
 use crate::fetch::Key;
 use crate::records::Remedy;
+use crate::stores::Address;
 
 /// The maximum size of annotations, in bytes.
 const MAX_BYTES: u64 = 4 << 30;
@@ -17,13 +19,28 @@ impl Opener<'_> {
         let text = self.fetcher.read_whole(key, &MAX_BYTES).await?;
         let of_file = |error: Error| error.with_key(key.display_name());
         let folder = match &self.options.images {
-            Some(folder) => Key::from_bytes(folder.as_bytes()),
-            None => {
-                let first = first_image(&text).map_err(of_file)?.unwrap_or_default();
-                self.folder_of_images(key, &first).await?
-            }
+            Some(folder) => self.key_of_folder(folder)?,
+            None => match first_relative_image(&text).map_err(of_file)? {
+                Some(first) => self.folder_of_images(key, &first).await?,
+                None => folder_of(key),
+            },
         };
         FileList::from_coco(&text, folder).map_err(of_file)
+    }
+
+    /// The key of the folder of [`OpenOptions::images`].
+    fn key_of_folder(&self, folder: &str) -> Result<Key> {
+        if !folder.contains("://") {
+            return Ok(Key::from_bytes(folder.as_bytes()));
+        }
+        let address = Address::parse(folder)?;
+        let store = (address.scheme() != "file").then(|| address.store());
+        if store.as_deref() == self.store && address.query().is_none() {
+            return Ok(address.key().clone());
+        }
+        let message = "the folder of the images must be in the store of the annotations, and its address must \
+                       not have a query; for other stores, let `file_name` be the address of each image";
+        Err(Error::new(ErrorKind::InvalidArgument, message).with_key(address.to_string()))
     }
 
     /// The first folder near the annotations that contains `image`.
@@ -55,11 +72,27 @@ impl Opener<'_> {
             }
         }
         let message = format!(
-            "cannot find the images of these annotations: none of the folders {} contains {image:?}, the first \
+            "cannot find the images of these annotations: none of the folders {} contains {:?}, the first \
              image",
-            searched.join(", ")
+            searched.join(", "),
+            Key::from(image).display_name()
         );
         let error = Error::new(ErrorKind::NotFound, message).with_source(Remedy::Images);
         Err(error.with_key(annotations.display_name()))
+    }
+}
+
+impl OpenOptions {
+    /// # Errors
+    /// `InvalidArgument` if the folder of images is set, although the data set is no COCO annotations.
+    pub(super) fn check_no_images(&self) -> Result<()> {
+        match self.images {
+            None => Ok(()),
+            Some(_) => {
+                let message = "the folder of the images (`images`) can be set only for COCO annotations, whose \
+                               file name ends with .json";
+                Err(Error::new(ErrorKind::InvalidArgument, message))
+            }
+        }
     }
 }

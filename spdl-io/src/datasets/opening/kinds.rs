@@ -75,6 +75,10 @@ impl Opener<'_> {
         kind: Option<DatasetKind>,
         locations: &[OpenLocation],
     ) -> Result<OpenedDataset> {
+        let is_coco = |location: &OpenLocation| is_json(&location.key);
+        if kind != Some(DatasetKind::FileList) || !locations.iter().all(is_coco) {
+            self.options.check_no_images()?;
+        }
         match kind {
             Some(
                 kind @ (DatasetKind::TarShards | DatasetKind::Parquet | DatasetKind::TfRecord),
@@ -179,7 +183,7 @@ impl Opener<'_> {
         if let Some(name) = &self.options.label_field {
             options = options.label_field(name);
         }
-        let list = match key.as_bytes().to_ascii_lowercase().ends_with(b".json") {
+        let list = match is_json(key) {
             true => self.coco_list(key).await?,
             false => FileList::fetch(self.fetcher, key.clone(), &options).await?,
         };
@@ -218,6 +222,10 @@ impl Opener<'_> {
         let lens = samples.shard_lens();
         Ok(self.dataset(DatasetKind::Mds, samples, lens))
     }
+}
+
+fn is_json(key: &Key) -> bool {
+    key.as_bytes().to_ascii_lowercase().ends_with(b".json")
 }
 
 /// The errors of bad samples, as warnings before the samples are read.

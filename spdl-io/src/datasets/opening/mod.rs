@@ -207,7 +207,7 @@ impl OpenedDataset {
     ///
     /// # Errors
     /// The errors of [`open`](OpenedDataset::open); `InvalidArgument` for a CSV list without the
-    /// image column of the options.
+    /// image column of the options, and for a folder of images that is invalid: see [`OpenOptions::images`].
     pub async fn open_with(
         addresses: &[impl AsRef<OsStr>],
         stores: &StoreRegistry,
@@ -344,7 +344,8 @@ impl OpenedDataset {
     /// ```
     ///
     /// # Errors
-    /// `NotFound` if there is no sample; `Unsupported` without the feature `local`.
+    /// `NotFound` if there is no sample; `InvalidArgument` if the options set a folder of images; `Unsupported`
+    /// without the feature `local`.
     pub fn of_samples(
         samples: impl Dataset<Item = StoredRecord>,
         stores: &StoreRegistry,
@@ -353,6 +354,7 @@ impl OpenedDataset {
         if samples.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "the data set holds no samples"));
         }
+        options.check_no_images()?;
         let lens = vec![samples.len()];
         let opener = Opener {
             fetcher: &stores.open(".")?.fetcher,

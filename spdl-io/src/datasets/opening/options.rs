@@ -93,8 +93,11 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the folder of the images of [COCO annotations](crate::datasets::FileList::from_coco), a path or a key of
-    /// the same store. Default: the first folder near the annotations that contains the first image.
+    /// Sets the folder of the images of [COCO annotations](crate::datasets::FileList::from_coco), a path, or
+    /// a key or an address in the store of the annotations. Default: the first folder near the annotations that
+    /// contains the first image. A checkpoint state does not depend on the folder, as for other locations of data.
+    ///
+    /// For other data sets, and for an address in another store, opening fails with `InvalidArgument`.
     #[must_use]
     pub fn images(mut self, folder: impl Into<String>) -> Self {
         self.images = Some(folder.into());
