@@ -141,7 +141,7 @@ def test_the_programs_with_data_of_python_run(tmp_path, monkeypatch):
     frame = Columns(caption=[b"a cat", b"a dog"], score=[1, 2])
     modules = {
         "datasets": types.SimpleNamespace(
-            Dataset=Dataset, DatasetDict=(), load_dataset=lambda name, split: Dataset()
+            Dataset=Dataset, Features=dict, load_dataset=lambda name, split: Dataset()
         ),
         "polars": types.SimpleNamespace(read_parquet=lambda path: frame),
     }

@@ -830,16 +830,18 @@ def test_coco_annotations_are_a_data_set(tmp_path, where):
     loader = Loader(
         path,
         batch_size=2,
-        images=images,
+        image_folder=images,
         image=fields.Image(120, crop=Letterbox()),
-        boxes=fields.Boxes(format="xywh"),
+        boxes=fields.Boxes(format="xywh", stored_as="bbox"),
         classes=fields.Array(None, "int64", rows_of="boxes"),
         crowd=fields.Array(None, "int64", rows_of="boxes"),
         image_id=fields.Number("int64"),
     )
     assert loader.classes == ["car", "dog"]
-    of_recipe = Loader(path, recipes.coco_detection(120), batch_size=2, images=images).peek()
+    of_recipe = Loader(path, recipes.coco_detection(120), batch_size=2, image_folder=images).peek()
     assert of_recipe["image"].shape == (2, 3, 120, 120) and of_recipe["classes"][1].tolist() == [1]
+    # The images are flipped or not.
+    assert sorted(of_recipe["boxes"][1][0].tolist()) in ([90, 105, 105, 120], [0, 15, 90, 105])
     batch = loader.peek()
     assert batch["image_id"].tolist() == [70, 71]
     # 80 x 60 pixels become 120 x 90, below 15 black rows.
@@ -850,7 +852,7 @@ def test_coco_annotations_are_a_data_set(tmp_path, where):
     assert [numbers.tolist() for numbers in batch["classes"]] == [[0, 1], [1]]
     assert [numbers.tolist() for numbers in batch["crowd"]] == [[0, 1], [0]]
     if where == "given":
-        with pytest.raises(spdl_rs.SpdlError, match="cannot find the images.*`Loader.images=") as caught:
+        with pytest.raises(spdl_rs.SpdlError, match="cannot find the images.*`Loader.image_folder=") as caught:
             Loader(path, batch_size=2, image=fields.Image(32))
         assert caught.value.key == str(path)
 
@@ -860,8 +862,8 @@ def test_a_folder_of_images_needs_coco_annotations(tmp_path):
     (tmp_path / "list.csv").write_text("path\na.png\n")
     items = [{"image": (tmp_path / "a.png").read_bytes()}]
     for source in (tmp_path, tmp_path / "list.csv", [tmp_path / "a.png"], items):
-        with pytest.raises(spdl_rs.InvalidArgumentError, match="`images`.*only for COCO annotations"):
-            Loader(source, batch_size=1, images=tmp_path, image=fields.Image(16))
+        with pytest.raises(spdl_rs.InvalidArgumentError, match="folder of the images can be set only for COCO annotations"):
+            Loader(source, batch_size=1, image_folder=tmp_path, image=fields.Image(16))
 
 
 def test_a_row_without_an_image_is_an_error_or_optional(tmp_path):

@@ -414,3 +414,8 @@ def test_paths_of_items_are_local_files(tmp_path):
     assert next(batches)["text"] == ["content"]
     with pytest.raises(spdl_rs.NotFoundError, match=r"missing\.txt"):
         next(batches)
+
+
+def test_a_dict_of_columns_is_refused():
+    with pytest.raises(TypeError, match="not a dict; for a dict of columns, pass a table"):
+        Loader({"a": [1, 2]}, batch_size=1, a=fields.Number())

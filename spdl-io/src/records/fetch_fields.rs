@@ -14,7 +14,8 @@ use crate::fetch::{Fetch, Fetcher, Key};
 #[cfg(feature = "cache")]
 use crate::layers::{Cache, CachedFetcher, Pinned, PinnedVersions};
 use crate::records::{
-    Encoding, FetchLabeled, FieldRequest, FieldValue, Record, StoredRecord, no_such_field,
+    Encoding, FetchLabeled, FieldRequest, FieldValue, Record, StoredField, StoredRecord,
+    no_such_field,
 };
 
 /// Which stored field supplies a value.
@@ -32,13 +33,22 @@ pub struct FieldChoice {
     /// Names of members and indices of elements, outermost first.
     path: Vec<Arc<str>>,
     is_optional: bool,
+    keeps_null: bool,
 }
 
 impl FieldChoice {
-    /// The first of these fields that a sample has.
+    /// The first of these fields that a sample has. A field that is known to be null, such as an empty cell of a
+    /// list, is chosen last.
     pub fn of<N: Into<Arc<str>>>(names: impl IntoIterator<Item = N>) -> Self {
         let names = names.into_iter().map(Into::into).collect();
-        FieldChoice { names, path: Vec::new(), is_optional: false }
+        FieldChoice { names, path: Vec::new(), is_optional: false, keeps_null: false }
+    }
+
+    /// Sets that the first field that a sample has is chosen even if it is known to be null.
+    #[must_use]
+    pub fn keep_null(mut self) -> Self {
+        self.keeps_null = true;
+        self
     }
 
     /// A value inside the field, which holds JSON: names of members and indices of elements,
@@ -62,7 +72,17 @@ impl FieldChoice {
     /// The stored field of a sample that supplies the value.
     fn find(&self, item: &StoredRecord) -> Result<Option<Arc<str>>> {
         let exists = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
-        match self.names.iter().find(exists) {
+        let is_null = |wanted: &Arc<str>| {
+            let field = item.fields.iter().find(|(name, _)| name == wanted);
+            matches!(field, Some((_, StoredField::Known(FieldValue::Null))))
+        };
+        let mut found = self.names.iter().filter(exists);
+        let first = found.clone().next();
+        let chosen = match self.keeps_null {
+            true => first,
+            false => found.find(|wanted| !is_null(wanted)).or(first),
+        };
+        match chosen {
             None => match self.unsupported(item) {
                 Some(error) => Err(error),
                 None if self.is_optional => Ok(None),

@@ -179,7 +179,9 @@ fn relative_paths_start_at_the_folder_of_the_list() {
 
 #[test]
 fn file_columns_hold_the_bytes_of_further_files() {
-    let options = FileListOptions::default().file_columns(["mask", "image", "left"]);
+    let options = FileListOptions::default()
+        .file_columns(["mask", "image", "left"])
+        .other_path_columns(["left"]);
     let store = [("data/1.jpg", "photo"), ("data/m/1.png", "numbers"), ("data/l.jpg", "left")];
     let read = |text: &str, format| {
         let list = FileList::parse(text.to_owned(), format, "data", &options).unwrap();
@@ -200,8 +202,11 @@ fn file_columns_hold_the_bytes_of_further_files() {
     // The path column keeps its name as well.
     assert_eq!(read("image,mask\n1.jpg,m/1.png\n", ListFormat::Csv), "photo numbers photo absent");
     assert_eq!(json(r#"{"image": "1.jpg", "mask": "m/1.png"}"#), "photo numbers photo absent");
-    // Without a default path column, a file column is the path column.
-    assert_eq!(read("left,mask\nl.jpg,m/1.png\n", ListFormat::Csv), "numbers numbers absent left");
+    // Without a default path column, another path column is used, but no other file column.
+    assert_eq!(read("mask,left\nm/1.png,l.jpg\n", ListFormat::Csv), "left numbers absent left");
+    let text = "picture,mask\n1.jpg,m/1.png\n".to_owned();
+    let error = FileList::parse(text, ListFormat::Csv, "data", &options).unwrap_err();
+    assert!(error.message().contains("no path column: the columns are picture, mask"), "{error}");
     let invalid = FileList::parse(
         r#"{"path": "1.jpg", "mask": [1]}"#,
         ListFormat::JsonLines,
@@ -215,7 +220,8 @@ fn file_columns_hold_the_bytes_of_further_files() {
 #[test]
 fn a_missing_file_is_null_and_never_another_file_of_the_row() {
     let options = FileListOptions::default()
-        .file_columns(["left", "right", "right", "image", "img", "view0"]);
+        .file_columns(["left", "right", "right", "image", "img", "view0"])
+        .other_path_columns(["left", "right"]);
     let names = |text: &str, format| {
         let list = FileList::parse(text.to_owned(), format, "", &options).unwrap();
         let shown = |(name, field): &(_, StoredField)| match field {

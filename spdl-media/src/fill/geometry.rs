@@ -119,7 +119,14 @@ impl Boxes {
                 || left > right
                 || top > bottom
             {
-                return Err(invalid(format!("box {at} is not valid: {values:?}")));
+                let expected = match self.format {
+                    BoxFormat::Xyxy => "left, top, right, bottom",
+                    BoxFormat::Xywh => "left, top, width, height",
+                    BoxFormat::Cxcywh => "centre, width, height",
+                };
+                return Err(invalid(format!(
+                    "box {at} is not valid: {values:?}; expected {expected}, or set another format"
+                )));
             }
             if left >= image[0] || top >= image[1] || right < 0.0 || bottom < 0.0 {
                 return Err(invalid(format!(

@@ -335,7 +335,8 @@ impl SampleField {
             (None, FieldKind::Image(_)) => {
                 let others = ["image", "img", "file", "image/encoded"];
                 let common = IMAGE_EXTENSIONS.iter().copied().chain(others);
-                FieldChoice::of([&**name].into_iter().chain(common))
+                // A missing image of a list must not become the file of its row.
+                FieldChoice::of([&**name].into_iter().chain(common)).keep_null()
             }
             (None, _) => FieldChoice::of([Arc::clone(name)]),
         };

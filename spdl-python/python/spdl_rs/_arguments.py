@@ -32,6 +32,11 @@ def addresses(source: Any) -> tuple[list[str], bool]:
     """Returns the addresses as strings, and whether `source` is a list."""
     if isinstance(source, (str, bytes, os.PathLike)):
         return [os.fsdecode(source)], False
+    if isinstance(source, Mapping):
+        raise TypeError(
+            f"source must be {_SOURCE}, not a dict; for a dict of columns, pass a table, such as "
+            "pyarrow.table(columns), or a list with a dict for each sample"
+        )
     # Exceptions raised during the iteration are not replaced.
     try:
         paths = iter(source)

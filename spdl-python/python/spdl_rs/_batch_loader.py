@@ -97,6 +97,7 @@ class BatchLoader(Generic[B]):
         max_file_bytes: SupportsIndex,
         has_labels: bool = True,
         file_fields: Sequence[str] = (),
+        path_fields: Sequence[str] = (),
         images: Path | None = None,
     ) -> None:
         """Opens the data set. Issues its warnings to the caller of the constructor."""
@@ -130,6 +131,7 @@ class BatchLoader(Generic[B]):
             max_file_bytes=check.whole("max_file_bytes", max_file_bytes, 1, 2**63 - 1),
             has_labels=has_labels,
             file_fields=list(file_fields),
+            path_fields=list(path_fields),
             images=None if images is None else os.fsdecode(images),
         )
         self._samples.check(self._settings)

@@ -85,7 +85,7 @@ class Loader(BatchLoader[Any]):
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
             of a sample together.
-        images: The folder of the images of COCO annotations. Default: the first folder near the annotations that
+        image_folder: The folder of the images of COCO annotations. Default: the first folder near the annotations that
             contains the first image.
         memory_budget: See `ImageLoader`. `mix`, `map` and `batch_map` need a further batch each.
         named_fields: The fields: `image=fields.Image(224)`.
@@ -188,11 +188,11 @@ class Loader(BatchLoader[Any]):
         cache_size: SupportsIndex = 10_000_000_000,
         cache_memory: SupportsIndex = 0,
         max_file_bytes: SupportsIndex = 64 * 2**20,
-        images: Path | None = None,
+        image_folder: Path | None = None,
         memory_budget: SupportsIndex | None = None,
         **named_fields: Field,
     ) -> None:
-        from .fields import Key
+        from .fields import Depth, Image, Key, Mask
 
         log_api_usage_once("spdl_rs.Loader")
         self._fields = _checked_fields(fields, named_fields)
@@ -249,8 +249,9 @@ class Loader(BatchLoader[Any]):
             cache_memory=cache_memory,
             max_file_bytes=max_file_bytes,
             has_labels=label is not None,
-            file_fields=_file_fields(self._fields),
-            images=images,
+            file_fields=_file_fields(self._fields, (Image, Mask, Depth)),
+            path_fields=_file_fields(self._fields, (Image,)),
+            images=image_folder,
         )
         if mix is not None and label is self._fields.get(mix.label):
             if len(self.classes) > int(mix.classes):
@@ -398,13 +399,11 @@ def _label_of(fields: Mapping[str, Field]) -> Any:
     return labels[0] if labels else None
 
 
-def _file_fields(fields: Mapping[str, Field]) -> list[str]:
-    """The columns of a list that name files: those of images, masks and depth maps."""
-    from .fields import Depth, Image, Mask
-
+def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) -> list[str]:
+    """The columns of a list that name the files of these fields."""
     names = []
     for name, one in fields.items():
-        if isinstance(one, (Image, Mask, Depth)) and one.at is None:
+        if isinstance(one, classes) and one.at is None:
             stored = name if one.stored_as is None else one.stored_as
             names += [stored] if isinstance(stored, str) else stored
     return names

@@ -294,6 +294,7 @@ class Samples:
         image_field: str | None = None,
         label_field: str | None = None,
         file_fields: list[str] | None = None,
+        path_fields: list[str] | None = None,
         images: str | None = None,
         classes: list[str] | None = None,
         cache: str | None = None,

@@ -274,7 +274,7 @@ def coco_detection(
     document: str | None = None,
     boxes: str = "boxes",
     classes: str = "classes",
-    format: Literal["xyxy", "xywh", "cxcywh"] = "xywh",
+    format: Literal["xyxy", "xywh", "cxcywh"] | None = None,
     layout: str = "nchw-f32",
     **settings: Any,
 ) -> dict[str, Field]:
@@ -290,7 +290,8 @@ def coco_detection(
             COCO annotations.
         boxes, classes: The stored fields, or the places in the document: see the argument `at` of fields. A list of
             boxes and a list of class numbers, of the same length.
-        format: The format of the boxes: see `fields.Boxes`. `"xywh"` is that of COCO.
+        format: The format of the boxes: see `fields.Boxes`. Default: `"xywh"` in a document, as in COCO;
+            otherwise `"xyxy"`.
         layout: See `ImageLoader`.
         settings: Further arguments of `fields.Image`.
 
@@ -300,6 +301,9 @@ def coco_detection(
     recipe = {"crop": Letterbox(_MEAN_COLOR), "horizontal_flip": 0.5}
     if size is None and not isinstance(settings.get("crop"), Resize):
         size = 640
+
+    if format is None:
+        format = "xyxy" if document is None else "xywh"
 
     def stored(name: str) -> dict[str, str]:
         return {"stored_as": name} if document is None else {"stored_as": document, "at": name}

@@ -64,7 +64,7 @@ pub(crate) fn report_with_advice(error: &Error) -> String {
             format!("{report}; to use another field as the label, pass `label_field=`")
         }
         Some(Remedy::Images) => {
-            format!("{report}; pass the folder of the images as `Loader(images=…)`")
+            format!("{report}; pass the folder of the images as `Loader(image_folder=…)`")
         }
         Some(Remedy::Classes) => format!("{report}; pass the class names as `classes=`"),
         Some(Remedy::MaxFileBytes) => {

@@ -61,6 +61,8 @@ struct OpenRequest {
     label_field: Option<String>,
     /// Columns of lists that name further files.
     file_fields: Vec<String>,
+    /// Columns of lists that are tried as the path column after the default ones.
+    path_fields: Vec<String>,
     /// The folder of the images of COCO annotations.
     images: Option<String>,
     /// The class names that the caller passed. Allowed only if a field holds the labels.
@@ -121,7 +123,7 @@ impl Samples {
     /// with this name and number of items.
     #[staticmethod]
     #[pyo3(signature = (
-        addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=None,
+        addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=None, path_fields=None,
         images=None, classes=None,
         cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, has_labels=true
     ))]
@@ -136,6 +138,7 @@ impl Samples {
         image_field: Option<String>,
         label_field: Option<String>,
         file_fields: Option<Vec<String>>,
+        path_fields: Option<Vec<String>>,
         images: Option<String>,
         classes: Option<Vec<String>>,
         cache: Option<PathBuf>,
@@ -161,6 +164,7 @@ impl Samples {
             image_field,
             label_field,
             file_fields: file_fields.unwrap_or_default(),
+            path_fields: path_fields.unwrap_or_default(),
             images,
             classes,
             cache_folder: cache.map(|folder| (folder, cache_size)),
@@ -267,7 +271,7 @@ impl Opened {
                 return Err(request.classes_error());
             }
             if request.images.is_some() {
-                let message = "the folder of the images (`images`) can be set only for COCO annotations, not for \
+                let message = "the folder of the images can be set only for COCO annotations, not for \
                                a list of paths";
                 let error = Error::new(ErrorKind::InvalidArgument, message);
                 return Err(error.with_key(request.shown.as_str()));
@@ -378,7 +382,9 @@ impl Opened {
 
 impl OpenRequest {
     fn options(&self) -> OpenOptions {
-        let mut options = OpenOptions::default().file_fields(self.file_fields.iter().cloned());
+        let mut options = OpenOptions::default()
+            .file_fields(self.file_fields.iter().cloned())
+            .path_fields(self.path_fields.iter().cloned());
         if let Some(folder) = &self.images {
             options = options.images(folder);
         }

@@ -87,6 +87,7 @@ struct Row<'a> {
 #[derive(Default, Serialize)]
 struct ImageObjects {
     boxes: Vec<[f64; 4]>,
+    bbox: Vec<[f64; 4]>,
     classes: Vec<usize>,
     category_ids: Vec<i64>,
     areas: Vec<f64>,
@@ -102,7 +103,8 @@ impl FileList {
     /// | field | value |
     /// |---|---|
     /// | `image_id`, `width`, `height` | integers |
-    /// | `boxes` | left, top, width, height of each box, in pixels |
+    /// | `boxes` | left, top, right, bottom of each box, in pixels |
+    /// | `bbox` | left, top, width, height of each box, as stored |
     /// | `classes` | the class of each box: an index in [`classes`](FileList::classes) |
     /// | `category_ids`, `areas`, `crowd`, `annotation_ids` | one number per box, as stored |
     /// | `keypoints` | for each box, x, y and visibility of its points |
@@ -229,7 +231,8 @@ fn objects(annotations: &[&Annotation<'_>], classes: &HashMap<i64, usize>) -> Re
         let Some(&class) = classes.get(&category) else {
             return Err(annotation.error(&format!("the category {category} does not exist")));
         };
-        objects.boxes.push([left, top, width, height]);
+        objects.boxes.push([left, top, left + width, top + height]);
+        objects.bbox.push([left, top, width, height]);
         objects.classes.push(class);
         objects.category_ids.push(category);
         objects.areas.push(annotation.area.unwrap_or(width * height));
@@ -303,7 +306,8 @@ mod tests {
             found.map(|(_, value)| value).unwrap_or_default()
         };
         assert_eq!((list.len(), field(1, "file")), (2, "images/sub/a.jpg".to_owned()));
-        assert!(field(1, "boxes").contains("2.5"), "{}", field(1, "boxes"));
+        assert!(field(1, "bbox").contains("2.5"), "{}", field(1, "bbox"));
+        assert!(field(1, "boxes").contains("6.5"), "{}", field(1, "boxes"));
         // The classes are numbered by the order of the categories' numbers.
         let numbers = |text: String| text.chars().filter(char::is_ascii_digit).collect::<String>();
         assert_eq!(numbers(field(1, "classes")), "10");

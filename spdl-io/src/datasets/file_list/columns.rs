@@ -121,7 +121,7 @@ impl ListColumns {
             path_names.insert(0, first.clone());
         }
         if options.path.is_none() {
-            path_names.extend(options.files.iter().cloned());
+            path_names.extend(options.other_paths.iter().cloned());
         }
         let label_names = names_or_default(&options.label, &options.default_labels);
         let are_named = format != ListFormat::Lines;

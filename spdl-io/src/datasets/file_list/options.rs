@@ -11,6 +11,8 @@ pub struct FileListOptions {
     pub(super) label: Option<String>,
     /// Further columns that name files.
     pub(super) files: Vec<String>,
+    /// Path columns that are tried after the default ones.
+    pub(super) other_paths: Vec<String>,
     /// The label columns that are tried if `label` is not set.
     pub(super) default_labels: Vec<&'static str>,
     pub(super) max_bytes: u64,
@@ -24,6 +26,7 @@ impl Default for FileListOptions {
             first_path: None,
             label: None,
             files: Vec::new(),
+            other_paths: Vec::new(),
             default_labels: LABEL_COLUMNS.to_vec(),
             max_bytes: 1 << 30,
         }
@@ -46,12 +49,21 @@ impl FileListOptions {
     }
 
     /// Sets further columns that name files, such as the masks of images. The field with the name of the
-    /// column then holds the bytes of the file; it is null if the cell is empty, or if a row of JSON Lines lacks
-    /// a member that other rows have. Letter case is ignored in CSV. If the list has none of the default path
-    /// columns, the first of these columns that exists is the path column. Default: none.
+    /// column then holds the bytes of the file; it is null if the cell is empty, or if a JSON object lacks a
+    /// member that another one has. Default: none.
     #[must_use]
     pub fn file_columns(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.files = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets columns that are tried as the path column after the default ones. Default: none.
+    #[must_use]
+    pub fn other_path_columns(
+        mut self,
+        names: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        self.other_paths = names.into_iter().map(Into::into).collect();
         self
     }
 

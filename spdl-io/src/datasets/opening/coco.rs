@@ -89,7 +89,7 @@ impl OpenOptions {
         match self.images {
             None => Ok(()),
             Some(_) => {
-                let message = "the folder of the images (`images`) can be set only for COCO annotations, whose \
+                let message = "the folder of the images can be set only for COCO annotations, whose \
                                file name ends with .json";
                 Err(Error::new(ErrorKind::InvalidArgument, message))
             }

@@ -175,8 +175,9 @@ impl Opener<'_> {
     }
 
     async fn open_file_list(&self, key: &Key) -> Result<OpenedDataset> {
-        let mut options =
-            FileListOptions::default().file_columns(self.options.file_fields.iter().cloned());
+        let mut options = FileListOptions::default()
+            .file_columns(self.options.file_fields.iter().cloned())
+            .other_path_columns(self.options.path_fields.iter().cloned());
         if let Some(name) = &self.options.image_field {
             options = options.image_field(name);
         }

@@ -28,6 +28,7 @@ pub struct OpenOptions {
     pub(super) image_field: Option<String>,
     pub(super) label_field: Option<String>,
     pub(super) file_fields: Vec<String>,
+    pub(super) path_fields: Vec<String>,
     pub(super) images: Option<String>,
     pub(super) has_external_classes: bool,
 }
@@ -42,6 +43,7 @@ impl Default for OpenOptions {
             image_field: None,
             label_field: None,
             file_fields: Vec::new(),
+            path_fields: Vec::new(),
             images: None,
             has_external_classes: false,
         }
@@ -90,6 +92,14 @@ impl OpenOptions {
     #[must_use]
     pub fn file_fields(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.file_fields = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets columns of a list that are tried as its path column after the default ones: see
+    /// [`FileListOptions::other_path_columns`](crate::datasets::FileListOptions::other_path_columns). Default: none.
+    #[must_use]
+    pub fn path_fields(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.path_fields = names.into_iter().map(Into::into).collect();
         self
     }
 
