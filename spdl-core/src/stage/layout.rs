@@ -44,8 +44,8 @@ pub struct Field {
     pub shape: Vec<usize>,
     /// How the samples of a batch are collated.
     pub collation: Collation,
-    /// The bytes of an element outside a padded sample; empty for zeros.
-    pub(crate) padding: Vec<u8>,
+    /// The bytes of an element outside a padded sample; empty for zeros. See [`padding`](Field::padding).
+    pub padding: Vec<u8>,
 }
 
 impl Field {
