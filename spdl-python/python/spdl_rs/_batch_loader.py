@@ -235,8 +235,8 @@ class BatchLoader(Generic[B]):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            f"{_loader_state.with_article(self._NAME)} cannot be pickled, because it holds open files and connections; pickle its "
-            "arguments and its state_dict(), create another loader and load the state"
+            f"{_loader_state.with_article(self._NAME)} cannot be pickled, because it holds open files and "
+            "connections; pickle its arguments and its state_dict(), create another loader and load the state"
         )
 
     @property

@@ -96,8 +96,8 @@ class Loader(BatchLoader[Any]):
 
     Functions are called on the threads of the loader, several at the same time, and must neither depend on the order
     of calls nor wait for other calls. An exception of a function ends the epoch, whatever `on_error` is; its notes
-    (`__notes__`) name the sample. `StopIteration`, and `SystemExit` except on the main thread, become `RuntimeError`. At
-    the end of the program, functions that still run are interrupted.
+    (`__notes__`) name the sample. `StopIteration`, and `SystemExit` except on the main thread, become `RuntimeError`.
+    At the end of the program, functions that still run are interrupted.
 
     If a function has an argument `rng`, it gets a `numpy.random.Generator` that depends only on `seed`, the epoch and
     the sample (for `collate` and `batch_map`, the first sample): so its results are the same after resuming, on any

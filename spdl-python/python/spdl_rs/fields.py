@@ -77,7 +77,10 @@ class Ragged(NamedTuple):
 
 
 class Padded(NamedTuple):
-    """Samples of different sizes, each at the start of an area of the largest size. Other elements are 0, or `outside` for masks."""
+    """Samples of different sizes, each at the start of an area of the largest size.
+
+    Other elements are 0, or `outside` for masks.
+    """
 
     values: Any
     """`[N, ...]`."""
@@ -91,12 +94,14 @@ class Field:
 
     Args:
         stored_as: The stored field that holds the value: the extension in tar shards, the column in tables,
-            Parquet, CSV and JSON lines, the name in dicts. A list: the first one that a sample has. `None`: the name of the
-            field in the batch; for `Image`, also the common names such as `jpg`, `png` and `image`.
+            Parquet, CSV and JSON lines, the name in dicts. A list: the first one that a sample has, if possible
+            one that is not empty. `None`: the name of the field in the batch; for `Image`, also the common names
+            such as `jpg`, `png` and `image`.
         at: The place of the value inside a stored JSON document: names of members and indices of elements,
             separated by dots, for example `"objects.0.bbox"`.
         optional: Whether a sample may lack the value. Its array is then 0 or empty, its mask has the number
-            `outside`, its text is empty, its JSON `None`. If `False`, such a sample is an error, to which the loader's `on_error` applies.
+            `outside`, its text is empty, its JSON `None`. If `False`, such a sample is an error, to which the
+            loader's `on_error` applies.
         default: The value of samples that lack it; implies `optional`.
 
     Raises:

@@ -305,7 +305,7 @@ def coco_detection(
     if format is None:
         format = "xyxy" if document is None else "xywh"
 
-    def stored(name: str) -> dict[str, str]:
+    def stored(name: str) -> dict[str, Any]:
         return {"stored_as": name} if document is None else {"stored_as": document, "at": name}
 
     return {
