@@ -104,7 +104,8 @@ const RECIPES: [TrainingRecipe; 5] = [
         name: "deit",
         title: "Classification with strong augmentation (DeiT)",
         note: "224 x 224: random resized crop (bicubic), flip, RandAugment, normalisation, random erasing, MixUp or \
-               CutMix with label smoothing.",
+               CutMix with label smoothing. DALI and Albumentations apply MixUp to all batches. Albumentations has no \
+               RandAugment: two of its operations are chosen for each image.",
         peers: &[Program::TORCHVISION, Program::DALI, Program::ALBUMENTATIONS],
     },
     TrainingRecipe {
