@@ -6,6 +6,7 @@ use super::contest::{Contestant, median};
 use super::images::{OUR_EVAL, OUR_FLOATS};
 use super::peers::Peer;
 use super::shares::medians;
+use super::table;
 use crate::demo::Mode;
 
 /// Minimum ratio of our rate to the rate of another loader.
@@ -53,7 +54,7 @@ pub(super) fn check(
     let (mut missed, mut unmeasured) = (0, Vec::new());
     let mut say = |kept: bool, line: String| {
         missed += u32::from(!kept);
-        println!("{} {line}", if kept { "kept:  " } else { "MISSED:" });
+        println!("{}", table::verdict(kept, &line).1);
     };
     println!();
     for Faster { than, times } in ratios(photos, mode) {

@@ -1,7 +1,6 @@
 //! `cargo xtask bench python`: compares the Python package with `spdl bench`, PyTorch's DataLoader
 //! and upstream.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -202,9 +201,7 @@ fn verdicts(
         let all = [images, functions, trainers].into_iter().flatten();
         all.into_iter().find(|contestant| contestant.name == name)
     };
-    let said = |kept: bool, line: String| {
-        (kept, format!("{} {line}", if kept { "kept:  " } else { "MISSED:" }))
-    };
+    let said = |kept: bool, line: String| table::verdict(kept, &line);
     let least = |ours: &str, other: &str, times: f64| match (named(ours), named(other)) {
         (Some(ours), Some(other)) => {
             let ratio = ours.ratio_to(other);
@@ -275,18 +272,9 @@ fn write(
         text.push_str("\n![Bar chart of the rates](python.svg)\n");
     }
     for Part { title, note, unit, contestants } in parts {
-        let (table, versions) =
-            (table::of_medians(contestants, unit), table::versions(contestants));
-        // Writing to a string cannot fail.
-        let _ = write!(text, "\n## {title}\n\n{note}\n\n{table}");
-        if !versions.is_empty() {
-            let _ = write!(text, "\nVersions:\n\n{versions}");
-        }
+        text += &table::section(title, note, unit, contestants);
     }
-    text.push_str("\n## Promises\n\n");
-    for (_, line) in verdicts {
-        let _ = writeln!(text, "- {line}");
-    }
+    text += &table::promises(verdicts);
     table::write(&folder.join("python.md"), &text)
 }
 

@@ -1,6 +1,5 @@
 //! `cargo xtask bench recipes`: compares whole training recipes of `spdl_rs.Loader` with other loaders.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -205,9 +204,9 @@ fn verdicts(task: &TrainingRecipe, found: &[Contestant]) -> Vec<(bool, String)> 
         let Program { name, promised, .. } = peer;
         let ratio = found.iter().find(|it| it.name == *name).map(|it| found[0].ratio_to(it));
         let kept = ratio.is_some_and(|ratio| ratio >= *promised);
-        let state = if kept { "kept:  " } else { "MISSED:" };
         let measured = ratio.map_or("not measured:".to_owned(), |ratio| format!("{ratio:.2} x"));
-        (kept, format!("{state} {}: {measured} {name}; promised: at least {promised} x", task.name))
+        let line = format!("{}: {measured} {name}; promised: at least {promised} x", task.name);
+        table::verdict(kept, &line)
     };
     task.peers.iter().map(verdict).collect()
 }
@@ -247,18 +246,9 @@ fn write(
     let svg = plot::bars_in_order("How many times as fast: recipes", unit, &bars, 1);
     table::write(&folder.join("recipes.svg"), &svg)?;
     for (task, contestants) in parts {
-        let (table, versions) =
-            (table::of_medians(contestants, "samples/s"), table::versions(contestants));
-        // Writing to a string cannot fail.
-        let _ = write!(text, "\n## {}\n\n{}\n\n{table}", task.title, task.note);
-        if !versions.is_empty() {
-            let _ = write!(text, "\nVersions:\n\n{versions}");
-        }
+        text += &table::section(task.title, task.note, "samples/s", contestants);
     }
-    text.push_str("\n## Promises\n\n");
-    for (_, line) in verdicts {
-        let _ = writeln!(text, "- {line}");
-    }
+    text += &table::promises(verdicts);
     table::write(&folder.join("recipes.md"), &text)
 }
 

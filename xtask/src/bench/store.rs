@@ -270,9 +270,7 @@ fn reads_table(contestants: &[Contestant]) -> String {
 /// ratios of additional requests to reads.
 fn verdicts(contestants: &[Contestant], clean_more: f64, lossy_more: f64) -> Vec<(bool, String)> {
     let [local, store, lossy] = contestants else { return Vec::new() };
-    let said = |kept: bool, line: String| {
-        (kept, format!("{} {line}", if kept { "kept:  " } else { "MISSED:" }))
-    };
+    let said = |kept: bool, line: String| table::verdict(kept, &line);
     let of_local = store.ratio_to(local);
     let of_clean = lossy.ratio_to(store);
     let Reads { p50_ms, p99_ms, .. } = reads(lossy);

@@ -69,6 +69,27 @@ pub(super) fn versions(contestants: &[Contestant]) -> String {
     others.map(|contestant| format!("- {}: {}\n", contestant.name, contestant.versions)).collect()
 }
 
+/// A section of a page: its note, the table of its loaders with rates in `unit`, and their versions.
+pub(super) fn section(title: &str, note: &str, unit: &str, contestants: &[Contestant]) -> String {
+    let (table, versions) = (of_medians(contestants, unit), versions(contestants));
+    let versions = match versions.is_empty() {
+        true => String::new(),
+        false => format!("\nVersions:\n\n{versions}"),
+    };
+    format!("\n## {title}\n\n{note}\n\n{table}{versions}")
+}
+
+/// Whether a promise is kept, and the line that says so.
+pub(super) fn verdict(kept: bool, line: &str) -> (bool, String) {
+    (kept, format!("{} {line}", if kept { "kept:  " } else { "MISSED:" }))
+}
+
+/// The section of a page that lists the promises.
+pub(super) fn promises(verdicts: &[(bool, String)]) -> String {
+    let lines: String = verdicts.iter().map(|(_, line)| format!("- {line}\n")).collect();
+    format!("\n## Promises\n\n{lines}")
+}
+
 /// The CPU model.
 pub(super) fn cpu_model() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

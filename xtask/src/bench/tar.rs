@@ -210,9 +210,7 @@ fn contestants(
 /// counts as missed.
 fn verdicts(contestants: &[Contestant]) -> Vec<(bool, String)> {
     let named = |name: &str| contestants.iter().find(|contestant| contestant.name == name);
-    let said = |kept: bool, line: String| {
-        (kept, format!("{} {line}", if kept { "kept:  " } else { "MISSED:" }))
-    };
+    let said = |kept: bool, line: String| table::verdict(kept, &line);
     let faster = |ours: &str, other: Option<&Contestant>, what: &str, times: f64| {
         let (Some(ours), Some(other)) = (named(ours), other) else {
             return said(false, format!("not measured: {what}"));
