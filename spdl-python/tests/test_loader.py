@@ -114,6 +114,23 @@ def copies(batches):
     return [{name: frozen(value) for name, value in batch.items()} for batch in batches]
 
 
+def delivered_by_ranks(loader_of):
+    """The batches of three ranks, which two ranks continue after the first batch of each."""
+
+    def of_rank(rank, world_size):
+        return loader_of(rank=rank, world_size=world_size, shuffle=True, seed=1, remainder="uneven")
+
+    parts = [of_rank(rank, 3) for rank in range(3)]
+    iterators = [iter(loader) for loader in parts]
+    delivered = [next(batches) for batches in iterators]
+    combined = Loader.combine_states([loader.state_dict() for loader in parts])
+    for rank in range(2):
+        loader = of_rank(rank, 2)
+        loader.load_state_dict(combined)
+        delivered += list(loader)
+    return delivered
+
+
 def test_each_field_has_the_values_of_its_samples(shard):
     whole = fields.Image((60, 80), crop=CenterCrop())
     loader = Loader(

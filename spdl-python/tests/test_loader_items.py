@@ -13,6 +13,7 @@ import spdl_rs
 from conftest import picture, write_png
 from spdl_rs import ImageLoader, Loader, fields, skip
 from spdl_rs.sequences import Pack
+from test_loader import copies, delivered_by_ranks
 
 ITEMS = 23
 
@@ -79,18 +80,6 @@ def numbers_of(batches):
     return [number for batch in batches for number in batch["number"].tolist()]
 
 
-def frozen(value):
-    if hasattr(value, "tobytes"):
-        return value.dtype.str, value.shape, value.tobytes()
-    if isinstance(value, (list, tuple)):
-        return [frozen(one) for one in value]
-    return value
-
-
-def copies(batches):
-    return [{name: frozen(value) for name, value in batch.items()} for batch in batches]
-
-
 def test_each_value_is_a_field(images):
     loader = of_pets(Pets(images))
     batches = list(loader)
@@ -141,18 +130,7 @@ def test_a_state_belongs_to_the_number_of_items(images):
 
 
 def test_ranks_deliver_every_item_once(images):
-    def of_rank(rank, world_size):
-        settings = {"shuffle": True, "seed": 1, "remainder": "uneven"}
-        return of_pets(Pets(images), rank=rank, world_size=world_size, **settings)
-
-    parts = [of_rank(rank, 3) for rank in range(3)]
-    iterators = [iter(loader) for loader in parts]
-    delivered = [next(batches) for batches in iterators]
-    combined = Loader.combine_states([loader.state_dict() for loader in parts])
-    for rank in range(2):
-        loader = of_rank(rank, 2)
-        loader.load_state_dict(combined)
-        delivered += list(loader)
+    delivered = delivered_by_ranks(lambda **rank: of_pets(Pets(images), **rank))
     assert sorted(numbers_of(delivered)) == list(range(ITEMS))
 
 

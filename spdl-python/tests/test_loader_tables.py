@@ -10,6 +10,7 @@ import spdl_rs
 from arrow_columns import Columns
 from conftest import picture, write_png
 from spdl_rs import ImageLoader, Loader, fields
+from test_loader import delivered_by_ranks
 
 ROWS = 23
 
@@ -111,18 +112,7 @@ def test_a_state_belongs_to_the_values_and_columns_of_its_table(images):
 
 
 def test_ranks_deliver_every_row_once(images):
-    def of_rank(rank, world_size):
-        settings = {"shuffle": True, "seed": 1, "remainder": "uneven"}
-        return of_columns(columns(images), rank=rank, world_size=world_size, **settings)
-
-    parts = [of_rank(rank, 3) for rank in range(3)]
-    iterators = [iter(loader) for loader in parts]
-    delivered = [next(batches) for batches in iterators]
-    combined = Loader.combine_states([loader.state_dict() for loader in parts])
-    for rank in range(2):
-        loader = of_rank(rank, 2)
-        loader.load_state_dict(combined)
-        delivered += list(loader)
+    delivered = delivered_by_ranks(lambda **rank: of_columns(columns(images), **rank))
     assert sorted(numbers_of(delivered)) == list(range(ROWS))
 
 

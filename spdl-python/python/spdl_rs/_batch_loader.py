@@ -198,11 +198,12 @@ class BatchLoader(Generic[B]):
     def peek(self) -> B:
         """Returns the batch that the next `iter(loader)` begins with, without using up an epoch.
 
-        The batch is read for this call only.
+        The batch is read for this call only, and so is the next one: if a sample of the first batch fails, the epoch
+        ends after an incomplete batch.
 
         Raises:
             ValueError: The epoch has no batch.
-            Exception: That of the epoch, if it ends at the first batch, which may lack samples.
+            Exception: The epoch ends with an exception within its first two batches.
 
         >>> loader = ImageLoader("photos", batch_size=3, size=32)
         >>> images, labels = loader.peek()

@@ -66,8 +66,8 @@ class Loader(BatchLoader[Any]):
             `ConcatAndSplit`, whose batches have no samples; `batch_map` gets the sequences.
         mix: A `recipes.Mix`: mixes the images and labels of each batch, before `map`.
         filter: A function that gets the values of one sample as a `dict` and returns whether to keep the sample.
-            It is called before images are decoded, so the `dict` has no `Image`, `Mask` and `Depth`; `Boxes`,
-            `KeyPoints` and arrays have the stored values. See below.
+            It is called before images are decoded, so the `dict` has no `Image`, `Mask`, `Depth`,
+            `Geometry` and `ImageSize`; `Boxes`, `KeyPoints` and arrays have the stored values. See below.
         map: A function that gets the values of one sample as a `dict` and returns a `dict`. Its numbers, arrays
             and tensors are stacked, and must have one shape and dtype; other values become lists. Values with
             the name of a field whose `collate` is not `"stack"` also become lists. See below.

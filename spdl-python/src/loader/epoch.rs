@@ -94,6 +94,19 @@ struct InFunction {
 }
 
 impl EpochRun {
+    fn new(pipeline: Batches, kept: Kept, stalls: Stalls) -> Self {
+        EpochRun {
+            stalls,
+            pipeline,
+            partial: None,
+            decoded: None,
+            filtered: None,
+            inline: None,
+            in_function: None,
+            kept,
+        }
+    }
+
     /// The checkpoint state. A batch counts as delivered after its functions.
     fn state(&self) -> Result<State> {
         match &self.in_function {
@@ -414,19 +427,7 @@ fn build(
                     device::attach(pipeline, settings, transform, batch_size, device, search)?;
                 let pipeline = Batches::build_on_device(common.apply(pipeline)?, state)?;
                 let decoded = Some(decoded);
-                return Ok((
-                    EpochRun {
-                        pipeline,
-                        partial: None,
-                        decoded,
-                        filtered: None,
-                        inline: None,
-                        in_function: None,
-                        kept,
-                        stalls,
-                    },
-                    epoch,
-                ));
+                return Ok((EpochRun { decoded, ..EpochRun::new(pipeline, kept, stalls) }, epoch));
             }
             let decode = StageOptions::new(DECODE).parameters(transform.parameters());
             let (transform, counter) = (transform.clone(), partial.clone());
@@ -469,33 +470,15 @@ fn build(
                 let inline = functions.inline(settings.seed);
                 let pipeline = functions.add(pipeline, fields, first, rest, settings.seed);
                 let pipeline = Batches::build_of_functions(common.apply(pipeline)?, state)?;
-                let run = EpochRun {
-                    pipeline,
-                    partial,
-                    decoded: None,
-                    filtered,
-                    inline,
-                    in_function: None,
-                    kept,
-                    stalls,
-                };
-                return Ok((run, epoch));
+                let run = EpochRun::new(pipeline, kept, stalls);
+                return Ok((EpochRun { partial, filtered, inline, ..run }, epoch));
             }
             (pipeline, kept, partial)
         }
     };
     let pipeline = Batches::build(common.apply(pipeline)?, device, state)?;
-    let run = EpochRun {
-        pipeline,
-        partial,
-        decoded: None,
-        filtered,
-        inline: None,
-        in_function: None,
-        kept,
-        stalls,
-    };
-    Ok((run, epoch))
+    let run = EpochRun::new(pipeline, kept, stalls);
+    Ok((EpochRun { partial, filtered, ..run }, epoch))
 }
 
 /// Settings that host and device pipelines share.

@@ -13,7 +13,7 @@ use crate::fetch::Key;
 ///
 /// Format: <https://cocodataset.org/#format-data>.
 #[derive(Deserialize)]
-struct Document<'a> {
+pub(crate) struct CocoDocument<'a> {
     #[serde(borrow)]
     images: Vec<Image<'a>>,
     #[serde(borrow, default)]
@@ -135,39 +135,43 @@ impl FileList {
     ///   image or category; if two images or two categories have the same number; if a `file_name` is empty.
     /// - `NotFound` if the document contains no images.
     pub fn from_coco(text: &[u8], images: impl Into<Key>) -> Result<Self> {
-        let document = parse(text)?;
-        let (rows, classes) = rows_of(&document)?;
-        drop(document);
+        CocoDocument::parse(text)?.list(images)
+    }
+}
+
+impl<'a> CocoDocument<'a> {
+    pub(crate) fn parse(text: &'a [u8]) -> Result<Self> {
+        let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
+        serde_json::from_slice(text).map_err(|error| {
+            let lines = text.split_inclusive(|&byte| byte == b'\n');
+            let before: usize = lines.take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
+            let offset = (before + error.column().saturating_sub(1)).min(text.len());
+            let message = format!(
+                "not annotations in the format of COCO, an object with the members `images`, `annotations` \
+                 and `categories`: {error}"
+            );
+            Error::new(ErrorKind::Corrupt, message).with_offset(offset as u64)
+        })
+    }
+
+    /// The first relative path of an image; `None` if all are absolute paths or addresses.
+    pub(crate) fn first_relative_image(&self) -> Option<&str> {
+        let mut names = self.images.iter().map(|image| &*image.file_name);
+        names.find(|name| !name.is_empty() && is_relative(name.as_bytes()))
+    }
+
+    /// The images, which lie in the folder `images`.
+    pub(crate) fn list(self, images: impl Into<Key>) -> Result<FileList> {
+        let (rows, classes) = rows_of(&self)?;
+        drop(self);
         let options = FileListOptions::default().max_bytes(u64::MAX);
         let list = FileList::parse(rows, ListFormat::JsonLines, images, &options)?;
         Ok(FileList { classes, has_image_ids: true, ..list })
     }
 }
 
-/// The first relative path of an image; `None` if all are absolute paths or addresses.
-pub(crate) fn first_relative_image(text: &[u8]) -> Result<Option<String>> {
-    let document = parse(text)?;
-    let mut names = document.images.iter().map(|image| &*image.file_name);
-    let first = names.find(|name| !name.is_empty() && is_relative(name.as_bytes()));
-    Ok(first.map(str::to_owned))
-}
-
-fn parse(text: &[u8]) -> Result<Document<'_>> {
-    let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
-    serde_json::from_slice(text).map_err(|error| {
-        let lines = text.split_inclusive(|&byte| byte == b'\n');
-        let before: usize = lines.take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
-        let offset = (before + error.column().saturating_sub(1)).min(text.len());
-        let message = format!(
-            "not annotations in the format of COCO, an object with the members `images`, `annotations` and \
-             `categories`: {error}"
-        );
-        Error::new(ErrorKind::Corrupt, message).with_offset(offset as u64)
-    })
-}
-
 /// The images as JSON Lines, and the names of the classes.
-fn rows_of(document: &Document<'_>) -> Result<(Vec<u8>, Vec<String>)> {
+fn rows_of(document: &CocoDocument<'_>) -> Result<(Vec<u8>, Vec<String>)> {
     let mut categories: Vec<&Category<'_>> = document.categories.iter().collect();
     categories.sort_by_key(|category| category.id);
     let classes: HashMap<i64, usize> =

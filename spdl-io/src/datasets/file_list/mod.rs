@@ -27,7 +27,7 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use self::addresses::RowAddresses;
-pub(crate) use self::coco::first_relative_image;
+pub(crate) use self::coco::CocoDocument;
 pub(crate) use self::columns::{FILE_FIELD, LABEL_COLUMNS};
 use self::columns::{FileMembers, ListColumns, ListRow};
 pub use self::options::FileListOptions;

@@ -5,7 +5,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::OpenOptions;
 use super::kinds::{Opener, folder_of};
 use crate::datasets::FileList;
-use crate::datasets::file_list::first_relative_image;
+use crate::datasets::file_list::CocoDocument;
 use crate::fetch::Key;
 use crate::records::Remedy;
 use crate::stores::Address;
@@ -18,14 +18,15 @@ impl Opener<'_> {
     pub(super) async fn coco_list(&self, key: &Key) -> Result<FileList> {
         let text = self.fetcher.read_whole(key, &MAX_BYTES).await?;
         let of_file = |error: Error| error.with_key(key.display_name());
+        let document = CocoDocument::parse(&text).map_err(of_file)?;
         let folder = match &self.options.images {
             Some(folder) => self.key_of_folder(folder)?,
-            None => match first_relative_image(&text).map_err(of_file)? {
-                Some(first) => self.folder_of_images(key, &first).await?,
+            None => match document.first_relative_image() {
+                Some(first) => self.folder_of_images(key, first).await?,
                 None => folder_of(key),
             },
         };
-        FileList::from_coco(&text, folder).map_err(of_file)
+        document.list(folder).map_err(of_file)
     }
 
     /// The key of the folder of [`OpenOptions::images`].
