@@ -5,7 +5,8 @@ use std::fs;
 use std::sync::Arc;
 
 use spdl_core::{Dataset, DatasetSource, Labeled, PipelineBuilder, Result};
-use spdl_io::datasets::OpenedDataset;
+use spdl_io::datasets::{OpenOptions, OpenedDataset};
+use spdl_io::records::StoredField;
 use spdl_io::stores::{Address, StoreFactory};
 use spdl_io::testing::{FaultServer, SeenRequest};
 use spdl_io::{
@@ -213,6 +214,35 @@ fn invalid_rows_are_rejected_when_the_list_is_opened() {
     let (_folder, list) = listed("list.txt", "acme://x/1.jpg\nacme://y/1.jpg\n");
     let values: Vec<_> = bytes(&open(&list, &stores).unwrap()).into_iter().map(|it| it.0).collect();
     assert_eq!(values, ["x", "y"]);
+}
+
+#[test]
+fn file_columns_may_name_files_of_other_stores_under_the_same_rules() {
+    let own = FaultServer::start([("lists/1.jpg", "photo")]);
+    let other = FaultServer::start([("1.png", "mask")]);
+    let options = OpenOptions::default().file_fields(["mask"]);
+    let open_list = |mask: &str| {
+        own.insert("lists/list.csv", format!("path,mask\n1.jpg,{mask}\n"));
+        let list = format!("{}/lists/list.csv", own.url());
+        block_on(OpenedDataset::open_with(&[list], &StoreRegistry::new(), &options))
+    };
+    for (mask, words) in [
+        ("file:///etc/hostname", "only a local list may name local files"),
+        ("https://me:canary@h/1.png", "must not contain user names and passwords"),
+    ] {
+        let error = open_list(mask).unwrap_err();
+        assert!(error.message().contains(words), "{error}");
+        assert!(error.message().starts_with("line 2, column 7: "), "{error}");
+        assert!(!format!("{error:?}").contains("canary"));
+    }
+    let data = open_list(&format!("{}/1.png", other.url())).unwrap();
+    let record = data.samples.item(0).unwrap();
+    let masks = record.fields.iter().filter(|(name, _)| &**name == "mask");
+    let read = masks.map(|(_, field)| match field {
+        StoredField::At(extent, _) => block_on(data.fetcher.read(&extent.object, None)).unwrap(),
+        known => panic!("{known:?}"),
+    });
+    assert_eq!(read.collect::<Vec<_>>(), ["mask"]);
 }
 
 #[test]
