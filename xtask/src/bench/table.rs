@@ -79,7 +79,7 @@ pub(super) fn section(title: &str, note: &str, unit: &str, contestants: &[Contes
     format!("\n## {title}\n\n{note}\n\n{table}{versions}")
 }
 
-/// Whether a promise is kept, and the line that says so.
+/// Whether a promise is kept, and the line that reports it.
 pub(super) fn verdict(kept: bool, line: &str) -> (bool, String) {
     (kept, format!("{} {line}", if kept { "kept:  " } else { "MISSED:" }))
 }
