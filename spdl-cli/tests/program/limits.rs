@@ -159,17 +159,33 @@ fn resident_memory_stays_within_the_budget_for_large_files() {
     let Some((base, _)) = memory(&base) else {
         return println!("SKIPPED: the system does not report the peak resident memory");
     };
-    let caches = Folder::new();
-    let cache = caches.join("cache");
-    let cache = cache.to_str().unwrap();
-    let rows: [(&str, &[&str]); 4] = [
-        ("files", &["--threads", "2"]),
-        ("64 threads", &["--threads", "64"]),
-        ("cold cache", &["--threads", "2", "--cache", cache]),
-        ("warm cache", &["--threads", "2", "--cache", cache]),
+    let other = Folder::new();
+    let (cache, shards) = (other.join("cache"), other.join("shards"));
+    let packed = spdl().arg("pack").arg(large.path()).arg(&shards).output().unwrap();
+    assert!(packed.status.success(), "{packed:?}");
+    let (cache, files) = (cache.to_str().unwrap(), large.path());
+    let with_cache = ["--threads", "2", "--cache", cache];
+    let mut rows: Vec<(&str, &Path, &[&str])> = vec![
+        ("files", files, &["--threads", "2"]),
+        ("64 threads", files, &["--threads", "64"]),
+        ("tar shards", &shards, &["--threads", "2"]),
+        ("cold cache", files, &with_cache),
+        ("warm cache", files, &with_cache),
     ];
-    for (row, arguments) in rows {
-        let run = bench(large.path(), &[&["--json"], arguments].concat());
+    #[cfg(feature = "http")]
+    let (_server, served) = {
+        let server = spdl_io::testing::FaultServer::start(Vec::<(String, Vec<u8>)>::new());
+        server.insert_folder(&shards, "shards/");
+        let first = std::fs::read_dir(&shards).unwrap().map(|entry| entry.unwrap().file_name());
+        let first =
+            first.filter_map(|name| name.into_string().ok()).find(|it| it.ends_with("0.tar"));
+        let served = format!("{}/shards/{}", server.url(), first.unwrap());
+        (server, std::path::PathBuf::from(served))
+    };
+    #[cfg(feature = "http")]
+    rows.push(("web server", &served, &["--threads", "2"]));
+    for (row, data, arguments) in rows {
+        let run = bench(data, &[&["--json"], arguments].concat());
         let (peak, budget) = memory(&run).unwrap();
         println!(
             "{row}: {} MB above the base, budget {} MB",

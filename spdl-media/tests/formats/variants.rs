@@ -423,6 +423,19 @@ fn an_old_style_jpeg_with_separate_tables_in_a_tiff_is_unsupported() {
     }
 }
 
+// promise: R23
+#[test]
+fn an_old_style_jpeg_with_subsampled_chroma_in_a_tiff_is_unsupported() {
+    let mut file = variant("old-jpeg.tiff");
+    assert_eq!(kind_of(&file), None);
+    let frame = file.windows(2).position(|it| it == [0xFF, 0xC0]).unwrap();
+    // The sampling factors of luma: 2×2 instead of 1×1.
+    assert_eq!(std::mem::replace(&mut file[frame + 11], 0x22), 0x11);
+    let error = decode_rgb(&file).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.message().contains("old-style JPEG with subsampled chroma"), "{error}");
+}
+
 #[test]
 fn an_ink_set_other_than_cmyk_is_unsupported() {
     let mut file = variant("jpeg-cmyk.tiff");

@@ -100,12 +100,17 @@ pub(super) fn read_jpeg(
         stream.extend(SOI_AND_ADOBE);
         stream.push(adobe);
         append_segments(tables, &mut stream);
-        let found = append_segments(data, &mut stream);
-        if let Some(found) = found
-            && found != components
-        {
-            let message = format!("JPEG with {found} components: expected {components}");
-            return Err(cut(part.top, errors::corrupt(NAME, message)));
+        if let Some(frame) = append_segments(data, &mut stream) {
+            let found = frame.count;
+            if found != components {
+                let message = format!("JPEG with {found} components: expected {components}");
+                return Err(cut(part.top, errors::corrupt(NAME, message)));
+            }
+            // libtiff repeats the chroma samples of these files, instead of interpolating them.
+            if is_old && frame.is_subsampled {
+                let message = "old-style JPEG with subsampled chroma in TIFF";
+                return Err(cut(part.top, unsupported(message)));
+            }
         }
         let found = jpeg.inspect(&stream).map_err(|error| cut(part.top, error))?.size;
         // The last chunks may be padded to the size of the others.
@@ -170,11 +175,18 @@ pub(super) const SOI_AND_ADOBE: &[u8] = b"\xFF\xD8\xFF\xEE\0\x0EAdobe\0\x64\0\0\
 pub(super) const NO_TRANSFORM: u8 = 0;
 pub(super) const YCBCR_TRANSFORM: u8 = 1;
 
+/// The components in the frame header of a JPEG stream.
+pub(super) struct FrameComponents {
+    count: u8,
+    /// Whether they have different sampling factors.
+    is_subsampled: bool,
+}
+
 /// Appends the segments of a JPEG stream up to its first SOS header, and the data after it, without
 /// SOI, APP and COM markers: only the TIFF tags define the colour space. The EOI marker of a stream
-/// with only tables is dropped as well. Returns the number of components of the frame header.
-pub(super) fn append_segments(jpeg: &[u8], stream: &mut Vec<u8>) -> Option<u8> {
-    let mut components = None;
+/// with only tables is dropped as well. Returns what the frame header contains.
+pub(super) fn append_segments(jpeg: &[u8], stream: &mut Vec<u8>) -> Option<FrameComponents> {
+    let mut frame = None;
     let mut at = if jpeg.starts_with(b"\xFF\xD8") { 2 } else { 0 };
     while let Some(&[0xFF, marker, high, low]) = jpeg.get(at..).and_then(|rest| rest.first_chunk())
     {
@@ -189,7 +201,13 @@ pub(super) fn append_segments(jpeg: &[u8], stream: &mut Vec<u8>) -> Option<u8> {
                 continue;
             }
             0xC0..=0xCF if !matches!(marker, 0xC4 | 0xC8 | 0xCC) => {
-                components = segment.get(9).copied();
+                frame = segment.get(9).map(|&count| {
+                    // Per component: identifier, sampling factors, quantisation table.
+                    let factors = segment[10..].iter().skip(1).step_by(3);
+                    let is_subsampled =
+                        factors.clone().any(|&it| Some(it) != segment.get(11).copied());
+                    FrameComponents { count, is_subsampled }
+                });
                 stream.extend_from_slice(segment);
             }
             _ => stream.extend_from_slice(segment),
@@ -200,7 +218,7 @@ pub(super) fn append_segments(jpeg: &[u8], stream: &mut Vec<u8>) -> Option<u8> {
     if rest != b"\xFF\xD9" {
         stream.extend_from_slice(rest);
     }
-    components
+    frame
 }
 
 /// Whether the inks of a page with separated inks are CMYK.
