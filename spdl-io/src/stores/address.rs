@@ -36,12 +36,12 @@ const OBJECT_STORES: [&str; 3] = ["s3", "gs", "az"];
 impl Address {
     /// Parses an address. Text without a scheme is a local path with the scheme `file`.
     ///
-    /// In addresses of object stores (`s3:`, `gs:`, `az:`) the key is taken literally. In all other
+    /// In addresses of object stores (`s3:`, `gs:`, `az:`) and of the Hugging Face Hub (`hf:`) the key is taken literally. In all other
     /// URLs, percent encoding (RFC 3986) is decoded. Except in `file:` URLs, `?` starts the query
     /// and a fragment (`#...`) is removed.
     ///
     /// # Errors
-    /// `InvalidArgument` if a URL other than `file:` names no host or bucket, if an object store's
+    /// `InvalidArgument` if a URL other than `file:` names no host or bucket, if an `hf:` address names no data set, if an object store's
     /// address holds user information or a query (a `?` that a `=` follows), or if a `file:` URL
     /// names another machine. The message does not contain the address, which may hold secrets.
     pub fn parse(text: &str) -> Result<Self> {
@@ -54,6 +54,9 @@ impl Address {
         let Some(rest) = rest.strip_prefix("//") else {
             return Err(invalid_address(&scheme, "`//` and a host are missing after the scheme"));
         };
+        if scheme == "hf" {
+            return hub_address(rest);
+        }
         let is_object_store = OBJECT_STORES.contains(&scheme.as_str());
         let end = rest.find(if is_object_store { &['/'][..] } else { &['/', '?', '#'][..] });
         let (authority, path) = rest.split_at(end.unwrap_or(rest.len()));
@@ -111,7 +114,8 @@ impl Address {
         &self.scheme
     }
 
-    /// Returns the host and port, the bucket, or the container. Empty for files.
+    /// Returns the host and port, the bucket, or the container; for the Hugging Face Hub,
+    /// `datasets/USER/NAME@REVISION`. Empty for files.
     pub fn authority(&self) -> &str {
         &self.authority
     }
@@ -204,6 +208,51 @@ fn split_scheme(text: &str) -> Option<(String, &str)> {
     (is_scheme && (rest.starts_with("//") || scheme == "file")).then_some((scheme, rest))
 }
 
+/// The address of a file of a data set of the Hugging Face Hub: `datasets/USER/NAME@REVISION/KEY`. Without a revision,
+/// the branch `main`.
+fn hub_address(rest: &str) -> Result<Address> {
+    let fault = "expected hf://datasets/USER/NAME/PATH or hf://datasets/USER/NAME@REVISION/PATH; models, spaces and \
+                 buckets are not supported";
+    let invalid = || invalid_address("hf", fault);
+    let mut parts = rest.splitn(4, '/');
+    let (Some("datasets"), Some(user), Some(name)) = (parts.next(), parts.next(), parts.next())
+    else {
+        return Err(invalid());
+    };
+    let mut key = parts.next().unwrap_or_default();
+    let (name, revision) = match name.split_once('@') {
+        None => (name, None),
+        // `refs/convert/parquet` and `refs/pr/1` are revisions.
+        Some((name, "refs")) => {
+            let mut parts = key.splitn(3, '/');
+            let (Some(kind), Some(which)) = (parts.next(), parts.next()) else {
+                return Err(invalid());
+            };
+            key = parts.next().unwrap_or_default();
+            (name, Some(format!("refs/{kind}/{which}")))
+        }
+        Some((name, revision)) => {
+            (name, Some(String::from_utf8_lossy(&percent_decoded(revision)).into_owned()))
+        }
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let is_name = |name: &str| name.bytes().all(is_plain) && !["", ".", ".."].contains(&name);
+    if !is_name(user)
+        || !is_name(name)
+        || revision.as_deref().is_some_and(|it| ["", ".", ".."].contains(&it))
+    {
+        return Err(invalid());
+    }
+    let revision = revision.map(|revision| format!("@{revision}")).unwrap_or_default();
+    Ok(Address {
+        scheme: "hf".to_owned(),
+        authority: format!("datasets/{user}/{name}{revision}"),
+        user: None,
+        key: Key::from(key),
+        query: None,
+    })
+}
+
 fn file_address(rest: &str) -> Result<Address> {
     let path = match rest.strip_prefix("//") {
         None => rest,
@@ -268,6 +317,38 @@ mod tests {
         assert_eq!(parts(&format!("S3://bucket/{raw}")), three("s3", "bucket", raw));
         assert_eq!(parts("gs://bucket"), three("gs", "bucket", ""));
         assert_eq!(parts("az://bucket//x"), three("az", "bucket", "/x"));
+    }
+
+    #[test]
+    fn addresses_of_hugging_face_name_a_data_set() {
+        for (text, authority, key) in [
+            (
+                "hf://datasets/me/pets/data/a b%20?.parquet",
+                "datasets/me/pets",
+                "data/a b%20?.parquet",
+            ),
+            ("hf://datasets/me/pets", "datasets/me/pets", ""),
+            ("HF://datasets/me/pets@v1.0/", "datasets/me/pets@v1.0", ""),
+            ("hf://datasets/me/p@refs/pr/1/a/b", "datasets/me/p@refs/pr/1", "a/b"),
+            ("hf://datasets/me/p@refs%2Fpr%2F1/a", "datasets/me/p@refs/pr/1", "a"),
+        ] {
+            assert_eq!(parts(text), three("hf", authority, key));
+        }
+        for text in [
+            "hf://me/model/config.json",
+            "hf://buckets/me/data/a.tar",
+            "hf://spaces/me/app/a",
+            "hf://datasets/squad",
+            "hf://datasets/me/pets@/a",
+            "hf://datasets/me/pets@refs/pr",
+            "hf://datasets/../pets/a",
+            "hf://datasets/me:canary/pets/a",
+        ] {
+            let error = Address::parse(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains("expected hf://datasets/USER/NAME/PATH"), "{error}");
+            assert!(!error.report().contains("canary"), "{error}");
+        }
     }
 
     #[test]

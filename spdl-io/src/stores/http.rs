@@ -21,13 +21,18 @@ use crate::fetch::{
     Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_limit,
     check_version, past_the_end, range_len,
 };
+use crate::stores::hugging_face::{HubDataset, files_of_page, next_page};
 use crate::stores::network::{
     self, Checksum, Connections, MAX_OFFSET, Reactor, ResponseError, Substitute,
     buffer_first_chunk, check_empty, exact, is_this_machine, transport_error,
 };
-use crate::stores::{Address, SourceOptions};
+use crate::stores::{Address, Secret, SourceOptions};
 
 const MAX_REDIRECTS: usize = 10;
+/// The maximum number of pages of a listing, which have up to 1,000 entries.
+const MAX_PAGES: usize = 10_000;
+/// The maximum size of a page of a listing, in bytes.
+const MAX_PAGE_BYTES: u64 = 64 << 20;
 
 /// Reads objects of a web server. Keys are paths below its URL, without percent encoding.
 ///
@@ -72,7 +77,9 @@ struct Server {
     /// URL without user name, password and query.
     base: Url,
     /// The query of each request whose key is a path. The query may hold a signature.
-    query: Option<crate::stores::Secret>,
+    query: Option<Secret>,
+    /// The URL that lists the files of a data set of the Hugging Face Hub.
+    tree: Option<Url>,
     headers: HeaderMap,
     allow_plain_http: bool,
     verify: bool,
@@ -106,26 +113,27 @@ impl HttpFetcher {
             invalid("not the URL of a web server; expected http://host/path or https://host/path")
         })?;
         base.set_path(&encode(address.key())?);
-        let mut headers = HeaderMap::new();
+        let mut login = None;
         if let Some((name, password)) = address.user() {
-            let login = BASE64_STANDARD.encode(format!("{name}:{}", password.reveal()));
-            headers.insert(AUTHORIZATION, secret_header(&format!("Basic {login}"))?);
+            let encoded = BASE64_STANDARD.encode(format!("{name}:{}", password.reveal()));
+            login = Some(format!("Basic {encoded}").into());
         }
-        for (name, value) in &options.headers {
-            let name = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| invalid("invalid character in header name"))?;
-            headers.insert(name, secret_header(value.reveal())?);
-        }
+        let query = address.query().cloned();
         Ok(HttpFetcher(Arc::new(Server {
-            reactor,
-            client,
-            connections: Connections::new(options.connections),
-            base,
-            query: address.query().cloned(),
-            headers,
-            allow_plain_http: options.allow_plain_http,
-            verify: options.verify,
+            query,
+            ..Server::new(base, login, options, reactor, client)?
         })))
+    }
+
+    /// Creates a fetcher for the files of a data set of the Hugging Face Hub.
+    pub(super) fn open_hub(
+        hub: HubDataset,
+        options: &SourceOptions,
+        reactor: Reactor,
+        client: reqwest::Client,
+    ) -> Result<Self> {
+        let server = Server::new(hub.files, hub.authorization, options, reactor, client)?;
+        Ok(HttpFetcher(Arc::new(Server { tree: Some(hub.tree), ..server })))
     }
 
     async fn read_limited(
@@ -151,7 +159,8 @@ impl HttpFetcher {
 #[async_trait]
 impl Fetcher for HttpFetcher {
     fn capability(&self) -> Capability {
-        Capability::default().with_ranges().with_versions().with_streams()
+        let capability = Capability::default().with_ranges().with_versions().with_streams();
+        if self.0.tree.is_some() { capability.with_list() } else { capability }
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
@@ -173,6 +182,12 @@ impl Fetcher for HttpFetcher {
     }
 
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
+        if let Some(tree) = self.0.tree.clone() {
+            let (server, folder) = (Arc::clone(&self.0), prefix.clone());
+            let listing = async move { server.list_tree(&tree, &folder).await };
+            let objects = self.0.reactor.run(prefix, listing).await?;
+            return Ok(stream::iter(objects.into_iter().map(Ok)).boxed());
+        }
         let message = "web servers cannot be listed; name each file, or use a brace pattern such \
                     as shard-{0000..0007}.tar";
         Err(Error::new(ErrorKind::Unsupported, message).with_key(prefix.display_name()))
@@ -186,6 +201,37 @@ impl fmt::Debug for HttpFetcher {
 }
 
 impl Server {
+    /// `authorization` is the value of that header, unless the options set the header.
+    fn new(
+        base: Url,
+        authorization: Option<Secret>,
+        options: &SourceOptions,
+        reactor: Reactor,
+        client: reqwest::Client,
+    ) -> Result<Self> {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = authorization {
+            headers.insert(AUTHORIZATION, secret_header(value.reveal())?);
+        }
+        for (name, value) in &options.headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+                Error::new(ErrorKind::InvalidArgument, "invalid character in header name")
+            })?;
+            headers.insert(name, secret_header(value.reveal())?);
+        }
+        Ok(Server {
+            reactor,
+            client,
+            connections: Connections::new(options.connections),
+            base,
+            query: None,
+            tree: None,
+            headers,
+            allow_plain_http: options.allow_plain_http,
+            verify: options.verify,
+        })
+    }
+
     async fn open(&self, key: &Key, request: &ReadRequest, max_bytes: u64) -> Result<Body> {
         let ReadRequest { start, end, ref version, .. } = *request;
         let mut headers = HeaderMap::new();
@@ -212,7 +258,7 @@ impl Server {
             drop((response, connection));
             return self.empty_body(key, request).await;
         }
-        accept(&response)?;
+        self.accept(&response)?;
         let substitute = Substitute::possible(response.headers(), key, true);
         let is_part = response.status() == StatusCode::PARTIAL_CONTENT;
         let found = version_of(response.headers());
@@ -324,7 +370,7 @@ impl Server {
             (response, size)
         };
         if response.status() != StatusCode::RANGE_NOT_SATISFIABLE || size.is_none() {
-            accept(&response)?;
+            self.accept(&response)?;
         }
         let size = size.ok_or_else(|| {
             Error::new(
@@ -338,9 +384,61 @@ impl Server {
         Ok(reported)
     }
 
+    /// Returns an error unless the response has a status of success.
+    fn accept(&self, response: &Response) -> Result<()> {
+        if response.status().is_success() {
+            return Ok(());
+        }
+        let error = response_error(response).to_error();
+        if self.tree.is_none() || error.kind() != ErrorKind::PermissionDenied {
+            return Err(error);
+        }
+        let message = format!(
+            "{}; if the data set exists and is private or gated, set HF_TOKEN to a token of a user who may read it",
+            error.message()
+        );
+        Err(Error::new(error.kind(), message))
+    }
+
+    /// Lists a folder of a data set of the Hugging Face Hub.
+    async fn list_tree(&self, tree: &Url, folder: &Key) -> Result<Vec<ObjectMeta>> {
+        let path = encode(folder)?;
+        let path = path.trim_end_matches('/');
+        let mut url = tree.clone();
+        if !path.is_empty() {
+            url.set_path(&format!("{}/{path}", tree.path()));
+        }
+        url.set_query(Some("recursive=true"));
+        let mut objects = Vec::new();
+        for _ in 0..MAX_PAGES {
+            let mut response = self.send_to(Method::GET, url.clone(), HeaderMap::new()).await?;
+            self.accept(&response)?;
+            let next = next_page(response.headers());
+            let mut page = Vec::new();
+            while let Some(piece) = response.chunk().await.map_err(transport_error)? {
+                page.extend_from_slice(&piece);
+                check_limit(folder, page.len() as u64, MAX_PAGE_BYTES)?;
+            }
+            objects.extend(files_of_page(&page)?);
+            let Some(next) = next else {
+                objects.sort_by(|a, b| a.key.cmp(&b.key));
+                return Ok(objects);
+            };
+            let next = url.join(&next).ok().filter(|next| next.origin() == tree.origin());
+            url = next.ok_or_else(|| {
+                Error::new(ErrorKind::Corrupt, "the next page of the listing is on another server")
+            })?;
+        }
+        let message = format!("the folder contains more than {} files", objects.len());
+        Err(Error::new(ErrorKind::LimitExceeded, message))
+    }
+
     /// Sends one request and follows redirects.
     async fn send(&self, method: Method, key: &Key, headers: HeaderMap) -> Result<Response> {
-        let mut url = self.url(key)?;
+        self.send_to(method, self.url(key)?, headers).await
+    }
+
+    async fn send_to(&self, method: Method, mut url: Url, headers: HeaderMap) -> Result<Response> {
         let origin = url.origin();
         for _ in 0..=MAX_REDIRECTS {
             let mut request = reqwest::Request::new(method.clone(), url.clone());
@@ -381,7 +479,7 @@ impl Server {
             let base = url.path().trim_end_matches('/').to_owned();
             url.set_path(&format!("{base}/{}", encode(key)?));
         }
-        url.set_query(self.query.as_ref().map(crate::stores::Secret::reveal));
+        url.set_query(self.query.as_ref().map(Secret::reveal));
         Ok(url)
     }
 
@@ -421,10 +519,6 @@ async fn check_content(substitute: Option<Substitute>, response: &mut Response) 
     let Some(substitute) = substitute else { return Ok(()) };
     let first = response.chunk().await.map_err(transport_error)?.unwrap_or_default();
     substitute.check_first(&first)
-}
-
-fn accept(response: &Response) -> Result<()> {
-    if response.status().is_success() { Ok(()) } else { Err(response_error(response).to_error()) }
 }
 
 /// Parses the `Content-Length` header. Responses to HEAD have this header without a body.

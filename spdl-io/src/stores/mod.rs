@@ -8,6 +8,7 @@
 //! | `local` | `LocalFetcher`: files of this machine (feature `local`) |
 //! | `network` | HTTP client, runtime thread and error mapping that network stores share |
 //! | `http` | `HttpFetcher`: web servers (feature `http`) |
+//! | `hugging_face` | `hf:` addresses, whose files a web server holds |
 //! | `object_store` | `ObjectStoreFetcher`: S3, Google Cloud Storage, Azure |
 //! | `registry` | [`StoreRegistry`]: opens the fetcher for an [`Address`], wrapped in its layers |
 //!
@@ -16,6 +17,8 @@
 mod address;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "http")]
+mod hugging_face;
 #[cfg(feature = "local")]
 mod local;
 mod memory;

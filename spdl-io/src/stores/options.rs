@@ -69,9 +69,10 @@ impl Default for SourceOptions {
 }
 
 impl SourceOptions {
-    /// Sets the endpoint URL of an object store, `https://host:port`. Ignored for web servers.
+    /// Sets the endpoint URL of an object store or of the Hugging Face Hub, `https://host:port`. Ignored for web
+    /// servers.
     ///
-    /// Default: the environment (such as `AWS_ENDPOINT_URL`), or else the provider's endpoint.
+    /// Default: the environment (such as `AWS_ENDPOINT_URL` or `HF_ENDPOINT`), or else the provider's endpoint.
     #[must_use]
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
         self.endpoint = Some(url.into());
@@ -97,7 +98,8 @@ impl SourceOptions {
         self
     }
 
-    /// Sends unsigned requests to an object store, for public data. No credentials are looked up.
+    /// Sends unsigned requests to an object store, or requests without a token to the Hugging Face Hub, for public
+    /// data. No credentials are looked up.
     /// Default: the environment (such as `AWS_SKIP_SIGNATURE`), or else `false`. The value `false`
     /// does not override the environment.
     #[must_use]

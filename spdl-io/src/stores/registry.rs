@@ -13,10 +13,11 @@ use crate::fetch::{Fetcher, Key};
 use crate::layers::Resilient;
 
 /// Built-in schemes, the cargo feature of each, and whether it is enabled.
-const SCHEMES: [(&str, &str, bool); 6] = [
+const SCHEMES: [(&str, &str, bool); 7] = [
     ("file", "local", cfg!(feature = "local")),
     ("http", "http", cfg!(feature = "http")),
     ("https", "http", cfg!(feature = "http")),
+    ("hf", "http", cfg!(feature = "http")),
     ("s3", "s3", cfg!(feature = "s3")),
     ("gs", "gcs", cfg!(feature = "gcs")),
     ("az", "azure", cfg!(feature = "azure")),
@@ -55,6 +56,7 @@ pub trait StoreFactory: fmt::Debug + Send + Sync + 'static {
 /// |---|---|---|
 /// | a path, `file:///path` | files of this machine | `local` |
 /// | `http://host/path`, `https://host/path` | a web server | `http` |
+/// | `hf://datasets/user/name/path` | a data set of the Hugging Face Hub | `http` |
 /// | `s3://bucket/key` | Amazon S3 and compatible stores | `s3` |
 /// | `gs://bucket/key` | Google Cloud Storage | `gcs` |
 /// | `az://container/key` | Azure Blob Storage | `azure` |
@@ -306,6 +308,14 @@ impl StoreRegistry {
                 let client = self.clients.get(address.authority(), options, matching)?;
                 let reactor = self.reactor.clone();
                 Ok(Arc::new(crate::stores::HttpFetcher::open(&server, options, reactor, client)?))
+            }
+            #[cfg(feature = "http")]
+            "hf" => {
+                let environment = |name: &str| std::env::var(name).ok();
+                let hub = super::hugging_face::HubDataset::new(address, options, environment)?;
+                let client = self.clients.get(hub.files.authority(), options, matching)?;
+                let reactor = self.reactor.clone();
+                Ok(Arc::new(crate::stores::HttpFetcher::open_hub(hub, options, reactor, client)?))
             }
             #[cfg(feature = "s3")]
             "s3" => self.object_store(address, options),

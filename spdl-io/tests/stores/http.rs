@@ -459,3 +459,54 @@ fn an_empty_body_is_an_object_only_if_its_size_is_zero() {
     assert_eq!((error.kind(), error.key()), (ErrorKind::Unavailable, Some("a.jpg")));
     assert!(error.message().contains("an empty body, but reports a size of 10000"), "{error}");
 }
+
+#[test]
+fn data_sets_of_hugging_face_are_read_and_listed() {
+    use spdl_io::datasets::{DatasetKind, OpenedDataset};
+    let listing = r#"[{"type": "directory", "path": "data", "size": 0},
+                      {"type": "file", "path": "data/b.jpg", "size": 9},
+                      {"type": "file", "path": "data/a.jpg", "size": 9}]"#;
+    let revision = "datasets/me/pets/resolve/refs/convert/parquet/list.csv";
+    let server = FaultServer::start([
+        ("datasets/me/pets/resolve/main/data/a.jpg", "picture a"),
+        ("datasets/me/pets/resolve/main/data/b.jpg", "picture b"),
+        ("datasets/me/pets/resolve/main/list.csv", "path,label\ndata/b.jpg,7\n"),
+        (revision, "path,label\ndata/c.jpg,8\n"),
+        ("api/datasets/me/pets/tree/main/data", listing),
+    ]);
+    let options = SourceOptions::default()
+        .endpoint(server.url())
+        .header("Authorization", "Bearer hf_canary".to_owned());
+    let stores = StoreRegistry::new().with_options("hf:", options);
+    let open = |address: &str| block_on(OpenedDataset::open(&[address], &stores));
+    let read = |data: &OpenedDataset| -> Vec<_> {
+        let samples = spdl_core::DatasetSource::new(Arc::clone(&data.samples));
+        let fetch = data.fetch_labeled();
+        let images = PipelineBuilder::new(samples).deterministic().async_stage("fetch", fetch);
+        images.build().unwrap().map(|it| it.map(|it| (it.value, it.label)).unwrap()).collect()
+    };
+    let data = open("hf://datasets/me/pets/list.csv").unwrap();
+    assert_eq!(read(&data), [("picture b".into(), 7)]);
+    assert_eq!(data.store.as_deref(), Some("hf://datasets/me/pets"));
+    let data = open("hf://datasets/me/pets@refs/convert/parquet/list.csv").unwrap();
+    assert_eq!(data.samples.item(0).unwrap().label, 8);
+    let is_encoded = |target: &str| target.contains("/resolve/refs%2Fconvert%2Fparquet/list.csv");
+    assert!(server.seen().iter().any(|seen| is_encoded(&seen.target)));
+    // A folder is listed, and its files are sorted.
+    let data = open("hf://datasets/me/pets/data/").unwrap();
+    assert_eq!(
+        (data.kind, read(&data)[0].0.clone()),
+        (DatasetKind::ImageFolder, "picture a".into())
+    );
+    for seen in server.seen() {
+        assert!(seen.headers.contains(&("authorization".into(), "Bearer hf_canary".into())));
+    }
+    let error = open("hf://datasets/me/pets/gone.csv").unwrap_err();
+    let address = "hf://datasets/me/pets/gone.csv";
+    assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some(address)));
+    server.set_faults(FaultPlan::script(|_| Some(Fault::Forbidden)));
+    let error = open("hf://datasets/me/pets/list.csv").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert!(error.message().contains("set HF_TOKEN"), "{error}");
+    assert!(!format!("{error:?} {stores:?}").contains("canary"));
+}

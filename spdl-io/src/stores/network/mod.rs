@@ -5,12 +5,14 @@
 //! | this file | builds HTTP clients, maps transport errors to [`Error`] |
 //! | `body` | response bodies: length checks and buffering |
 //! | `checksum` | checksums of objects in response headers |
+//! | `endpoint` | checks the endpoint URLs of object stores and of Hugging Face |
 //! | `reactor` | the network thread, and the limit of concurrent requests |
 //! | `response_error` | error responses: status, headers and code |
 //! | `substitute` | successful responses that hold other content than the object |
 
 mod body;
 mod checksum;
+mod endpoint;
 mod reactor;
 mod response_error;
 mod substitute;
@@ -26,6 +28,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 pub(crate) use self::body::{buffer_first_chunk, exact};
 pub(crate) use self::checksum::Checksum;
+pub(crate) use self::endpoint::check as check_endpoint;
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 pub(crate) use self::reactor::panicked;
 pub(crate) use self::reactor::{Connections, Reactor};

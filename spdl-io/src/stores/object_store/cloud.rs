@@ -11,9 +11,10 @@ use reqwest::header::HeaderName;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::connector::Connector;
-use super::endpoint;
 use super::{ObjectStoreFetcher, scrub};
-use crate::stores::network::{self, Connections, Reactor, causes, is_this_machine, panicked};
+use crate::stores::network::{
+    self, Connections, Reactor, causes, check_endpoint, is_this_machine, panicked,
+};
 use crate::stores::{Address, Secret, SourceOptions};
 
 /// Opens the bucket or container of an address.
@@ -22,7 +23,7 @@ pub(crate) fn open(
     options: &SourceOptions,
     reactor: Reactor,
 ) -> Result<ObjectStoreFetcher> {
-    endpoint::check(address.scheme(), options, |name| std::env::var(name).ok())?;
+    check_endpoint(address.scheme(), options, |name| std::env::var(name).ok())?;
     let host = options.endpoint.as_deref().and_then(|url| url.split_once("://")).map(|it| it.1);
     let client = network::client(options, host.is_some_and(is_this_machine))?;
     let identity_service = std::env::var("AWS_METADATA_ENDPOINT").ok();

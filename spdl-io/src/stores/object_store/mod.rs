@@ -5,11 +5,9 @@
 //! | this file | the fetcher, and the mapping of errors |
 //! | `cloud` | builds stores from addresses, options and environment |
 //! | `connector` | HTTP client that keeps the details of error responses |
-//! | `endpoint` | checks endpoint URLs |
 
 mod cloud;
 mod connector;
-mod endpoint;
 
 use std::fmt;
 use std::ops::Range;

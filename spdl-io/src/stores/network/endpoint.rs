@@ -17,6 +17,7 @@ fn variables(scheme: &str) -> Variables {
             servers: &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
             allow_http: "AWS_ALLOW_HTTP",
         },
+        "hf" => Variables { servers: &["HF_ENDPOINT"], allow_http: "" },
         "gs" => Variables { servers: &["GOOGLE_BASE_URL"], allow_http: "GOOGLE_ALLOW_HTTP" },
         _ => Variables {
             servers: &["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"],
@@ -30,7 +31,7 @@ fn variables(scheme: &str) -> Variables {
 /// # Errors
 /// `InvalidArgument` if the endpoint is not a valid URL, holds a user name, password or query, or
 /// uses plain HTTP to another machine without permission.
-pub(super) fn check(
+pub(crate) fn check(
     scheme: &str,
     options: &SourceOptions,
     environment: impl Fn(&str) -> Option<String>,
@@ -66,9 +67,13 @@ fn check_one(name: &str, value: &str, allows_plain_http: bool, allow_http: &str)
         return Err(invalid("user name, password and query are not allowed"));
     }
     if url.scheme() == "http" && !allows_plain_http && !is_loopback(&url) {
+        let or_set = match allow_http {
+            "" => String::new(),
+            name => format!(", or set {name}=true"),
+        };
         return Err(invalid(&format!(
-            "plain HTTP sends credentials and data unencrypted; use https://, or set \
-             {allow_http}=true (in a program: `allow_plain_http`)"
+            "plain HTTP sends credentials and data unencrypted; use https://{or_set} (in a program: \
+             `allow_plain_http`)"
         )));
     }
     Ok(())
