@@ -50,6 +50,8 @@ fn tar_file() -> Vec<u8> {
 fn braces_and_lists() {
     let texts = [
         "shard-{000..012}.tar",
+        "ImageId,PredictionString\nILSVRC2012_val_00000001,n01440764 1 2 3 4\n",
+        "n01440764\nn01751748\n",
         "a/{b,c{1..3}}/{x..z}.tar",
         "a.jpg\tcat\nb.jpg\tdog\n",
         "file,label\na.jpg,0\n\"b,c.jpg\",1\n",
@@ -88,6 +90,24 @@ fn tar_indexes() {
 #[test]
 fn tfrecord_files() {
     fuzz("tfrecord", &files("tests/data/tfrecord", &["tfrecord"]), targets::tfrecord);
+}
+
+#[test]
+fn voc_annotations() {
+    let texts = [
+        "<annotation><filename>1.jpg</filename><size><width>8</width><height>9</height></size>\
+         <segmented>1</segmented><object><name>dog</name><bndbox><xmin>1</xmin><ymin>2</ymin>\
+         <xmax>3</xmax><ymax>4</ymax></bndbox><difficult>0</difficult></object></annotation>",
+        "2008_000002\n2008_000003\n",
+        "2008_000002 -1\n2008_000003  1\n",
+    ];
+    fuzz("voc", &texts.map(|text| text.as_bytes().to_vec()), targets::voc);
+}
+
+// promise: R19
+#[test]
+fn zip_shards() {
+    fuzz("zip_shard", &[zip_file()], targets::zip_shard);
 }
 
 // promise: R19

@@ -16,7 +16,7 @@ use spdl_io::archive::{
 };
 use spdl_io::datasets::{
     FileList, FileListOptions, ListFormat, MdsDataset, MdsOptions, ParquetDataset, ParquetOptions,
-    TfRecordDataset, TfRecordOptions, expand_braces, parse_example,
+    TfRecordDataset, TfRecordOptions, WebDataset, WebDatasetOptions, expand_braces, parse_example,
 };
 use spdl_io::records::FieldRequest;
 use spdl_io::{Fetcher, MemoryFetcher, StoredRecord};
@@ -123,6 +123,52 @@ pub fn zip(file: &[u8]) {
     }
 }
 
+/// Opens a zip archive as a data set, and reads its samples.
+pub fn zip_shard(file: &[u8]) {
+    let archive = Bytes::copy_from_slice(file);
+    let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter([("a.zip", archive)]));
+    let options = WebDatasetOptions::default();
+    let opened = WebDataset::fetch_files(&fetcher, ["a.zip"], &options);
+    let samples = match block_on(opened) {
+        Ok(samples) => samples,
+        Err(error) => return check_key(&error),
+    };
+    for index in 0..samples.len().min(8) {
+        let read = samples.item(index).and_then(|record| {
+            let row = record.row.expect("a row");
+            let request = FieldRequest::all(1 << 20);
+            block_on(row.group.read(&fetcher, row.row, &request))
+        });
+        if let Err(error) = read {
+            check_key(&error);
+        }
+    }
+}
+
+/// Parses annotations of Pascal VOC, and an image set.
+pub fn voc(file: &[u8]) {
+    let file = Bytes::copy_from_slice(file);
+    let (set, xml) = ("a/ImageSets/Main/x.txt", "a/Annotations/1.xml");
+    for objects in
+        [[(set, "1\n".into()), (xml, file.clone())], [(set, file.clone()), (xml, "".into())]]
+    {
+        let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
+        match block_on(FileList::fetch_voc(&fetcher, set)) {
+            Ok(list) => {
+                for index in 0..list.len() {
+                    if let Err(error) = list.item(index) {
+                        check_key(&error);
+                    }
+                }
+            }
+            Err(error) => {
+                check_key(&error);
+                assert!(error.offset().is_none_or(|at| at <= file.len() as u64));
+            }
+        }
+    }
+}
+
 /// Reads an `npy` or `npz` file.
 pub fn npy(file: &[u8]) {
     match NpyArray::from_bytes(Bytes::copy_from_slice(file)) {
@@ -145,7 +191,7 @@ pub fn npy(file: &[u8]) {
     }
 }
 
-/// Expands a brace pattern, and parses a file list in each format.
+/// Expands a brace pattern, and parses labels of ImageNet and a file list in each format.
 pub fn lists(file: &[u8]) {
     if let Ok(pattern) = std::str::from_utf8(file)
         && let Err(error) = expand_braces(pattern)
@@ -153,6 +199,12 @@ pub fn lists(file: &[u8]) {
         let kinds = [ErrorKind::InvalidArgument, ErrorKind::LimitExceeded];
         assert!(kinds.contains(&error.kind()), "{}", error.report());
         assert!(error.offset().is_none_or(|at| at <= file.len() as u64), "{}", error.report());
+    }
+    if let Err(error) = FileList::from_imagenet_labels(file, "val") {
+        assert!(error.offset().is_none_or(|at| at <= file.len() as u64));
+        if error.kind() != ErrorKind::NotFound {
+            check(&error);
+        }
     }
     for format in [ListFormat::Lines, ListFormat::Csv, ListFormat::JsonLines] {
         let text = Bytes::copy_from_slice(file);

@@ -1,6 +1,7 @@
 //! Tests of data sets: shards equal `webdataset`, file lists, labels, damaged and missing files.
 #![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
 
+mod annotations;
 #[cfg(feature = "arrow")]
 mod arrow;
 mod braces;
@@ -12,6 +13,8 @@ mod labels;
 mod opening;
 mod stored_shards;
 mod webdataset;
+#[cfg(feature = "zip")]
+mod zip_shards;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -289,11 +289,25 @@ fn keys_of_images_in_nested_folders_are_distinct() {
 fn the_kind_is_detected_by_name() {
     let of = |name: &str| DatasetKind::of_name(name);
     assert_eq!(of("a/b-{0..9}.TAR"), Some(DatasetKind::TarShards));
+    assert_eq!(of("a/b-{0..9}.Zip"), Some(DatasetKind::ZipShards));
     assert_eq!(of("s3://bucket/x.parquet"), Some(DatasetKind::Parquet));
     assert_eq!(of("https://host/x.tfrecord?signature=a.png"), Some(DatasetKind::TfRecord));
     assert_eq!(of("mds/index.json"), Some(DatasetKind::Mds));
     assert_eq!(of("list.jsonl"), Some(DatasetKind::FileList));
     for name in ["photos", "cat.jpg", "https://host/", "acme:///", "https://host/x.png?y=.tar"] {
         assert_eq!(of(name), None, "{name}");
+    }
+}
+
+#[test]
+fn a_lance_data_set_is_refused_with_advice() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.lance");
+    fs::create_dir(&path).unwrap();
+    let local = path.to_str().unwrap().to_owned();
+    for address in [local.clone(), format!("{local}/"), "acme://vault/rows.Lance".to_owned()] {
+        let error = block_on(OpenedDataset::open(&[&address], &stores())).unwrap_err();
+        assert_eq!((error.kind(), error.key()), (ErrorKind::Unsupported, Some(&*address)));
+        assert!(error.message().contains("pass the Arrow table to the loader"), "{error}");
     }
 }

@@ -108,7 +108,7 @@ impl ZipEntry {
     }
 
     /// The byte range to read for the data, including the local header.
-    pub(super) fn check(&self, options: &ZipOptions) -> Result<Range<u64>> {
+    pub(crate) fn check(&self, options: &ZipOptions) -> Result<Range<u64>> {
         let refuse = |kind: ErrorKind, message: String| {
             let error = Error::new(kind, message).with_key(self.key.display_name());
             Err(error.with_offset(self.header_offset))
@@ -144,7 +144,7 @@ impl ZipEntry {
     }
 
     /// The data, from the byte range that [`check`](Self::check) returned.
-    pub(super) fn extract(&self, span: Bytes) -> Result<Bytes> {
+    pub(crate) fn extract(&self, span: Bytes) -> Result<Bytes> {
         let start = self.check_local(&span)?;
         let compressed = usize::try_from(self.compressed_size).ok();
         let end = compressed.and_then(|len| start.checked_add(len));

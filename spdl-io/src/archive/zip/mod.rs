@@ -150,6 +150,11 @@ impl ZipRanges {
         &self.directory.entries
     }
 
+    /// The members, in the order of the central directory.
+    pub(crate) fn into_entries(self) -> Vec<ZipEntry> {
+        self.directory.entries
+    }
+
     /// The last member with this name.
     pub fn find(&self, name: &Key) -> Option<&ZipEntry> {
         self.directory.find(name)

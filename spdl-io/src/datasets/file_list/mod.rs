@@ -5,6 +5,8 @@
 //! | `rows` | parsers for lines, CSV and JSON Lines |
 //! | `columns` | which columns are path, label and other fields |
 //! | `coco` | annotations in the format of COCO |
+//! | `voc` | annotations in the format of Pascal VOC |
+//! | `imagenet` | labels of the validation images of ImageNet |
 //! | `addresses` | rows that are addresses of stores |
 //! | `row_stores` | the fetcher of a list whose rows lie in several stores |
 //! | `options` | [`FileListOptions`] |
@@ -12,11 +14,13 @@
 mod addresses;
 mod coco;
 mod columns;
+mod imagenet;
 mod options;
 mod row_stores;
 mod rows;
+mod voc;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,9 +34,11 @@ use self::addresses::RowAddresses;
 pub(crate) use self::coco::CocoDocument;
 pub(crate) use self::columns::{FILE_FIELD, LABEL_COLUMNS};
 use self::columns::{FileMembers, ListColumns, ListRow};
+pub(crate) use self::imagenet::{VALIDATION_IMAGE, is_validation_labels};
 pub use self::options::FileListOptions;
 pub(crate) use self::row_stores::RowStores;
 use self::rows::{corrupt, csv_row, json_line, line};
+pub(crate) use self::voc::folder_of_image_set;
 use crate::fetch::{Fetcher, Key};
 use crate::files::{STALL_TIMEOUT, os_error};
 use crate::records::label_text::{LabelColumn, LabelText};
@@ -93,6 +99,8 @@ pub struct FileList {
     name: Option<Arc<str>>,
     /// Whether the rows were made from annotations of COCO, so messages name images instead of lines.
     has_image_ids: bool,
+    /// The errors of samples whose annotations are missing or damaged, by row.
+    failures: BTreeMap<u64, Error>,
 }
 
 /// The format of the rows of a list.
@@ -208,6 +216,7 @@ impl FileList {
             addresses: RowAddresses::Unchanged,
             name: None,
             has_image_ids: false,
+            failures: BTreeMap::new(),
         };
         let bytes = list.text.clone();
         let start = if bytes.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
@@ -331,6 +340,11 @@ impl FileList {
         &self.classes
     }
 
+    /// The errors of samples whose annotations are missing or damaged.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = &Error> {
+        self.failures.values()
+    }
+
     /// The first local path for which `condition` holds.
     pub(crate) fn first_path(&self, condition: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         let path = |start: &u32| {
@@ -394,6 +408,9 @@ impl Dataset for FileList {
                 format!("index {index} is out of range: the list has {} files", self.len());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
+        if let Some(error) = self.failures.get(&index) {
+            return Err(error.clone());
+        }
         let (row, _) = self.row(&self.text, start as usize)?;
         let key = self.key_of(&row.path);
         let mut record = StoredRecord::new(key.clone()).with_label(label);

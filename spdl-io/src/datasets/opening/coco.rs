@@ -1,11 +1,11 @@
-//! Opens COCO annotations, and finds the folder of their images.
+//! Opens COCO annotations and the labels of ImageNet, and finds the folder of their images.
 
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::OpenOptions;
-use super::kinds::{Opener, folder_of};
+use super::kinds::{Opener, folder_of, is_json};
 use crate::datasets::FileList;
-use crate::datasets::file_list::CocoDocument;
+use crate::datasets::file_list::{CocoDocument, is_validation_labels};
 use crate::fetch::Key;
 use crate::records::Remedy;
 use crate::stores::Address;
@@ -22,11 +22,33 @@ impl Opener<'_> {
         let folder = match &self.options.images {
             Some(folder) => self.key_of_folder(folder)?,
             None => match document.first_relative_image() {
-                Some(first) => self.folder_of_images(key, first).await?,
+                Some(first) => self.folder_of_images(key, first, &below_coco(key)).await?,
                 None => folder_of(key),
             },
         };
         document.list(folder).map_err(of_file)
+    }
+
+    /// The validation images of ImageNet, as a list.
+    pub(super) async fn imagenet_list(&self, key: &Key) -> Result<FileList> {
+        let text = self.fetcher.read_whole(key, &MAX_BYTES).await?;
+        let of_file = |error: Error| error.with_key(key.display_name());
+        let list = |folder: Key| FileList::from_imagenet_labels(&text, folder).map_err(of_file);
+        let folder = match &self.options.images {
+            Some(folder) => self.key_of_folder(folder)?,
+            None => {
+                let first = list(Key::from(""))?.first_row_path().unwrap_or_default();
+                let below = [
+                    "",
+                    "val/",
+                    "ILSVRC2012_img_val/",
+                    "Data/CLS-LOC/val/",
+                    "ILSVRC/Data/CLS-LOC/val/",
+                ];
+                self.folder_of_images(key, &first, &below.map(str::to_owned)).await?
+            }
+        };
+        list(folder)
     }
 
     /// The key of the folder of [`OpenOptions::images`].
@@ -44,23 +66,22 @@ impl Opener<'_> {
         Err(Error::new(ErrorKind::InvalidArgument, message).with_key(address.to_string()))
     }
 
-    /// The first folder near the annotations that contains `image`.
-    async fn folder_of_images(&self, annotations: &Key, image: &str) -> Result<Key> {
+    /// The first folder near the annotations that contains `image`: one of the folders `below` the folder of the
+    /// annotations, or below its parent.
+    async fn folder_of_images(
+        &self,
+        annotations: &Key,
+        image: &str,
+        below: &[String],
+    ) -> Result<Key> {
         let folder = folder_of(annotations);
         let parent = match folder.as_bytes() {
             [] => None,
             bytes => Some(folder_of(&Key::from_bytes(&bytes[..bytes.len() - 1]))),
         };
-        // `instances_val2017.json` has the images of `val2017`.
-        let name = &annotations.as_bytes()[folder.as_bytes().len()..];
-        let stem = name.split(|&byte| byte == b'.').next().unwrap_or_default();
-        let split = stem.rsplit(|&byte| byte == b'_').next().unwrap_or_default();
-        let split = String::from_utf8_lossy(split).into_owned();
-        let below =
-            [String::new(), "images/".to_owned(), format!("{split}/"), format!("images/{split}/")];
         let mut searched = Vec::new();
         for base in [Some(folder), parent].into_iter().flatten() {
-            for below in &below {
+            for below in below {
                 let candidate = Key::from_bytes(&[base.as_bytes(), below.as_bytes()].concat());
                 let file = Key::from_bytes(&[candidate.as_bytes(), image.as_bytes()].concat());
                 match self.fetcher.stat(&file).await {
@@ -83,15 +104,30 @@ impl Opener<'_> {
     }
 }
 
+/// The folders in which the images of COCO annotations are searched.
+fn below_coco(annotations: &Key) -> [String; 4] {
+    // `instances_val2017.json` has the images of `val2017`.
+    let name = &annotations.as_bytes()[folder_of(annotations).as_bytes().len()..];
+    let stem = name.split(|&byte| byte == b'.').next().unwrap_or_default();
+    let split = stem.rsplit(|&byte| byte == b'_').next().unwrap_or_default();
+    let split = String::from_utf8_lossy(split);
+    [String::new(), "images/".to_owned(), format!("{split}/"), format!("images/{split}/")]
+}
+
+/// Whether the folder of the images may be set for a data set.
+pub(super) fn has_image_folder(key: &Key) -> bool {
+    is_json(key) || is_validation_labels(key)
+}
+
 impl OpenOptions {
     /// # Errors
-    /// `InvalidArgument` if the folder of images is set, although the data set is no COCO annotations.
+    /// `InvalidArgument` if the folder of images is set, although the data set has no such folder.
     pub(super) fn check_no_images(&self) -> Result<()> {
         match self.images {
             None => Ok(()),
             Some(_) => {
                 let message = "the folder of the images can be set only for COCO annotations, whose \
-                               file name ends with .json";
+                               file name ends with .json, and for labels of ImageNet";
                 Err(Error::new(ErrorKind::InvalidArgument, message))
             }
         }

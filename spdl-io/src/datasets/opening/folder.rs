@@ -8,7 +8,8 @@ use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 use super::kinds::Opener;
 use super::{DatasetKind, OpenedDataset, kind_of_name};
 use crate::datasets::ImageFolder;
-use crate::fetch::{Key, quoted};
+use crate::datasets::file_list::VALIDATION_IMAGE;
+use crate::fetch::{Key, ObjectMeta, quoted};
 use crate::records::{Encoding, Extent, StoredRecord};
 use crate::shards::{JOURNAL, MANIFEST, Manifest, ShardRecord};
 
@@ -42,13 +43,19 @@ impl Opener<'_> {
         if holds("index.json") {
             return self.open_mds(with_slash).await;
         }
-        for kind in [DatasetKind::TarShards, DatasetKind::Parquet, DatasetKind::TfRecord] {
+        // Next to folders of classes, a zip archive is often the download that they were extracted from.
+        let has_folders = names.iter().any(|name| name.as_bytes().ends_with(b"/"));
+        let kinds = [DatasetKind::TarShards, DatasetKind::Parquet, DatasetKind::TfRecord];
+        for kind in kinds.into_iter().chain((!has_folders).then_some(DatasetKind::ZipShards)) {
             let has_kind = |name: &&Key| kind_of_name(name) == Some(kind);
             let mut keys: Vec<Key> = names.iter().filter(has_kind).map(inside).collect();
             if !keys.is_empty() {
                 keys.sort();
                 return self.open_files(kind, keys).await;
             }
+        }
+        if holds("Annotations/") {
+            self.check_no_image_sets(&with_slash).await?;
         }
         let extensions = self.options.image_extensions();
         let images = match self.is_local {
@@ -58,7 +65,8 @@ impl Opener<'_> {
                 ImageFolder::fetch_from(self.store, fetcher, root, &extensions).await?
             }
         };
-        let (classes, warnings) = (images.classes().to_vec(), images.warnings().to_vec());
+        let (classes, mut warnings) = (images.classes().to_vec(), images.warnings().to_vec());
+        warnings.extend(without_imagenet_labels(&images));
         let opened = self.dataset(DatasetKind::ImageFolder, FolderRecords(images), Vec::new());
         Ok(OpenedDataset { classes, warnings, ..opened })
     }
@@ -105,7 +113,7 @@ impl Opener<'_> {
                 damage.push(error);
             }
         }
-        let mut opened = self.tar_dataset(samples);
+        let mut opened = self.archive_dataset(DatasetKind::TarShards, samples);
         opened.warnings.append(&mut damage);
         if !manifest.classes().is_empty() {
             opened.classes = manifest.classes().to_vec();
@@ -113,7 +121,33 @@ impl Opener<'_> {
         Ok(OpenedDataset { missing_samples, ..opened })
     }
 
-    /// The names directly in a stored folder, from the first objects of the listing.
+    /// # Errors
+    /// `InvalidArgument` if the folder contains image sets of Pascal VOC. The message lists them.
+    async fn check_no_image_sets(&self, folder: &Key) -> Result<()> {
+        let sets = Key::from_bytes(&[folder.as_bytes(), b"ImageSets/"].concat());
+        let Ok(listing) = self.fetcher.list(&sets).await else { return Ok(()) };
+        let listed: Vec<_> = listing.take(MAX_LISTED).collect().await;
+        let below = |object: ObjectMeta| {
+            let name = object.key.as_str()?.strip_prefix(folder.as_str()?)?.to_owned();
+            // `Main/cat_train.txt` is the set of a class.
+            let is_of_class = name.rsplit('/').next()?.contains('_');
+            (name.ends_with(".txt") && !is_of_class).then_some(name)
+        };
+        let mut found: Vec<_> = listed.into_iter().flatten().filter_map(below).collect();
+        found.sort();
+        let of_main = found.iter().find(|name| name.starts_with("ImageSets/Main/"));
+        let Some(first) = of_main.or(found.first()) else { return Ok(()) };
+        let address = |name: &str| super::address_in(self.store, &format!("{folder}{name}"));
+        let message = format!(
+            "the folder is a data set in the format of Pascal VOC; open one of its image sets, such as {}; found {}",
+            quoted(&address(first)),
+            found.join(", ")
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, message).with_key(folder.display_name()))
+    }
+
+    /// The names directly in a stored folder, from the first objects of the listing. Names of folders end with a
+    /// slash.
     async fn stored_names(&self, folder: &Key) -> Result<Vec<Key>> {
         if !self.fetcher.capability().list {
             let message = "cannot list the folder: its server does not support listing; name the \
@@ -128,9 +162,11 @@ impl Opener<'_> {
             let key = object?.key;
             let below = key.as_bytes().strip_prefix(folder.as_bytes()).unwrap_or(key.as_bytes());
             let below = below.strip_prefix(b"/").unwrap_or(below);
-            let is_inside = !below.contains(&b'/');
-            if is_inside {
-                names.push(Key::from_bytes(below));
+            let slash = below.iter().position(|&byte| byte == b'/');
+            let name = Key::from_bytes(&below[..slash.map_or(below.len(), |slash| slash + 1)]);
+            let is_inside = slash.is_none();
+            if is_inside || names.last() != Some(&name) {
+                names.push(name);
             }
             count += 1;
             // A folder that holds only files of a data set is listed completely.
@@ -146,14 +182,27 @@ impl Opener<'_> {
     }
 }
 
-/// The names of the files directly in a local folder.
+/// The warning for a folder of ImageNet's validation images without classes.
+fn without_imagenet_labels(images: &ImageFolder) -> Option<Error> {
+    let first = images.item(0).ok()?.value;
+    let name = first.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    if !images.classes().is_empty() || !name.starts_with(VALIDATION_IMAGE.as_bytes()) {
+        return None;
+    }
+    let message = "the validation images of ImageNet are without labels here, so all labels are -1: open \
+                   `LOC_val_solution.csv` of Kaggle or `imagenet_2012_validation_synset_labels.txt` instead of \
+                   their folder, or move each image to the folder of its class";
+    Some(Error::new(ErrorKind::NotFound, message).with_key(first.display_name()))
+}
+
+/// The names of the files directly in a local folder, and of its folders, which end with a slash.
 pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
     let failed = |error: std::io::Error| {
         let message = match error.kind() {
             std::io::ErrorKind::NotFound => "file or folder does not exist",
             std::io::ErrorKind::NotADirectory => {
-                "not a folder, and the file extension is unknown; expected .tar, .parquet, .tfrecord, \
-                 .txt, .csv or .jsonl"
+                "not a folder, and the file extension is unknown; expected .tar, .zip, .parquet, \
+                 .tfrecord, .txt, .csv, .jsonl or .json"
             }
             _ => "cannot list the folder",
         };
@@ -163,8 +212,13 @@ pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
     for entry in std::fs::read_dir(folder.to_path()).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         // A link may point to a file.
-        if entry.file_type().is_ok_and(|kind| !kind.is_dir()) {
-            names.push(Key::from_path(entry.file_name()));
+        let name = Key::from_path(entry.file_name());
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => {
+                names.push(Key::from_bytes(&[name.as_bytes(), b"/"].concat()));
+            }
+            Ok(_) => names.push(name),
+            Err(_) => {}
         }
     }
     Ok(names)

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
+use super::coco::has_image_folder;
 use super::labels::Unlabeled;
 use super::{DatasetKind, OpenLocation, OpenOptions, OpenedDataset};
-use crate::datasets::file_list::{LABEL_COLUMNS, RowStores};
+use crate::datasets::file_list::{
+    LABEL_COLUMNS, RowStores, folder_of_image_set, is_validation_labels,
+};
 use crate::datasets::patterns::{FilePatterns, local_keys, stored_keys};
 use crate::datasets::{
     FileList, FileListOptions, MdsDataset, MdsOptions, TfRecordDataset, TfRecordOptions,
@@ -75,13 +78,16 @@ impl Opener<'_> {
         kind: Option<DatasetKind>,
         locations: &[OpenLocation],
     ) -> Result<OpenedDataset> {
-        let is_coco = |location: &OpenLocation| is_json(&location.key);
-        if kind != Some(DatasetKind::FileList) || !locations.iter().all(is_coco) {
+        let has_images = |location: &OpenLocation| has_image_folder(&location.key);
+        if kind != Some(DatasetKind::FileList) || !locations.iter().all(has_images) {
             self.options.check_no_images()?;
         }
         match kind {
             Some(
-                kind @ (DatasetKind::TarShards | DatasetKind::Parquet | DatasetKind::TfRecord),
+                kind @ (DatasetKind::TarShards
+                | DatasetKind::ZipShards
+                | DatasetKind::Parquet
+                | DatasetKind::TfRecord),
             ) => {
                 let mut keys = Vec::new();
                 for location in locations {
@@ -125,7 +131,12 @@ impl Opener<'_> {
                 Ok(self.dataset(kind, samples, lens))
             }
             DatasetKind::Parquet => self.open_parquet(keys).await,
-            _ => Ok(self.tar_dataset(self.open_tar(keys).await?)),
+            DatasetKind::ZipShards => {
+                let options = WebDatasetOptions::default();
+                let samples = WebDataset::fetch_files(self.fetcher, keys, &options).await?;
+                Ok(self.archive_dataset(kind, samples))
+            }
+            _ => Ok(self.archive_dataset(kind, self.open_tar(keys).await?)),
         }
     }
 
@@ -144,13 +155,13 @@ impl Opener<'_> {
         }
     }
 
-    pub(super) fn tar_dataset(&self, samples: WebDataset) -> OpenedDataset {
+    pub(super) fn archive_dataset(&self, kind: DatasetKind, samples: WebDataset) -> OpenedDataset {
         let (lens, warnings) = (samples.shard_lens(), warnings(&samples));
         let (truncated_shards, classes) = (samples.truncated_shards(), samples.classes());
         let samples = Arc::new(samples);
-        let opened = self.dataset(DatasetKind::TarShards, Arc::clone(&samples), lens);
+        let opened = self.dataset(kind, Arc::clone(&samples), lens);
         // If folders are classes, all samples have a label.
-        let count = || Unlabeled::in_tar(&samples, &opened.fetch_labeled());
+        let count = || Unlabeled::in_archives(&samples, &opened.fetch_labeled());
         let unlabeled = if classes.is_empty() { count() } else { None };
         OpenedDataset { classes, warnings, truncated_shards, unlabeled, ..opened }
     }
@@ -184,10 +195,15 @@ impl Opener<'_> {
         if let Some(name) = &self.options.label_field {
             options = options.label_field(name);
         }
-        let list = match is_json(key) {
-            true => self.coco_list(key).await?,
-            false => FileList::fetch(self.fetcher, key.clone(), &options).await?,
+        let list = match () {
+            () if is_json(key) => self.coco_list(key).await?,
+            () if is_validation_labels(key) => self.imagenet_list(key).await?,
+            () if folder_of_image_set(key).is_some() => {
+                FileList::fetch_voc(self.fetcher, key.clone()).await?
+            }
+            () => FileList::fetch(self.fetcher, key.clone(), &options).await?,
         };
+        let warnings = list.failures().cloned().collect();
         // Only rows in the store of the list are read with the credentials of that store.
         let (list, has_other_stores) = list.in_stores(self.store, self.stores)?;
         if self.is_local
@@ -204,6 +220,7 @@ impl Opener<'_> {
         let opened = self.dataset(DatasetKind::FileList, list, Vec::new());
         let opened = OpenedDataset {
             classes,
+            warnings,
             path_column,
             own_labels,
             has_named_columns,
@@ -225,7 +242,7 @@ impl Opener<'_> {
     }
 }
 
-fn is_json(key: &Key) -> bool {
+pub(super) fn is_json(key: &Key) -> bool {
     key.as_bytes().to_ascii_lowercase().ends_with(b".json")
 }
 

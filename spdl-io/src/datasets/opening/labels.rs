@@ -26,8 +26,8 @@ pub(super) struct Unlabeled {
 }
 
 impl Unlabeled {
-    /// For tar shards whose folders are not classes. `None` if all samples have a label.
-    pub(super) fn in_tar(samples: &WebDataset, fetch: &FetchLabeled) -> Option<Self> {
+    /// For archives whose folders are not classes. `None` if all samples have a label.
+    pub(super) fn in_archives(samples: &WebDataset, fetch: &FetchLabeled) -> Option<Self> {
         let (of, count, first) = samples.without_label(fetch);
         Some(Unlabeled { count, of, first: first?.display_name() })
     }
@@ -60,10 +60,11 @@ impl OpenedDataset {
         }
     }
 
-    /// The number of classes that were derived from folder names in tar shards; `None` if no
+    /// The number of classes that were derived from folder names in tar shards or zip archives; `None` if no
     /// folders are classes. A caller should report the number, because the classes are a guess.
     pub fn classes_in_folders(&self) -> Option<usize> {
-        let is_guess = self.kind == DatasetKind::TarShards && self.has_own_classes();
+        let is_archive = matches!(self.kind, DatasetKind::TarShards | DatasetKind::ZipShards);
+        let is_guess = is_archive && self.has_own_classes();
         is_guess.then_some(self.classes.len())
     }
 
@@ -133,7 +134,7 @@ impl OpenedDataset {
             DatasetKind::FileList => {
                 format!("none of the columns {} exists", quoted(LABEL_COLUMNS))
             }
-            DatasetKind::TarShards => format!(
+            DatasetKind::TarShards | DatasetKind::ZipShards => format!(
                 "none of the fields {} exists, and no folder names a class (names of splits, such as \
                  `train`, and of hashes, such as `3f`, do not count)",
                 quoted(LABEL_FIELDS)
@@ -151,7 +152,7 @@ impl OpenedDataset {
                 format!("other columns are {}", quoted(others.iter().take(MAX_LISTED)))
             }
             (true, _) => format!("other fields are {}", quoted(others.iter().take(MAX_LISTED))),
-            (false, DatasetKind::TarShards) => {
+            (false, DatasetKind::TarShards | DatasetKind::ZipShards) => {
                 "the archives contain only images; put the images into one folder per class, or add \
                  a `.cls` member for each"
                     .to_owned()

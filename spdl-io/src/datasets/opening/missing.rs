@@ -99,6 +99,7 @@ impl Opener<'_> {
         );
         let ending = match kind {
             DatasetKind::TarShards => Some("*.tar"),
+            DatasetKind::ZipShards => Some("*.zip"),
             DatasetKind::Parquet => Some("*.parquet"),
             DatasetKind::TfRecord => Some("*.tfrecord"),
             _ => None,

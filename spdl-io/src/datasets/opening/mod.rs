@@ -3,7 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `kinds` | opens each kind of data set from the keys of its files |
-//! | `coco` | finds the images of COCO annotations |
+//! | `coco` | finds the images of COCO annotations, and of labels of ImageNet |
 //! | `folder` | detects what a folder holds; packed sets with a manifest |
 //! | `missing` | error messages for missing files, and for folders that hold other data sets |
 //! | `classes`, `labels` | class names of a label column; warnings about samples without a label |
@@ -41,10 +41,12 @@ use crate::stores::{Location, StoreRegistry};
 pub enum DatasetKind {
     /// Images, one folder per class.
     ImageFolder,
-    /// A list of files: lines, CSV, JSON Lines, or COCO annotations.
+    /// A list of files: lines, CSV, JSON Lines, annotations of COCO or Pascal VOC, or labels of ImageNet.
     FileList,
     /// Tar archives in the layout of the Python library `webdataset`.
     TarShards,
+    /// Zip archives, grouped into samples as tar shards.
+    ZipShards,
     /// TFRecord files of `tf.train.Example`.
     TfRecord,
     /// MDS shards of MosaicML Streaming.
@@ -61,6 +63,7 @@ impl fmt::Display for DatasetKind {
             DatasetKind::ImageFolder => "image folder",
             DatasetKind::FileList => "list of files",
             DatasetKind::TarShards => "tar shards",
+            DatasetKind::ZipShards => "zip archives",
             DatasetKind::TfRecord => "TFRecord files",
             DatasetKind::Mds => "MDS shards",
             DatasetKind::Parquet => "Parquet files",
@@ -173,13 +176,16 @@ impl OpenedDataset {
     /// | address | data set |
     /// |---|---|
     /// | ends with `.tar` | tar shards |
+    /// | ends with `.zip` (feature `zip`) | zip archives |
     /// | ends with `.parquet` (feature `parquet`) | Parquet files |
     /// | ends with `.tfrecord`, `.tfrecords` | TFRecord files |
+    /// | `…/ImageSets/…/….txt` | the images of an [image set of Pascal VOC](super::FileList::fetch_voc) |
+    /// | ends with `LOC_val_solution.csv`, `validation_synset_labels.txt` | the [validation images of ImageNet](super::FileList::from_imagenet_labels) |
     /// | ends with `.txt`, `.csv`, `.jsonl` | a file list |
     /// | ends with `.json`, except `index.json` | [COCO annotations](super::FileList::from_coco) |
-    /// | a folder, or its `index.json` | by content: MDS shards, a set that `spdl pack` wrote, tar, Parquet or TFRecord files; otherwise images |
+    /// | a folder, or its `index.json` | by content: MDS shards, a set that `spdl pack` wrote, tar, Parquet or TFRecord files, or zip archives without subfolders; otherwise images |
     ///
-    /// In names of tar, Parquet and TFRecord files, braces are expanded by
+    /// In names of tar, zip, Parquet and TFRecord files, braces are expanded by
     /// [`expand_braces`](super::expand_braces), and the last part of the path may contain `*` and
     /// `?` if the store supports listing. In a store, any other address is a folder.
     ///
@@ -192,7 +198,7 @@ impl OpenedDataset {
     /// - `NotFound` if there is no data set, or if it is empty.
     /// - `InvalidArgument` for an empty list of addresses, for addresses of different kinds or stores, and for
     ///   a list row with a password or an unknown scheme.
-    /// - `Unsupported` for a folder if the server does not support listing, and for a list row in a store whose
+    /// - `Unsupported` for a Lance data set; for a folder if the server does not support listing, and for a list row in a store whose
     ///   feature is disabled.
     /// - `Corrupt` if the size of a shard differs from its manifest, unless the options [accept
     ///   damage](OpenOptions::accept_damage).
@@ -227,6 +233,9 @@ impl OpenedDataset {
                 locations.len()
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        for location in &locations {
+            check_supported(&location.key).map_err(|it| it.with_key(&*location.address))?;
         }
         let versions = PinnedVersions::default();
         let fetcher: Arc<dyn Fetcher> =
@@ -470,6 +479,19 @@ fn parse_addresses(
     Ok(locations)
 }
 
+/// # Errors
+/// `Unsupported` for the formats of other programs that have a recognizable name.
+fn check_supported(key: &Key) -> Result<()> {
+    let name = key.as_bytes().to_ascii_lowercase();
+    let name = name.strip_suffix(b"/").unwrap_or(&name);
+    if !name.ends_with(b".lance") {
+        return Ok(());
+    }
+    let message = "Lance data sets are not supported, because their reader is a large library; open the data set with \
+                   its Python package `lance`, and pass the Arrow table to the loader; or write it as Parquet files";
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
 /// The kind by file name; `None` for a possible folder.
 fn kind_of_name(key: &Key) -> Option<DatasetKind> {
     let name = key.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
@@ -481,6 +503,7 @@ fn kind_of_name(key: &Key) -> Option<DatasetKind> {
         () if ends(&[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2"]) => {
             Some(DatasetKind::TarShards)
         }
+        () if ends(&[".zip"]) => Some(DatasetKind::ZipShards),
         () if ends(&[".parquet"]) => Some(DatasetKind::Parquet),
         () if ends(&[".tfrecord", ".tfrecords"]) => Some(DatasetKind::TfRecord),
         () if ends(&[".txt", ".csv", ".jsonl", ".json"]) => Some(DatasetKind::FileList),

@@ -103,8 +103,9 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the folder of the images of [COCO annotations](crate::datasets::FileList::from_coco), a path, or
-    /// a key or an address in the store of the annotations. Default: the first folder near the annotations that
+    /// Sets the folder of the images of [COCO annotations](crate::datasets::FileList::from_coco) or
+    /// [labels of ImageNet](crate::datasets::FileList::from_imagenet_labels): a path, or a key or an address in
+    /// the store of the annotations. Default: the first folder near the annotations that
     /// contains the first image. A checkpoint state does not depend on the folder, as for other locations of data.
     ///
     /// For other data sets, and for an address in another store, opening fails with `InvalidArgument`.

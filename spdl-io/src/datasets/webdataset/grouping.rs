@@ -6,13 +6,18 @@ use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
 
+#[cfg(feature = "zip")]
+use super::zip::ZipArchive;
 use crate::archive::{TarIndex, TarKind};
 use crate::fetch::Key;
 use crate::shards::sums;
 
-/// The samples of one shard, in archive order.
-pub(in crate::datasets) struct TarShard {
+/// The samples of one shard: of a tar archive in archive order, of a zip archive sorted by name.
+pub(in crate::datasets) struct ArchiveShard {
     pub(super) key: Key,
+    /// The archive, if it is a zip archive.
+    #[cfg(feature = "zip")]
+    pub(super) zip: Option<Arc<ZipArchive>>,
     /// A hash of the size and version, for shards of a store.
     pub(super) version: Option<u64>,
     /// The size of the archive.
@@ -40,8 +45,8 @@ struct SampleEnd {
 
 #[derive(Clone, Copy)]
 pub(super) struct SampleMember {
-    /// The offset of the data in the archive.
-    start: u64,
+    /// The offset of the data in a tar archive, or the number of the member of a zip archive.
+    pub(super) start: u64,
     size: u64,
     /// The index of the extension: at first in the list of the shard, later in the list of the data set.
     pub(super) extension: u32,
@@ -70,7 +75,7 @@ pub(super) fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
     (dot > 0).then(|| (&name[..base + dot], &name[base + dot + 1..]))
 }
 
-impl TarShard {
+impl ArchiveShard {
     /// Groups the members of an archive. With `damage`, the last sample, which may lack members, fails with
     /// that error. `sums` is the text of the checksum file.
     ///
@@ -83,23 +88,8 @@ impl TarShard {
         damage: Option<Error>,
         sums: Option<&[u8]>,
     ) -> Result<Self> {
-        let mut grouping = Grouping {
-            shard: TarShard {
-                key,
-                version: None,
-                bytes: index.stamp().size(),
-                is_truncated: damage.is_some(),
-                samples: Vec::new(),
-                names: Vec::new(),
-                members: Vec::new(),
-                sums: Vec::new(),
-                extensions: Vec::new(),
-                failures: Vec::new(),
-            },
-            numbers: HashMap::new(),
-            last_sample_with: Vec::new(),
-            sum: None,
-        };
+        let mut grouping = Grouping::new(key, index.stamp().size());
+        grouping.shard.is_truncated = damage.is_some();
         let mut lines = sums.map(sums::lines);
         for number in 0..index.len() {
             let is_file = matches!(
@@ -115,18 +105,31 @@ impl TarShard {
             }
             let split = index.name(number).and_then(split_name);
             if let Some((name, extension)) = split.filter(|_| is_file) {
-                grouping.member(index, number, name, extension)?;
+                let offset = || index.entry(number).map(|entry| entry.header_offset);
+                let file = index.file(number).map(|file| (file.data_offset, file.size));
+                grouping.member(name, extension, offset, file)?;
             }
         }
         if let Some(damage) = damage {
             grouping.damage(damage)?;
         }
-        let mut shard = grouping.shard;
-        shard.samples.shrink_to_fit();
-        shard.names.shrink_to_fit();
-        shard.members.shrink_to_fit();
-        shard.sums.shrink_to_fit();
-        Ok(shard)
+        Ok(grouping.finish())
+    }
+
+    /// Groups the members of a zip archive of `bytes` bytes.
+    ///
+    /// # Errors
+    /// `LimitExceeded` for more than 2³² samples or members.
+    #[cfg(feature = "zip")]
+    pub(super) fn of_zip(archive: ZipArchive, bytes: u64) -> Result<Self> {
+        let mut grouping = Grouping::new(archive.key.clone(), bytes);
+        for (number, entry) in archive.entries.iter().enumerate() {
+            if let Some((name, extension)) = split_name(entry.key.as_bytes()) {
+                let file = archive.range(number).map(|_| (number as u64, entry.size));
+                grouping.member(name, extension, || Some(entry.header_offset), file)?;
+            }
+        }
+        Ok(ArchiveShard { zip: Some(Arc::new(archive)), ..grouping.finish() })
     }
 
     /// The number of samples, including bad ones.
@@ -181,7 +184,7 @@ impl TarShard {
 }
 
 struct Grouping {
-    shard: TarShard,
+    shard: ArchiveShard,
     numbers: HashMap<Arc<str>, u32>,
     /// For each extension, the number of the last sample with it, plus 1.
     last_sample_with: Vec<u32>,
@@ -190,12 +193,45 @@ struct Grouping {
 }
 
 impl Grouping {
+    fn new(key: Key, bytes: u64) -> Self {
+        Grouping {
+            shard: ArchiveShard {
+                key,
+                #[cfg(feature = "zip")]
+                zip: None,
+                version: None,
+                bytes,
+                is_truncated: false,
+                samples: Vec::new(),
+                names: Vec::new(),
+                members: Vec::new(),
+                sums: Vec::new(),
+                extensions: Vec::new(),
+                failures: Vec::new(),
+            },
+            numbers: HashMap::new(),
+            last_sample_with: Vec::new(),
+            sum: None,
+        }
+    }
+
+    fn finish(self) -> ArchiveShard {
+        let mut shard = self.shard;
+        shard.samples.shrink_to_fit();
+        shard.names.shrink_to_fit();
+        shard.members.shrink_to_fit();
+        shard.sums.shrink_to_fit();
+        shard
+    }
+
+    /// Adds a member whose header is at `offset`: the `start` and the size of its [`SampleMember`], or the error of
+    /// reading it.
     fn member(
         &mut self,
-        index: &TarIndex,
-        number: usize,
         name: &[u8],
         extension: &[u8],
+        offset: impl Fn() -> Option<u64>,
+        file: Result<(u64, u64)>,
     ) -> Result<()> {
         let last = self.shard.len().checked_sub(1);
         if last.and_then(|last| self.shard.name(last)) != Some(name) {
@@ -206,13 +242,13 @@ impl Grouping {
         }
         let extension: Arc<str> = String::from_utf8_lossy(extension).to_lowercase().into();
         let key = self.shard.sample_key(name, Some(&extension));
-        let file = match index.file(number) {
+        let (start, size) = match file {
             Ok(file) => file,
             Err(error) => {
                 let message = format!("cannot read this member of the sample: {}", error.message());
                 let mut failure = Error::new(error.kind(), message);
-                if let Some(entry) = index.entry(number) {
-                    failure = failure.with_offset(entry.header_offset);
+                if let Some(offset) = offset() {
+                    failure = failure.with_offset(offset);
                 }
                 return self.fail(failure.with_key(key.display_name()));
             }
@@ -227,15 +263,11 @@ impl Grouping {
         let seen_in = &mut self.last_sample_with[extension_number as usize];
         if std::mem::replace(seen_in, this_sample) == this_sample {
             let message = format!("duplicate field {extension:?} in the sample");
-            let offset = index.entry(number).map_or(0, |entry| entry.header_offset);
+            let offset = offset().unwrap_or_default();
             let error = Error::new(ErrorKind::Corrupt, message).with_offset(offset);
             return self.fail(error.with_key(key.display_name()));
         }
-        self.shard.members.push(SampleMember {
-            start: file.data_offset,
-            size: file.size,
-            extension: extension_number,
-        });
+        self.shard.members.push(SampleMember { start, size, extension: extension_number });
         self.shard.sums.extend(self.sum);
         let member_end = self.shard.members.len();
         let member_end = u32::try_from(member_end).map_err(|_| self.too_much("members"))?;
@@ -348,7 +380,7 @@ mod tests {
         let inner =
             Error::new(ErrorKind::Io, "no bytes").with_source(io::Error::other("connection lost"));
         let damage = Error::new(ErrorKind::Corrupt, "the shard is truncated").with_source(inner);
-        let shard = TarShard::new("1.tar".into(), &index, Some(damage), None).unwrap();
+        let shard = ArchiveShard::new("1.tar".into(), &index, Some(damage), None).unwrap();
         let cause = shard.failures[0].1.source().unwrap();
         let cause: &Error = cause.downcast_ref().unwrap();
         assert_eq!(cause.message(), "no bytes");

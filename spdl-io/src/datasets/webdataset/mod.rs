@@ -1,14 +1,17 @@
-//! [`WebDataset`]: tar shards in the layout of the Python library `webdataset`.
+//! [`WebDataset`]: tar and zip shards in the layout of the Python library `webdataset`.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `shards` | the index of each archive: next to it, cached, or built |
 //! | `grouping` | the members of an archive, grouped into samples |
+//! | `zip` | members of zip archives |
 //! | `folders` | classes that are folders in the archives |
 
 mod folders;
 mod grouping;
 mod shards;
+#[cfg(feature = "zip")]
+mod zip;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,7 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::folders::{ClassFolders, is_image};
-use self::grouping::{SampleMember, TarShard};
+use self::grouping::{ArchiveShard, SampleMember};
+#[cfg(feature = "zip")]
+use self::zip::ZipSample;
 use super::common::ContentHash;
 use super::patterns::FilePatterns;
 use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers};
@@ -25,7 +30,7 @@ use crate::fetch::{Fetcher, Key};
 use crate::records::{Encoding, Extent, FetchLabeled, StoredField, StoredRecord};
 use spdl_core::{Dataset, Error, Result};
 
-/// The samples of tar archives. Consecutive members that share a name are one sample.
+/// The samples of tar and zip archives. Consecutive members that share a name are one sample.
 ///
 /// ```text
 /// shard-000000.tar:  0001.jpg 0001.cls 0002.jpg 0002.seg.png 0002.cls …
@@ -70,7 +75,13 @@ use spdl_core::{Dataset, Error, Result};
 /// next to local archives. In a store, an existing index next to the archive is used. Memory use: 8 bytes and
 /// the name per sample, and 24 bytes per field; with checksums, 32 bytes per field.
 ///
-/// Compressed archives fail with `Unsupported`, because their members have no fixed offset.
+/// Compressed tar archives fail with `Unsupported`, because their members have no fixed offset.
+///
+/// **Zip archives** (feature `zip`) have names that end with `.zip`. Members are stored or compressed with DEFLATE.
+/// Opening reads the central directory only. Samples are sorted by the parts of their paths, because zip programs
+/// store members in any order. The CRC-32 of each member is verified; a member that differs fails with `Corrupt`, and
+/// an encrypted member with `Unsupported`. A damaged central directory is an error of opening. Memory use: about 200
+/// bytes per member. Checksum files are not used.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -102,7 +113,7 @@ use spdl_core::{Dataset, Error, Result};
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct WebDataset {
-    shards: Shards<TarShard>,
+    shards: Shards<ArchiveShard>,
     /// The names and encodings of all fields.
     fields: Vec<(Arc<str>, Encoding)>,
     /// The class folders, if folders are classes.
@@ -211,6 +222,11 @@ impl_openers! {
 
 impl WebDataset {
     fn open_keys(keys: Vec<Key>, options: &WebDatasetOptions) -> Result<Self> {
+        #[cfg(feature = "local")]
+        if keys.iter().any(shards::is_zip) {
+            let fetcher = super::common::local_fetcher();
+            return spdl_core::block_on(WebDataset::fetch_keys(&fetcher, keys, options));
+        }
         WebDataset::new(shards::open(keys, options)?, options)
     }
 
@@ -222,7 +238,7 @@ impl WebDataset {
         WebDataset::new(shards::fetch(fetcher, keys, options).await?, options)
     }
 
-    fn new(mut shards: Vec<TarShard>, options: &WebDatasetOptions) -> Result<Self> {
+    fn new(mut shards: Vec<ArchiveShard>, options: &WebDatasetOptions) -> Result<Self> {
         let mut fields = Vec::new();
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
         for shard in &mut shards {
@@ -339,20 +355,20 @@ impl WebDataset {
 
     /// The errors of bad samples that are known from the headers.
     pub fn failures(&self) -> impl Iterator<Item = &Error> {
-        self.shards.iter().flat_map(TarShard::failures)
+        self.shards.iter().flat_map(ArchiveShard::failures)
     }
 }
 
-impl Shard for TarShard {
+impl Shard for ArchiveShard {
     fn rows(&self) -> u64 {
         self.len() as u64
     }
 }
 
 impl Sharded for WebDataset {
-    type Shard = TarShard;
+    type Shard = ArchiveShard;
 
-    fn sample(&self, shard: &TarShard, row: u64) -> Result<StoredRecord> {
+    fn sample(&self, shard: &ArchiveShard, row: u64) -> Result<StoredRecord> {
         // Lossless: below the number of samples of the shard.
         let sample = row as usize;
         let (members, sums) = (shard.members(sample)?, shard.sums(sample));
@@ -360,6 +376,16 @@ impl Sharded for WebDataset {
         let label = self.folders.as_ref().map_or(-1, |folders| folders.label(name));
         let mut record = StoredRecord::new(shard.sample_key(name, None)).with_label(label);
         record.version = shard.version;
+        #[cfg(feature = "zip")]
+        if let Some(archive) = &shard.zip {
+            let of_field = |member: &SampleMember| {
+                let (name, encoding) = &self.fields[member.extension as usize];
+                (Arc::clone(name), (member.start as usize, *encoding))
+            };
+            let (names, members) = members.iter().map(of_field).unzip();
+            let (archive, key) = (Arc::clone(archive), record.key.clone());
+            return Ok(record.with_row(Arc::new(ZipSample { archive, key, names, members }), 0));
+        }
         record.fields = members
             .iter()
             .enumerate()

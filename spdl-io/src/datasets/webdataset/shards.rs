@@ -11,7 +11,7 @@ use spdl_core::{Error, ErrorKind, Result, block_on};
 use twox_hash::XxHash3_128;
 
 use super::WebDatasetOptions;
-use super::grouping::{TarShard, checksum_file};
+use super::grouping::{ArchiveShard, checksum_file};
 use crate::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
 use crate::datasets::sharded::read_files;
 use crate::fetch::{Fetcher, Key, ObjectMeta};
@@ -30,19 +30,34 @@ const MAX_HEADER_BYTES: u64 = 1 << 20;
 /// An index is smaller than its archive plus this many bytes.
 const MAX_INDEX_OVERHEAD: u64 = 64 << 10;
 
-/// Refuses compressed archives, whose members cannot be read separately.
-fn check_name(key: &Key) -> Result<()> {
+/// The key in lower case, without the query of an address.
+fn name_of(key: &Key) -> Vec<u8> {
     let name = key.as_bytes();
     let name = match key.as_str() {
         Some(text) if text.contains("://") => name.split(|&byte| byte == b'?').next(),
         _ => Some(name),
     };
-    let name = name.unwrap_or_default().to_ascii_lowercase();
+    name.unwrap_or_default().to_ascii_lowercase()
+}
+
+/// Whether an archive has the name of a zip archive.
+pub(super) fn is_zip(key: &Key) -> bool {
+    name_of(key).ends_with(b".zip")
+}
+
+/// Refuses compressed archives, whose members cannot be read separately, and zip archives without the feature
+/// `zip`.
+fn check_name(key: &Key) -> Result<()> {
+    let name = name_of(key);
+    if is_zip(key) && !cfg!(feature = "zip") {
+        let message = "cannot read zip archives: this build lacks the feature `zip`";
+        return Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()));
+    }
     if !COMPRESSED.iter().any(|end| name.ends_with(end.as_bytes())) {
         return Ok(());
     }
     let message = "compressed shards do not support random access: decompress the shard (`gunzip`, \
-        `unzstd`), or pack the samples again";
+        `unzstd`), or extract it and pack its folder again (`spdl pack`)";
     Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()))
 }
 
@@ -53,7 +68,7 @@ fn is_damage(error: &Error) -> bool {
 }
 
 /// Opens local archives, on up to [`concurrency`](WebDatasetOptions::concurrency) threads.
-pub(super) fn open(keys: Vec<Key>, options: &WebDatasetOptions) -> Result<Vec<TarShard>> {
+pub(super) fn open(keys: Vec<Key>, options: &WebDatasetOptions) -> Result<Vec<ArchiveShard>> {
     keys.iter().try_for_each(check_name)?;
     let threads = IoThreads::new("spdl-index", options.concurrency, LINGER);
     let (tar, verify) = (options.tar, options.verify);
@@ -63,14 +78,14 @@ pub(super) fn open(keys: Vec<Key>, options: &WebDatasetOptions) -> Result<Vec<Ta
     block_on(read_files(keys, SHARDS, concurrency, read))
 }
 
-fn open_one(key: &Key, options: TarOptions, verify: bool) -> Result<TarShard> {
+fn open_one(key: &Key, options: TarOptions, verify: bool) -> Result<ArchiveShard> {
     let (index, damage) = match TarIndex::open_with(key.to_path(), options) {
         Ok(index) => (index, None),
         Err(error) if is_damage(&error) => TarIndex::build_until_damage(key.to_path(), options)?,
         Err(error) => return Err(error),
     };
     let sums = verify.then(|| Sums::text(key.to_path())).transpose()?.flatten();
-    TarShard::new(key.clone(), &index, damage, sums.as_deref())
+    ArchiveShard::new(key.clone(), &index, damage, sums.as_deref())
 }
 
 /// Opens archives of a store, concurrently.
@@ -78,12 +93,23 @@ pub(super) async fn fetch(
     fetcher: &Arc<dyn Fetcher>,
     keys: Vec<Key>,
     options: &WebDatasetOptions,
-) -> Result<Vec<TarShard>> {
+) -> Result<Vec<ArchiveShard>> {
     keys.iter().try_for_each(check_name)?;
+    #[cfg(feature = "zip")]
+    let threads = &{
+        let threads = std::thread::available_parallelism().map_or(2, |threads| threads.get());
+        Arc::new(IoThreads::new("spdl-zip", threads, LINGER))
+    };
     let read = |key: Key| async move {
         let object = fetcher.stat(&key).await?;
+        #[cfg(feature = "zip")]
+        if is_zip(&key) {
+            let mut shard = super::zip::fetch(fetcher, &object, Arc::clone(threads)).await?;
+            shard.version = Some(object.version_hash());
+            return Ok(shard);
+        }
         let (index, damage, sums) = fetch_index(fetcher, &object, options).await?;
-        let mut shard = TarShard::new(key, &index, damage, sums.as_deref())?;
+        let mut shard = ArchiveShard::new(key, &index, damage, sums.as_deref())?;
         shard.version = Some(object.version_hash());
         Ok(shard)
     };
