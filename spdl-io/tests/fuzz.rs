@@ -61,6 +61,18 @@ fn braces_and_lists() {
 }
 
 #[test]
+fn litdata_indexes_and_chunks() {
+    let mut seeds = files("tests/data/litdata/plain", &["json", "bin"]);
+    seeds.extend(files("tests/data/litdata/batch", &["bin"]));
+    fuzz("litdata", &seeds, targets::litdata);
+}
+
+#[test]
+fn lmdb_files() {
+    fuzz("lmdb", &files("tests/data/lmdb/pairs", &["mdb"]), targets::lmdb);
+}
+
+#[test]
 fn mds_indexes_and_shards() {
     fuzz("mds", &files("tests/data/mds/plain", &["json", "mds"]), targets::mds);
 }
@@ -73,6 +85,11 @@ fn npy_files() {
 #[test]
 fn parquet_files() {
     fuzz("parquet", &files("tests/data/parquet", &["parquet"]), targets::parquet);
+}
+
+#[test]
+fn recordio_files() {
+    fuzz("recordio", &files("tests/data/recordio", &["rec"]), targets::recordio);
 }
 
 // promise: R19

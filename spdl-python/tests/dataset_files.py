@@ -57,6 +57,65 @@ def write_mds(folder, samples):
     (folder / "index.json").write_text(json.dumps({"shards": [entry], "version": 2}))
 
 
+def write_litdata(folder, samples, **config):
+    """Writes one chunk of LitData, with the leaves `image` and `label`."""
+    folder.mkdir(parents=True)
+    items = [
+        struct.pack("<II", len(image), 8) + image + struct.pack("<q", label)
+        for _, image, label in samples
+    ]
+    ends = [4 + 4 * (len(items) + 1)]
+    for item in items:
+        ends.append(ends[-1] + len(item))
+    chunk = struct.pack(f"<I{len(ends)}I", len(items), *ends) + b"".join(items)
+    (folder / "chunk-0-0.bin").write_bytes(chunk)
+    leaf = {"type": None, "context": None, "children_spec": []}
+    names = json.dumps(["image", "label"])
+    spec = {"type": "builtins.dict", "context": names, "children_spec": [leaf, leaf]}
+    config = {"compression": None, "data_format": ["jpeg", "int"], "encryption": None, **config}
+    config["data_spec"] = json.dumps([1, spec])
+    entry = {"chunk_bytes": len(chunk), "chunk_size": len(items), "filename": "chunk-0-0.bin"}
+    (folder / "index.json").write_text(json.dumps({"chunks": [entry], "config": config}))
+
+
+def write_recordio(path, samples):
+    """Writes a RecordIO file with the headers of MXNet. The images do not contain the magic number."""
+    with open(path, "wb") as file:
+        for number, (_, image, label) in enumerate(samples):
+            data = struct.pack("<IfQQ", 0, label, number, 0) + image
+            file.write(struct.pack("<II", 0xCED7230A, len(data)) + data + bytes(-len(data) % 4))
+
+
+def write_lmdb(path, samples):
+    """Writes an LMDB file of one leaf page, with images in overflow pages and the keys of `write_tar`."""
+    size, values, nodes = 4096, b"", []
+    for name, image, label in sorted(samples):
+        nodes.append((f"{name}.cls".encode(), 0, str(label).encode(), None))
+        first = struct.pack("<Q", 3 + len(values) // size)
+        nodes.append((f"{name}.png".encode(), 1, first, len(image)))
+        pages = -(-(len(image) + 16) // size)
+        header = struct.pack("<QHHI", 3 + len(values) // size, 0, 4, pages)
+        values += (header + image).ljust(pages * size, b"\0")
+    leaf, offsets = b"", []
+    for key, flags, data, length in nodes:
+        node = struct.pack("<IHH", len(data) if length is None else length, flags, len(key))
+        node += key + data
+        node += bytes(len(node) % 2)
+        leaf = node + leaf
+        offsets.append(size - len(leaf))
+    lower = 16 + 2 * len(nodes)
+    head = struct.pack("<QHHHH", 2, 0, 2, lower, size - len(leaf))
+    page = (head + struct.pack(f"<{len(nodes)}H", *offsets)).ljust(size - len(leaf), b"\0") + leaf
+    assert len(page) == size
+    last, metas = 2 + len(values) // size, b""
+    for number in range(2):
+        free = struct.pack("<IHHQQQQQ", size, 0, 0, 0, 0, 0, 0, 2**64 - 1)
+        main = struct.pack("<IHHQQQQQ", 0, 0, 1, 0, 1, last - 2, len(nodes), 2)
+        meta = struct.pack("<QHHI", number, 0, 8, 0) + struct.pack("<IIQQ", 0xBEEFC0DE, 1, 0, 0)
+        metas += (meta + free + main + struct.pack("<QQ", last, number)).ljust(size, b"\0")
+    path.write_bytes(metas + page + values)
+
+
 @functools.cache
 def _crc32c_table():
     table = []

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import spdl_rs
-from dataset_files import write_mds, write_tar
+from dataset_files import write_litdata, write_mds, write_tar
 from servers import serving
 from test_waiting import assert_ends_well, assert_no_threads, descriptors, running
 
@@ -24,6 +24,7 @@ def server(many, tmp_path):
     samples = [(path.stem, path.read_bytes(), 1) for path in paths]
     write_tar(tmp_path / "a.tar", samples)
     write_mds(tmp_path / "mds", samples)
+    write_litdata(tmp_path / "litdata", samples)
     for path in paths:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     with serving(tmp_path) as server:
@@ -155,7 +156,7 @@ def test_loaders_and_epochs_leak_no_threads_or_files(server, name):
 
 
 # promise: R8
-@pytest.mark.parametrize("name", ["a.tar", "mds/index.json"])
+@pytest.mark.parametrize("name", ["a.tar", "mds/index.json", "litdata/index.json"])
 @pytest.mark.parametrize("cache", ["None", "sys.argv[2]"])
 def test_a_forked_child_runs_new_epochs_of_a_loader(server, tmp_path, name, cache):
     script = f"""

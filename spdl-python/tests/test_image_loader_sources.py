@@ -10,8 +10,11 @@ import spdl_rs
 from dataset_files import (
     write_csv,
     write_jsonl,
+    write_litdata,
+    write_lmdb,
     write_mds,
     write_members,
+    write_recordio,
     write_tar,
     write_tfrecord,
 )
@@ -32,7 +35,7 @@ def samples(many):
 
 @pytest.fixture(scope="module")
 def everything(many, samples, tmp_path_factory):
-    """The images of `many` as a folder, tar shards, lists, TFRecord and MDS."""
+    """The images of `many` in all formats that can be written without packages."""
     root = tmp_path_factory.mktemp("everything")
     shutil.copytree(many, root / "photos")
     for number in range(3):
@@ -45,6 +48,13 @@ def everything(many, samples, tmp_path_factory):
     write_csv(root / "list.csv", zip(names, labels))
     write_jsonl(root / "list.jsonl", zip(names, labels))
     write_mds(root / "mds", samples)
+    write_litdata(root / "litdata", samples)
+    write_recordio(root / "all.rec", samples)
+    (root / "train_lmdb").mkdir()
+    # The order of the keys is the order of the samples.
+    numbered = [(f"{number:02}", *sample[1:]) for number, sample in enumerate(samples)]
+    write_lmdb(root / "train_lmdb" / "data.mdb", numbered)
+    (root / "train_lmdb" / "lock.mdb").write_bytes(b"")
     (root / "tars").mkdir()
     for number in range(3):
         shutil.copy(root / f"shard-{number:03}.tar", root / "tars")
@@ -83,6 +93,11 @@ SHARDS = ["shard-000.tar", "shard-001.tar", "shard-002.tar"]
         "list.jsonl",
         "mds",
         "mds/index.json",
+        "litdata",
+        "litdata/index.json",
+        "all.rec",
+        "train_lmdb",
+        "train_lmdb/data.mdb",
     ],
     ids=str,
 )
@@ -95,6 +110,28 @@ def test_every_format_gives_the_images_and_labels_of_the_folder(everything, many
     assert_same(load(source, train=train), expected)
 
 
+@pytest.mark.parametrize("name", ["mds", "litdata", "all.rec", "train_lmdb"])
+def test_batches_of_records_do_not_depend_on_threads_and_resume_exactly(everything, name):
+    def loader(threads):
+        settings = {"batch_size": 7, "size": 16, "train": True, "threads": threads}
+        return spdl_rs.ImageLoader(everything / name, **settings)
+
+    def copies(batches):
+        return [(images.tobytes(), labels.tolist()) for images, labels in batches]
+
+    expected = copies(loader(1))
+    for threads in [2, 5]:
+        assert copies(loader(threads)) == expected
+        first = loader(threads)
+        batches = iter(first)
+        found = copies(next(batches) for _ in range(2))
+        state = first.state_dict()
+        batches.close()
+        resumed = loader(3)
+        resumed.load_state_dict(state)
+        assert found + copies(resumed) == expected
+
+
 def test_a_list_of_names_has_no_labels(everything, many):
     images, labels = load(everything / "list.txt")
     assert (images == load(many)[0]).all() and set(labels.tolist()) == {-1}
@@ -102,7 +139,16 @@ def test_a_list_of_names_has_no_labels(everything, many):
 
 @pytest.mark.parametrize(
     "names",
-    ["shard-{000..002}.tar", SHARDS, "part-{0..2}.tfrecord", "list.csv", "mds/index.json"],
+    [
+        "shard-{000..002}.tar",
+        SHARDS,
+        "part-{0..2}.tfrecord",
+        "list.csv",
+        "mds/index.json",
+        "litdata/index.json",
+        "all.rec",
+        "train_lmdb/data.mdb",
+    ],
     ids=str,
 )
 def test_a_web_server_gives_the_images_of_the_folder(everything, many, names):
@@ -132,7 +178,17 @@ def test_a_list_of_urls_with_labels(everything, many, samples):
 
 @pytest.mark.parametrize(
     "names",
-    ["photos", "shard-{000..002}.tar", "shard-*.tar", "tars/", SHARDS, "list.csv", "mds"],
+    [
+        "photos",
+        "shard-{000..002}.tar",
+        "shard-*.tar",
+        "tars/",
+        SHARDS,
+        "list.csv",
+        "mds",
+        "litdata/",
+        "train_lmdb/",
+    ],
     ids=str,
 )
 def test_an_object_store_gives_the_images_of_the_folder(everything, many, names, monkeypatch):

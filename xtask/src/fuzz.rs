@@ -445,7 +445,16 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
         copy(&entry?.path(), None)?;
     }
     // The format of these files is known only from their folder, not from their contents.
-    for (format, own) in [("mds", "mds/plain"), ("parquet", "parquet"), ("tfrecord", "tfrecord")] {
+    for (format, own) in [
+        ("litdata", "litdata/plain"),
+        ("litdata", "litdata/batch"),
+        ("lmdb", "lmdb/files"),
+        ("lmdb", "lmdb/pairs"),
+        ("mds", "mds/plain"),
+        ("parquet", "parquet"),
+        ("recordio", "recordio"),
+        ("tfrecord", "tfrecord"),
+    ] {
         let own = workspace.root.join("spdl-io/tests/data").join(own);
         for entry in fs::read_dir(&own).with_context(|| format!("cannot list {}", own.display()))? {
             copy(&entry?.path(), Some(format))?;
@@ -466,17 +475,20 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
 }
 
 /// Signatures (magic bytes) by format. The fuzz target of a format has the name of the format.
-const SIGNATURES: [(&str, &[&[u8]]); 15] = [
+const SIGNATURES: [(&str, &[&[u8]]); 18] = [
     ("annexb", &[b"\0\0\0\x01"]),
     ("bmp", &[b"BM"]),
     ("gif", &[b"GIF8"]),
     ("ivf", &[b"DKIF"]),
     ("jpeg", &[b"\xFF\xD8\xFF"]),
     // Formats that are identified by the name of the folder.
+    ("litdata", &[]),
+    ("lmdb", &[]),
     ("mds", &[]),
     ("npy", &[b"\x93NUMPY"]),
     ("parquet", &[b"PAR1"]),
     ("png", &[b"\x89PNG"]),
+    ("recordio", &[]),
     // tar is identified by a signature at offset 257.
     ("tar", &[]),
     ("tfrecord", &[]),
@@ -542,7 +554,7 @@ mod tests {
     fn a_target_starts_from_files_of_its_format() {
         let folder = Path::new("seeds");
         assert_eq!(seeds_of("jpeg_region", folder), [folder.join("jpeg")]);
-        assert_eq!(seeds_of("fill", folder).len(), 16);
+        assert_eq!(seeds_of("fill", folder).len(), 19);
         assert_eq!(seeds_of("tar_index", folder), [folder.join("tar")]);
         assert_eq!(format_of(b"MM\0*rest"), Some("tiff"));
         assert_eq!(format_of(b"\0\0\0\x01\x67"), Some("annexb"));

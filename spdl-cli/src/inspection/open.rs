@@ -75,9 +75,10 @@ fn is_archive(path: &Path) -> bool {
         return false;
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    let others = [".parquet", ".tfrecord", ".tfrecords", ".txt", ".csv", ".jsonl", ".json"];
-    let is_other = others.iter().any(|ending| name.ends_with(ending));
-    !is_other && (path.is_file() || name.ends_with(".tar"))
+    match DatasetKind::of_name(&name) {
+        Some(kind) => kind == DatasetKind::TarShards && (path.is_file() || name.ends_with(".tar")),
+        None => path.is_file(),
+    }
 }
 
 /// The set that `spdl pack` wrote to a folder; `None` for other folders.

@@ -15,10 +15,11 @@ use spdl_io::archive::{
     TarStream, ZipOptions, ZipSlice,
 };
 use spdl_io::datasets::{
-    FileList, FileListOptions, ListFormat, MdsDataset, MdsOptions, ParquetDataset, ParquetOptions,
-    TfRecordDataset, TfRecordOptions, WebDataset, WebDatasetOptions, expand_braces, parse_example,
+    FileList, FileListOptions, ListFormat, LitDataset, LmdbDataset, LmdbOptions, MdsDataset,
+    MdsOptions, ParquetDataset, ParquetOptions, RecordIoDataset, RecordIoOptions, TfRecordDataset,
+    TfRecordOptions, WebDataset, WebDatasetOptions, expand_braces, parse_example,
 };
-use spdl_io::records::FieldRequest;
+use spdl_io::records::{Extent, FieldRequest, StoredField};
 use spdl_io::{Fetcher, MemoryFetcher, StoredRecord};
 
 /// Damage must be reported by one of four error kinds, with its position.
@@ -233,8 +234,22 @@ fn samples<D: Dataset<Item = StoredRecord>>(fetcher: &Arc<dyn Fetcher>, opened: 
         Err(error) => return check_key(&error),
     };
     for index in 0..samples.len().min(8) {
-        let record = samples.item(index).expect("a sample within the length");
-        let row = record.row.expect("a row");
+        let record = match samples.item(index) {
+            Ok(record) => record,
+            Err(error) => {
+                check_key(&error);
+                continue;
+            }
+        };
+        for (_, field) in &record.fields {
+            if let StoredField::At(Extent { object, range, .. }, encoding) = field {
+                let data = block_on(fetcher.read(object, range.clone())).expect("a checked range");
+                if let Err(error) = encoding.decode(data) {
+                    check(&error);
+                }
+            }
+        }
+        let Some(row) = record.row else { continue };
         let request = FieldRequest::all(1 << 20);
         if let Err(error) = block_on(row.group.read(fetcher, row.row, &request)) {
             check_key(&error);
@@ -283,6 +298,56 @@ pub fn mds(file: &[u8]) {
         let opened = MdsDataset::fetch(&fetcher, "a", &options);
         samples(&fetcher, block_on(opened));
     }
+}
+
+/// Parses the index of a LitData data set, and a chunk with a leaf of each type.
+pub fn litdata(file: &[u8]) {
+    let chunk = Bytes::copy_from_slice(file);
+    let start =
+        |at: usize| file.get(at..at + 4).map_or([0; 4], |it| it.try_into().expect("4 bytes"));
+    let index = |config: &str, count: [u8; 4]| {
+        let (count, size) = (u32::from_le_bytes(count), file.len());
+        let leaves = r#"["int", "numpy", "tensor", "no_header_numpy:3", "no_header_tensor:1", "pil", "json",
+            "str", "jpeg_array", "bool"]"#;
+        Bytes::from(format!(
+            r#"{{"chunks": [{{"chunk_bytes": {size}, "chunk_size": {count}, "dim": null, "filename": "chunk"}}],
+            "config": {{"data_format": {leaves}, "data_spec": null, {config}}}}}"#
+        ))
+    };
+    for index in [
+        index(r#""compression": null"#, start(0)),
+        index(r#""compression": "zstd""#, start(0)),
+        index(r#""compression": "zstd", "compression_level": "batch""#, start(12)),
+        index(r#""compression": "zstd", "compression_level": "sample""#, start(0)),
+        chunk.clone(),
+    ] {
+        let objects = [("a/index.json", index), ("a/chunk", chunk.clone())];
+        let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
+        let options = MdsOptions::default().max_shard_bytes(1 << 24);
+        samples(&fetcher, block_on(LitDataset::fetch(&fetcher, "a", &options)));
+    }
+}
+
+/// Reads a RecordIO file with and without an index.
+pub fn recordio(file: &[u8]) {
+    let record = Bytes::copy_from_slice(file);
+    for index in [None, Some(Bytes::from_static(b"0\t0\n")), Some(record.clone())] {
+        let objects = [("a.rec", Some(record.clone())), ("a.idx", index)];
+        let objects = objects.into_iter().filter_map(|(name, object)| Some((name, object?)));
+        let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
+        let options = RecordIoOptions::default();
+        let opened = RecordIoDataset::fetch_files(&fetcher, ["a.rec"], &options);
+        samples(&fetcher, block_on(opened));
+    }
+}
+
+/// Reads an LMDB file.
+pub fn lmdb(file: &[u8]) {
+    let objects = [("a.mdb", Bytes::copy_from_slice(file))];
+    let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
+    let options = LmdbOptions::default();
+    let opened = LmdbDataset::fetch_files(&fetcher, ["a.mdb"], &options);
+    samples(&fetcher, block_on(opened));
 }
 
 /// Reads a Parquet file.

@@ -7,6 +7,9 @@
 //! | lists of files: lines, CSV, JSON Lines | [`FileList`] | the list |
 //! | TFRecord files of `tf.train.Example` | [`TfRecordDataset`] | an index file or the record lengths; the first record |
 //! | MDS shards of MosaicML Streaming | [`MdsDataset`] | `index.json` |
+//! | chunks of Lightning's LitData | [`LitDataset`] | `index.json` |
+//! | RecordIO files of MXNet | [`RecordIoDataset`] | an index file or the record headers |
+//! | LMDB files with one value per file | [`LmdbDataset`] | the tree of keys |
 //! | Parquet files, such as those of Hugging Face (feature `parquet`) | `ParquetDataset` | the footer of each file |
 //! | Arrow tables in memory (feature `arrow`) | `ArrowDataset` | nothing |
 //!
@@ -28,7 +31,7 @@
 //! | `patterns`, `braces` | file name patterns, brace expansion |
 //! | `part_cache` | a cache of decoded columns and decompressed shards |
 //! | `common` | keys, content hashes, size checks |
-//! | `webdataset/`, `tfrecord/`, `mds/`, `parquet/`, `arrow/`, `file_list/`, `image_folder` | the data sets |
+//! | `webdataset/`, `tfrecord/`, `mds/`, `litdata`, `recordio`, `lmdb/`, `parquet/`, `arrow/`, `file_list/`, `image_folder` | the data sets |
 //!
 //! Imports: `fetch`, `files`, `layers`, `stores`, `archive`, `records`, `shards`.
 
@@ -38,12 +41,15 @@ mod braces;
 mod common;
 mod file_list;
 mod image_folder;
+mod litdata;
+mod lmdb;
 mod mds;
 mod opening;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod part_cache;
 mod patterns;
+mod recordio;
 mod sharded;
 mod tfrecord;
 mod webdataset;
@@ -53,10 +59,13 @@ pub use arrow::ArrowDataset;
 pub use braces::expand_braces;
 pub use file_list::{FileList, FileListOptions, ListFormat};
 pub use image_folder::ImageFolder;
+pub use litdata::LitDataset;
+pub use lmdb::{LmdbDataset, LmdbOptions};
 pub use mds::{MdsDataset, MdsOptions};
 pub use opening::{DatasetKind, OpenOptions, OpenedDataset};
 #[cfg(feature = "parquet")]
 pub use parquet::{ParquetDataset, ParquetOptions};
 pub use patterns::{local_files, stored_files};
+pub use recordio::{RecordIoDataset, RecordIoOptions};
 pub use tfrecord::{TfRecordDataset, TfRecordOptions, parse_example};
 pub use webdataset::{WebDataset, WebDatasetOptions};

@@ -4,16 +4,20 @@
 //! |---|---|
 //! | find the files of a pattern or folder | `patterns` |
 //! | read an index or header of each file, concurrently and in order | [`read_files`] |
+//! | find the records of a file without an index | [`walk_records`] |
 //! | number the samples of all shards | [`Shards`] |
 //! | report missing files: how many, and the first | `opening::missing` |
 //! | the public openers | [`impl_openers`] |
 //! | `Dataset` | [`Sharded`], [`impl_dataset`] |
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::common::ContentHash;
-use crate::fetch::Key;
+use crate::fetch::{Fetcher, Key};
 use crate::records::StoredRecord;
 
 /// Calls `read` for each file, with up to `concurrency` calls in flight. The results are in the order of
@@ -34,6 +38,56 @@ pub(super) async fn read_files<T, F: Future<Output = Result<T>>>(
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
     stream::iter(files).map(read).buffered(concurrency).try_collect().await
+}
+
+/// The size of a read for small records, in bytes.
+const WINDOW: u64 = 256 << 10;
+/// The size of a read for large records, which covers the next header only, in bytes.
+const SMALL_WINDOW: u64 = 4 << 10;
+
+/// The end of each record in an object of `size` bytes, by one pass over the headers of `N` bytes.
+///
+/// `parse` returns the size of header and data together, and whether the record ends with them.
+///
+/// # Errors
+/// The errors of `parse` and of the fetcher; `Truncated` if the object ends inside a record.
+pub(super) async fn walk_records<const N: usize>(
+    fetcher: &Arc<dyn Fetcher>,
+    key: &Key,
+    size: u64,
+    mut parse: impl FnMut(&[u8; N]) -> Result<(u64, bool)>,
+) -> Result<Vec<u64>> {
+    let mut ends = Vec::new();
+    let (mut at, mut last) = (0, 0);
+    let (mut window, mut start) = (Bytes::new(), 0);
+    while at < size {
+        let located = |error: Error| error.with_key(key.display_name()).with_offset(at);
+        let truncated = |bytes: u64| {
+            let message = format!("the file ends after {} of {bytes} bytes of a record", size - at);
+            located(Error::new(ErrorKind::Truncated, message))
+        };
+        if size - at < N as u64 {
+            return Err(truncated(N as u64));
+        }
+        let skip = at.checked_sub(start).and_then(|skip| usize::try_from(skip).ok());
+        let Some(header) = skip.and_then(|skip| window.get(skip..)?.first_chunk::<N>()) else {
+            let len = if last > WINDOW { SMALL_WINDOW } else { WINDOW };
+            window = fetcher.read(key, Some(at..size.min(at + len))).await?;
+            start = at;
+            continue;
+        };
+        let (bytes, is_end) = parse(header).map_err(located)?;
+        if bytes > size - at {
+            return Err(truncated(bytes));
+        }
+        at += bytes;
+        last = bytes;
+        if is_end {
+            ends.push(at);
+        }
+    }
+    ends.shrink_to_fit();
+    Ok(ends)
 }
 
 /// A file, or a row group of a file.

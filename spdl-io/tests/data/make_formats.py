@@ -1,10 +1,11 @@
-"""Writes the files of tfrecord/, mds/ and parquet/ with the usual writers of these formats.
+"""Writes the files of the folders next to it with the usual writers of these formats.
 
     pip install tfrecord mosaicml-streaming pyarrow datasets pillow brotli python-snappy zstd
-    python make_formats.py
+    pip install litdata lmdb mxnet 'numpy<2.3'
+    python make_formats.py [tfrecord parquet expected litdata recordio lmdb mds]
 
-Install `mosaicml-streaming` with `--no-deps`: only its MDS writer is loaded, because the package requires
-PyTorch. The output is reproducible, except for the times in gzip headers.
+Install `mosaicml-streaming` and `mxnet` with `--no-deps`: only their writers are loaded, because the first
+requires PyTorch, and the second an old NumPy. The output is reproducible, except for the times in gzip headers.
 """
 
 import json
@@ -269,6 +270,144 @@ def parquet():
     pq.write_table(some, folder / "delta.parquet", use_dictionary=False, column_encoding=encodings)
 
 
+def litdata():
+    import io
+
+    import torch
+    from litdata import Image, Jpeg
+    from litdata.streaming.writer import BinaryWriter
+    from PIL import Image as PillowImage
+
+    def encoded(i, name):
+        buffer = io.BytesIO()
+        PillowImage.new("RGB", (4, 3), (i, 10, 20)).save(buffer, format=name)
+        return buffer.getvalue()
+
+    def sample(i):
+        return {
+            "blob": image(i),
+            "boxes": np.array([[i, 1, 2, 3.5]] * i, np.float32).reshape(-1, 4),
+            "flag": i % 2 == 0,
+            "ids": np.arange(i, dtype=np.int64),
+            "image": Image(path="a.png", bytes=encoded(i, "PNG")),
+            "info": {"id": i, "score": 0.1 * i},
+            "label": i - 1,
+            "photo": Jpeg(bytes=encoded(i, "JPEG"), max_quality=None),
+            "pil": PillowImage.new("L", (2, 2), i),
+            "pixels": torch.arange(2 * i, dtype=torch.int32).reshape(2, i),
+            "tags": [i, i + 1],
+            "text": f"größe {i}",
+            "weights": torch.tensor([0.5 * i, -1], dtype=torch.float16),
+        }
+
+    def write(name, samples, **options):
+        folder = HERE / "litdata" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            old.unlink()
+        writer = BinaryWriter(str(folder), chunk_size=3, **options)
+        for i, sample in enumerate(samples):
+            writer[i] = sample
+        writer.done()
+        writer.merge()
+        index = json.loads((folder / "index.json").read_text())
+        del index["updated_at"]
+        (folder / "index.json").write_text(json.dumps(index, sort_keys=True))
+
+    write("plain", [sample(i) for i in range(5)])
+    # Without an image, litdata would write the rows as an Arrow table.
+    small = [{"blob": Image(path="a.png", bytes=image(i)), "label": i} for i in range(5)]
+    write("zstd", small, compression="zstd", compression_level="chunk")
+    write("batch", small, compression="zstd:4", compression_batch_size=2)
+    write("sample", small, compression="zstd", compression_level="sample")
+    write("tuple", [(image(i), {"a": i, "b": [i, 0.5]}) for i in range(5)])
+    write("pickle", [{"blob": b"x", "label": 1, "object": {1, 2}}])
+    write("arrow", [{"text": f"row {i}"} for i in range(3)])
+
+
+def recordio():
+    import ctypes
+    import importlib.util
+
+    base = pathlib.Path(importlib.util.find_spec("mxnet").submodule_search_locations[0])
+    library = ctypes.CDLL(str(base / "libmxnet.so"))
+
+    def check_call(code):
+        assert code == 0
+
+    for name in ["mxnet", "mxnet.base"]:
+        module = types.ModuleType(name)
+        module.__path__ = [str(base)]
+        sys.modules[name] = module
+    names = {"_LIB": library, "RecordIOHandle": ctypes.c_void_p, "check_call": check_call}
+    vars(sys.modules["mxnet.base"]).update(names, c_str=lambda text: ctypes.c_char_p(text.encode()))
+    from mxnet.recordio import IRHeader, MXIndexedRecordIO, MXRecordIO, pack
+
+    folder = HERE / "recordio"
+    folder.mkdir(exist_ok=True)
+    magic = struct.pack("<I", 0xCED7230A)
+
+    def record(i):
+        # The header has 24 bytes, so the magic numbers are aligned; the writer then splits the record.
+        data = [image(i), b"", magic, b"abcd" + magic + b"ef", magic + magic][i]
+        return pack(IRHeader(0, [0.0, 1.0, 2.5, -3.0, 4.0][i], 7 + i, 0), data)
+
+    path = str(folder / "a")
+    writer = MXIndexedRecordIO(f"{path}.idx", f"{path}.rec", "w")
+    for i in range(5):
+        writer.write_idx(i, record(i))
+    writer.close()
+    writer = MXRecordIO(str(folder / "labels.rec"), "w")
+    for i in range(3):
+        writer.write(pack(IRHeader(0, np.arange(i + 1) + 0.5, i, 2 * i), image(i)))
+    writer.close()
+
+
+def lmdb():
+    import shutil
+    import tempfile
+
+    import lmdb
+
+    def write(name, entries, *, folder=True, transactions=1, database=None):
+        with tempfile.TemporaryDirectory() as temporary:
+            path = pathlib.Path(temporary) / "x"
+            environment = lmdb.open(str(path), map_size=1 << 22, subdir=folder, lock=False, max_dbs=2)
+            entries = list(entries)
+            for part in range(transactions):
+                with environment.begin(write=True) as transaction:
+                    for key, value in entries[part::transactions]:
+                        transaction.put(key, value)
+            if database:
+                environment.open_db(database)
+            environment.close()
+            target = HERE / "lmdb" / name
+            target.parent.mkdir(exist_ok=True)
+            if folder:
+                target.mkdir(exist_ok=True)
+                path, target = path / "data.mdb", target / "data.mdb"
+            shutil.copy(path, target)
+
+    # Values in leaf pages and in overflow pages; a branch page, because the keys fill several leaf pages.
+    def files():
+        for i in range(60):
+            yield f"{i:06}.txt".encode(), f"größe {i}".encode()
+            yield f"{i:06}.jpg".encode(), image(0) if i % 20 else image(60)
+            yield f"{i:06}.meta-{'x' * 40}.json".encode(), json.dumps({"id": i}).encode()
+
+    write("files", files())
+    pairs = [(f"image-{i:09}".encode(), image(i)) for i in range(1, 8)]
+    pairs += [(f"label-{i:09}".encode(), f"word {i}".encode()) for i in range(1, 7)]
+    write("pairs", [*pairs, (b"num-samples", b"7")], transactions=3)
+    png = lambda i: b"\x89PNG\r\n\x1a\n" + image(i)
+    write("plain.lmdb", [(struct.pack(">I", i), png(i)) for i in range(5)], folder=False)
+    write("pickle", [(str(i).encode(), __import__("pickle").dumps((i, b"x"))) for i in range(3)])
+    datum = b"\x08\x03\x10\x20\x18\x20\x22\x04abcd\x28\x07"
+    write("datum", [(f"{i:08}".encode(), datum) for i in range(3)])
+    write("named", [], database=b"train")
+    write("empty", [])
+
+
 def expected():
     """Writes the content of the Parquet files, as pyarrow reads it."""
     import pyarrow.parquet as pq
@@ -294,5 +433,7 @@ def expected():
 
 if __name__ == "__main__":
     # MDS last, because it replaces PyTorch by a mock.
-    for make in [tfrecord, parquet, expected, mds]:
-        make()
+    makers = [tfrecord, parquet, expected, litdata, recordio, lmdb, mds]
+    for make in makers:
+        if make.__name__ in sys.argv[1:] or len(sys.argv) == 1:
+            make()

@@ -293,6 +293,9 @@ fn the_kind_is_detected_by_name() {
     assert_eq!(of("s3://bucket/x.parquet"), Some(DatasetKind::Parquet));
     assert_eq!(of("https://host/x.tfrecord?signature=a.png"), Some(DatasetKind::TfRecord));
     assert_eq!(of("mds/index.json"), Some(DatasetKind::Mds));
+    assert_eq!(of("train.rec"), Some(DatasetKind::RecordIo));
+    assert_eq!((of("x/data.mdb"), of("train.lmdb/")), (Some(DatasetKind::Lmdb), None));
+    assert_eq!((of("x/lock.mdb"), of("train.lmdb")), (None, Some(DatasetKind::Lmdb)));
     assert_eq!(of("list.jsonl"), Some(DatasetKind::FileList));
     for name in ["photos", "cat.jpg", "https://host/", "acme:///", "https://host/x.png?y=.tar"] {
         assert_eq!(of(name), None, "{name}");
@@ -310,4 +313,50 @@ fn a_lance_data_set_is_refused_with_advice() {
         assert_eq!((error.kind(), error.key()), (ErrorKind::Unsupported, Some(&*address)));
         assert!(error.message().contains("pass the Arrow table to the loader"), "{error}");
     }
+}
+
+#[test]
+fn records_of_other_programs_are_detected_by_file_or_folder() {
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let folder = tempfile::tempdir().unwrap();
+    for (from, to) in [
+        ("lmdb/plain.lmdb", "single.lmdb"),
+        ("lmdb/files/data.mdb", "folder.lmdb/data.mdb"),
+        ("recordio/a.rec", "rec/a.rec"),
+        ("recordio/labels.rec", "rec/b.rec"),
+        ("lmdb/plain.lmdb", "folder.lmdb/lock.mdb"),
+    ] {
+        let to = folder.path().join(to);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(data.join(from), to).unwrap();
+    }
+    let open = |path: std::path::PathBuf| {
+        let data = block_on(OpenedDataset::open(&[&path], &StoreRegistry::new()));
+        let data = data.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        (data.kind, data.samples.len())
+    };
+    for (name, expected) in [
+        ("litdata/tuple", (DatasetKind::LitData, 5)),
+        ("litdata/tuple/index.json", (DatasetKind::LitData, 5)),
+        ("mds/plain", (DatasetKind::Mds, 5)),
+        ("recordio", (DatasetKind::RecordIo, 8)),
+        ("lmdb/files", (DatasetKind::Lmdb, 60)),
+        ("lmdb/files/data.mdb", (DatasetKind::Lmdb, 60)),
+    ] {
+        assert_eq!(open(data.join(name)), expected, "{name}");
+    }
+    for (name, expected) in [
+        ("single.lmdb", (DatasetKind::Lmdb, 5)),
+        ("folder.lmdb", (DatasetKind::Lmdb, 60)),
+        ("{single,folder}.lmdb", (DatasetKind::Lmdb, 65)),
+        ("*.lmdb", (DatasetKind::Lmdb, 65)),
+        ("folder.lmdb/*.mdb", (DatasetKind::Lmdb, 60)),
+        ("rec", (DatasetKind::RecordIo, 8)),
+        ("rec/?.rec", (DatasetKind::RecordIo, 8)),
+    ] {
+        assert_eq!(open(folder.path().join(name)), expected, "{name}");
+    }
+    let error = block_on(OpenedDataset::open(&[data.join("litdata")], &StoreRegistry::new()));
+    let message = error.unwrap_err().message().to_owned();
+    assert!(message.contains("shards with `index.json` in its subfolders"), "{message}");
 }

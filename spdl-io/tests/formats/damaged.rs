@@ -157,6 +157,81 @@ fn damaged_mds_shards_and_indexes_are_errors() {
     }
 }
 
+/// Reads all samples of the file `key` with each byte inverted, and with each length that is a multiple of
+/// `step`.
+fn check_every_byte<D: Dataset<Item = StoredRecord>>(
+    fetcher: &Arc<MemoryFetcher>,
+    key: &str,
+    step: usize,
+    open: impl Fn(&Arc<MemoryFetcher>) -> Result<D>,
+) {
+    let file = golden(key);
+    let inverted = (0..file.len()).map(|at| {
+        let mut file = file.clone();
+        file[at] = !file[at];
+        (format!("{key}, byte {at}"), file)
+    });
+    let truncated = (0..file.len()).step_by(step);
+    let truncated = truncated.map(|len| (format!("{key}, {len} bytes"), file[..len].to_vec()));
+    for (name, mutant) in inverted.chain(truncated) {
+        fetcher.insert(key, mutant);
+        let opened = open(fetcher).inspect_err(|error| check(error, &name));
+        for index in 0..opened.as_ref().map_or(0, Dataset::len) {
+            let item = opened.as_ref().unwrap().item(index);
+            let result = item.and_then(|item| read(fetcher, &item, &FieldRequest::all(1 << 20)));
+            result.inspect_err(|error| check(error, &name)).ok();
+        }
+    }
+    fetcher.insert(key, file);
+}
+
+#[test]
+fn damaged_litdata_chunks_and_indexes_are_errors() {
+    let fetcher = folder("litdata/plain");
+    check_mutants(&fetcher, "litdata/plain/index.json", |fetcher| {
+        super::litdata::open(fetcher, "litdata/plain")
+    });
+    for (name, chunk) in [
+        ("litdata/plain", "chunk-0-0.bin"),
+        #[cfg(feature = "zstd")]
+        ("litdata/zstd", "chunk-0-0.zstd.bin"),
+        #[cfg(feature = "zstd")]
+        ("litdata/batch", "chunk-0-0.bin"),
+        #[cfg(feature = "zstd")]
+        ("litdata/sample", "chunk-0-0.bin"),
+    ] {
+        let fetcher = folder(name);
+        let key = format!("{name}/{chunk}");
+        check_every_byte(&fetcher, &key, 1, |fetcher| super::litdata::open(fetcher, name));
+    }
+}
+
+#[test]
+fn damaged_recordio_files_are_errors() {
+    for key in ["recordio/a.rec", "recordio/labels.rec"] {
+        let fetcher = store(&[key]);
+        let open = |fetcher: &Arc<MemoryFetcher>| super::recordio::open(fetcher, &[key]);
+        check_mutants(&fetcher, key, open);
+        check_every_byte(&fetcher, key, 1, open);
+    }
+    let fetcher = store(&["recordio/a.rec", "recordio/a.idx"]);
+    let open = |fetcher: &Arc<MemoryFetcher>| super::recordio::open(fetcher, &["recordio/a.rec"]);
+    check_every_byte(&fetcher, "recordio/a.idx", 1, open);
+}
+
+#[test]
+fn damaged_lmdb_files_are_errors() {
+    for key in ["lmdb/files/data.mdb", "lmdb/pairs/data.mdb", "lmdb/plain.lmdb"] {
+        let fetcher = store(&[key]);
+        let open = |fetcher: &Arc<MemoryFetcher>| super::lmdb::open(fetcher, &[key]);
+        check_mutants(&fetcher, key, open);
+        // The file of one leaf page.
+        if key == "lmdb/plain.lmdb" {
+            check_every_byte(&fetcher, key, 61, open);
+        }
+    }
+}
+
 #[cfg(feature = "parquet")]
 #[test]
 fn damaged_parquet_files_are_errors() {

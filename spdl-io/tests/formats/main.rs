@@ -1,10 +1,13 @@
-//! Tests of MDS, Parquet and TFRecord data sets: values of the writers, and errors for damage.
+//! Tests of LitData, LMDB, MDS, Parquet, RecordIO and TFRecord data sets: values of the writers, and errors for damage.
 #![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
 
 mod damaged;
+mod litdata;
+mod lmdb;
 mod mds;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod recordio;
 mod tfrecord;
 
 use std::collections::BTreeMap;
@@ -13,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use spdl_core::{Dataset, Result, block_on};
-use spdl_io::records::FieldRequest;
+use spdl_io::records::{FieldRequest, StoredField};
 use spdl_io::{Bytes, Fetcher, FieldValue, MemoryFetcher, StoredRecord};
 
 /// The fields of a sample by name.
@@ -49,13 +52,28 @@ fn read(
     request: &FieldRequest,
 ) -> Result<Fields> {
     let fetcher: Arc<dyn Fetcher> = fetcher.clone();
-    let row = record.row.as_ref().unwrap();
-    let fields = block_on(row.group.read(&fetcher, row.row, request))?;
+    let fields = match &record.row {
+        Some(row) => block_on(row.group.read(&fetcher, row.row, request))?,
+        None => {
+            record.fields.iter().map(|field| read_field(&fetcher, field)).collect::<Result<_>>()?
+        }
+    };
     let count = fields.len();
     let fields: Fields =
         fields.into_iter().map(|(name, field)| (name.to_string(), field)).collect();
     assert_eq!(fields.len(), count, "duplicate field names");
     Ok(fields)
+}
+
+/// A field that is a range of an object.
+fn read_field(
+    fetcher: &Arc<dyn Fetcher>,
+    (name, field): &(Arc<str>, StoredField),
+) -> Result<(Arc<str>, FieldValue)> {
+    let StoredField::At(extent, encoding) = field else { panic!("{field:?}") };
+    let data = block_on(fetcher.read(&extent.object, extent.range.clone()))?;
+    let value = encoding.decode(data).map_err(|error| error.with_key(extent.to_string()))?;
+    Ok((Arc::clone(name), value))
 }
 
 /// All fields of sample `index`.

@@ -49,7 +49,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
               are ignored. The file extension identifies images (`.jpg`, `.jpeg`, `.png`, `.webp`,
               `.gif`, `.bmp`, `.tif` and so on, in any case). The content selects the decoder.
             - Tar shards in the layout of `webdataset` (`.tar`), Parquet (`.parquet`), TFRecord
-              (`.tfrecord`); MDS of MosaicML Streaming (its folder, or its `index.json`); a data set
+              (`.tfrecord`), RecordIO of MXNet (`.rec`), LMDB (`.mdb`, `.lmdb`, or a folder with `data.mdb`); MDS of
+              MosaicML Streaming or LitData of Lightning (its folder, or its `index.json`); a data set
               that `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`, COCO annotations in `.json`), whose
               rows may be addresses in any store. Names may contain braces, as in `"shard-{000..147}.tar"`, and `*`
               and `?` if the store can list objects. A folder of such files is one data set. Several
@@ -124,7 +125,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             lists, but only the first 1,000 of other formats. If only some samples of tar shards, a list or
             Parquet have no label, the warning counts them. An empty string counts as no label.
         classes: The names of the classes, in the order of their numbers, if the labels of tar shards,
-            TFRecord or MDS are names. For Parquet without `classes` and for lists of files, a label column of
+            TFRecord, MDS, LitData, RecordIO or LMDB are names. For Parquet without `classes` and for lists of files, a label column of
             names defines the classes: all distinct names, sorted by their bytes. Such a column must contain
             either integers or names. If a column mixes both, `ValueError` is raised and names the row, except for
             Parquet with `classes`. For folders, lists of files and lists of paths, passing `classes` raises

@@ -311,17 +311,22 @@ impl Opened {
         Some(format!("{}: inferred {classes} from the folders of the shards", self.request.shown))
     }
 
+    /// Whether the data set has a cache of decoded parts, with threads.
+    fn reads_parts(&self) -> bool {
+        use DatasetKind::{LitData, Mds, Parquet};
+        matches!(self.data.kind, LitData | Mds | Parquet)
+    }
+
     /// Whether the data set uses threads, which a forked child does not have.
     fn has_threads(&self) -> bool {
-        let reads_parts = matches!(self.data.kind, DatasetKind::Parquet | DatasetKind::Mds);
-        !self.data.is_local || self.cache.is_some() || reads_parts
+        !self.data.is_local || self.cache.is_some() || self.reads_parts()
     }
 
     /// Opens the data set again in a forked child process.
     fn reopen(&self) -> Result<Self> {
         let stores = StoreRegistry::new();
         let data = match (self.data.kind, self.request.addresses.first()) {
-            (DatasetKind::Parquet | DatasetKind::Mds, _) => self.request.open(&stores)?,
+            _ if self.reads_parts() => self.request.open(&stores)?,
             // The rows of a file list may refer to several stores.
             (DatasetKind::FileList, _) if !self.request.is_list && !self.data.is_local => {
                 self.request.open(&stores)?
@@ -467,7 +472,7 @@ impl OpenRequest {
         match &self.addresses[..] {
             [one] if DatasetKind::of_name(one).is_none() && Path::new(one).is_file() => {
                 let message = "unknown data set format: the file name does not end with .tar, .parquet, \
-                               .tfrecord, .tfrecords, .txt, .csv, .jsonl or .json; for images, pass a folder, or a list of image files";
+                               .tfrecord, .tfrecords, .rec, .mdb, .lmdb, .txt, .csv, .jsonl or .json; for images, pass a folder, or a list of image files";
                 Err(Error::new(ErrorKind::InvalidArgument, message).with_key(self.shown.as_str()))
             }
             _ => Ok(()),

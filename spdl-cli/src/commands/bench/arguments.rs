@@ -60,11 +60,13 @@ Data sets, DATA:
   FOLDER              FOLDER/CLASS/**/IMAGE, one class for each folder directly in FOLDER; or
                       images directly in FOLDER. File names need the extension of an image format;
                       the actual format is detected from the content. A folder with Parquet,
-                      TFRecord or MDS files, or tar shards (as `spdl pack` writes them), is a
-                      data set of that kind
+                      TFRecord, MDS, LitData, RecordIO or LMDB files, or tar shards (as
+                      `spdl pack` writes them), is a data set of that kind
   *.tar               tar shards in the WebDataset layout: members with the same key are one sample
   *.parquet           Parquet files, as Hugging Face writes them (feature `parquet`)
   *.tfrecord          TFRecord files of tf.train.Example
+  *.rec               RecordIO files of MXNet
+  *.mdb *.lmdb        LMDB files with one value per file or image
   *.txt *.csv *.jsonl a list of files, with classes
   *.json              COCO annotations
   Each is a local path or a URL: `https://…` and `http://…` (feature `http`), `s3://…` (`s3`),

@@ -47,9 +47,9 @@ Examples:
 
 Data sets, SRC, as for `spdl bench`:
   a folder of images     SRC/CLASS/**/IMAGE, or images directly in SRC
-  files of one kind      .tar; .parquet; .tfrecord; a list: .txt, .csv, .jsonl;
-                         COCO annotations: .json
-  another folder         with such files, or with MosaicML shards (index.json)
+  files of one kind      .tar; .parquet; .tfrecord; .rec; .mdb, .lmdb; a list: .txt, .csv,
+                         .jsonl; COCO annotations: .json
+  another folder         with such files, or with MosaicML or LitData shards (index.json)
   a URL                  any of these at http://, https://, s3://, gs:// or az://
   Names may contain braces ({000..147}), and `*` and `?` in their last part; quote such names for
   the shell. `spdl bench --help` lists the cargo feature that each kind needs

@@ -1,10 +1,11 @@
-//! The column encodings of MDS.
+//! The columns of a sample, and the encodings of MDS and LitData.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
+use super::tagged::tagged;
 use crate::archive::{NpyArray, NpyType};
 use crate::datasets::common::{half_to_f64, u32_at, unsigned, with_context};
 use crate::records::{Encoding, FieldRequest, FieldValue};
@@ -17,13 +18,13 @@ const MAX_COLUMNS: usize = 4096;
 
 /// The columns of a shard, in the order of the sample data.
 #[derive(Debug, PartialEq)]
-pub(super) struct MdsColumns {
-    pub(super) names: Vec<Arc<str>>,
-    columns: Vec<MdsColumn>,
+pub(in crate::datasets) struct Columns {
+    pub(in crate::datasets) names: Vec<Arc<str>>,
+    columns: Vec<Column>,
 }
 
 #[derive(Debug, PartialEq)]
-struct MdsColumn {
+struct Column {
     encoding: ColumnEncoding,
     /// In bytes; `None` if each sample stores the size.
     size: Option<u32>,
@@ -39,6 +40,16 @@ enum ColumnEncoding {
         element: Option<NpyType>,
         shape: Option<Vec<usize>>,
     },
+    /// An array after its type, number of dimensions and shape, as 32-bit numbers: `numpy` of LitData, or
+    /// `tensor` with big-endian numbers.
+    HeadedArray {
+        is_tensor: bool,
+    },
+    /// A one-dimensional array. `None` for an unsupported type.
+    Vector(Option<NpyType>),
+    Bool,
+    /// Lists and dictionaries of LitData.
+    Tagged,
     /// Raw pixels after width, height and mode.
     Pixels,
     /// A count, sizes and byte strings, after `skip` unused bytes.
@@ -49,8 +60,13 @@ enum ColumnEncoding {
     Unknown(Box<str>),
 }
 
-impl MdsColumns {
-    pub(super) fn new(
+impl Columns {
+    /// The columns of MDS.
+    ///
+    /// # Errors
+    /// `Corrupt` for lists of different lengths, and for sizes of 4 GiB or more; the errors of
+    /// [`new`](Columns::new).
+    pub(super) fn of_mds(
         names: &[String],
         encodings: &[String],
         sizes: &[Option<u64>],
@@ -63,6 +79,30 @@ impl MdsColumns {
             );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
+        let columns = encodings.iter().zip(sizes).map(|(encoding, size)| {
+            // 0 and `null` mean a variable size.
+            let size = size.filter(|size| *size > 0).map(u32::try_from).transpose();
+            let too_large = |_| Error::new(ErrorKind::Corrupt, "column size must be below 4 GiB");
+            let size = size.map_err(too_large)?;
+            Ok(Column { encoding: ColumnEncoding::parse(encoding), size })
+        });
+        Columns::new(names, columns.collect::<Result<_>>()?)
+    }
+
+    /// The leaves of a LitData sample. All have a variable size.
+    ///
+    /// # Errors
+    /// The errors of [`new`](Columns::new).
+    pub(in crate::datasets) fn of_litdata(names: &[String], formats: &[String]) -> Result<Self> {
+        let columns = formats
+            .iter()
+            .map(|format| Column { encoding: ColumnEncoding::parse_litdata(format), size: None });
+        Columns::new(names, columns.collect())
+    }
+
+    /// # Errors
+    /// `LimitExceeded` for more than 4,096 columns; `Corrupt` for duplicate names.
+    fn new(names: &[String], columns: Vec<Column>) -> Result<Self> {
         if names.len() > MAX_COLUMNS {
             let message = format!("{} columns exceed the limit of {MAX_COLUMNS}", names.len());
             return Err(Error::new(ErrorKind::LimitExceeded, message));
@@ -72,15 +112,7 @@ impl MdsColumns {
             let message = format!("duplicate column {:?}", twice.1);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        let columns = encodings.iter().zip(sizes).map(|(encoding, size)| {
-            // 0 and `null` mean a variable size.
-            let size = size.filter(|size| *size > 0).map(u32::try_from).transpose();
-            let too_large = |_| Error::new(ErrorKind::Corrupt, "column size must be below 4 GiB");
-            let size = size.map_err(too_large)?;
-            Ok(MdsColumn { encoding: ColumnEncoding::parse(encoding), size })
-        });
-        let columns = columns.collect::<Result<_>>()?;
-        Ok(MdsColumns { names: names.iter().map(|name| name.as_str().into()).collect(), columns })
+        Ok(Columns { names: names.iter().map(|name| name.as_str().into()).collect(), columns })
     }
 
     /// Decodes the fields of a sample: the sizes of the variable columns, followed by the values. Offsets
@@ -146,6 +178,28 @@ impl ColumnEncoding {
         }
     }
 
+    /// The encoding of a leaf, such as `int`, `image:png` or `no_header_tensor:1`.
+    fn parse_litdata(text: &str) -> Self {
+        let (name, detail) = text.split_once(':').unwrap_or((text, ""));
+        let element = |of: fn(u32) -> Option<NpyType>| detail.parse().ok().and_then(of);
+        match name {
+            "jpeg" | "png" | "image" | "bytes" | "file" | "tifffile" | "tiff" | "video"
+            | "audio" | "pdf" | "mesh" | "nifti" => ColumnEncoding::Common(Encoding::Bytes),
+            "str" | "string" | "text" => ColumnEncoding::Common(Encoding::Text),
+            "pickle" | "graph" => ColumnEncoding::Common(Encoding::Pickle),
+            "int" => ColumnEncoding::Number(NpyType::Int(8)),
+            "float" => ColumnEncoding::Number(NpyType::Float(8)),
+            "bool" => ColumnEncoding::Bool,
+            "json" => ColumnEncoding::Tagged,
+            "pil" => ColumnEncoding::Pixels,
+            "jpeg_array" => ColumnEncoding::List { skip: 0 },
+            "numpy" | "tensor" => ColumnEncoding::HeadedArray { is_tensor: name == "tensor" },
+            "no_header_numpy" => ColumnEncoding::Vector(element(numpy_type)),
+            "no_header_tensor" => ColumnEncoding::Vector(element(torch_type)),
+            _ => ColumnEncoding::Unknown(text.into()),
+        }
+    }
+
     /// Parses `float32` or `float32:2,3`.
     fn array(parts: &str) -> Option<Self> {
         let (element, shape) = match parts.split_once(':') {
@@ -175,6 +229,17 @@ impl ColumnEncoding {
                     .ok_or_else(|| corrupt("invalid floating-point number"))
             }
             ColumnEncoding::Array { element, shape } => array(*element, shape.as_deref(), bytes),
+            ColumnEncoding::HeadedArray { is_tensor } => headed_array(*is_tensor, bytes),
+            ColumnEncoding::Vector(element) => {
+                let element = element.ok_or_else(|| unsupported_type("of this column"))?;
+                let shape = vec![bytes.len() / element.size()];
+                NpyArray::from_little_endian(element, shape, bytes).map(FieldValue::Array)
+            }
+            ColumnEncoding::Bool => match bytes[..] {
+                [byte] => Ok(FieldValue::Bool(byte != 0)),
+                _ => Err(corrupt(format!("expected 1 byte for bool, found {}", bytes.len()))),
+            },
+            ColumnEncoding::Tagged => tagged(&bytes),
             ColumnEncoding::Pixels => pixels(bytes),
             ColumnEncoding::List { skip } => list(&bytes, *skip),
             ColumnEncoding::Unknown(name) => {
@@ -279,6 +344,63 @@ fn array(
         }
     };
     NpyArray::from_little_endian(element, shape, bytes).map(FieldValue::Array)
+}
+
+/// LitData's number of a NumPy type.
+fn numpy_type(code: u32) -> Option<NpyType> {
+    Some(match code {
+        0..=3 => NpyType::Int(1 << code),
+        4..=7 => NpyType::UInt(1 << (code - 4)),
+        8..=10 => NpyType::Float(1 << (code - 7)),
+        11 | 12 => NpyType::Complex(1 << (code - 8)),
+        13 => NpyType::Bool,
+        _ => return None,
+    })
+}
+
+/// LitData's number of a PyTorch type. Aliases of a type have separate numbers; 10 is `bfloat16`.
+fn torch_type(code: u32) -> Option<NpyType> {
+    Some(match code {
+        0 | 1 => NpyType::Float(4),
+        2 | 3 => NpyType::Float(8),
+        4 | 5 => NpyType::Complex(8),
+        6 | 7 => NpyType::Complex(16),
+        8 | 9 => NpyType::Float(2),
+        11 => NpyType::UInt(1),
+        12 => NpyType::Int(1),
+        13 | 14 => NpyType::Int(2),
+        15 | 16 => NpyType::Int(4),
+        17 | 18 => NpyType::Int(8),
+        19 => NpyType::Bool,
+        20 => NpyType::UInt(2),
+        _ => return None,
+    })
+}
+
+fn unsupported_type(what: &str) -> Error {
+    let message = format!(
+        "unsupported array type {what}; supported are boolean, integer, floating-point and \
+                           complex numbers, except bfloat16"
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+fn headed_array(is_tensor: bool, bytes: Bytes) -> Result<FieldValue> {
+    let word = |at: usize| {
+        let word = u32_at(&bytes, at).ok_or_else(|| corrupt("array ends inside its header"))?;
+        Ok::<_, Error>(if is_tensor { word.swap_bytes() } else { word })
+    };
+    let code = word(0)?;
+    let element = if is_tensor { torch_type(code) } else { numpy_type(code) };
+    let element = element.ok_or_else(|| unsupported_type(&format!("code {code}")))?;
+    let (rank, words) = (word(4)? as usize, bytes.len() / 4);
+    if rank > words.saturating_sub(2) {
+        return Err(corrupt(format!("array of {} bytes has {rank} dimensions", bytes.len())));
+    }
+    let shape = (0..rank).map(|axis| Ok(word(8 + 4 * axis)? as usize));
+    let shape = shape.collect::<Result<Vec<_>>>()?;
+    let data = bytes.slice(8 + 4 * rank..);
+    NpyArray::from_little_endian(element, shape, data).map(FieldValue::Array)
 }
 
 /// A Pillow image: width, height, length of the mode, mode, pixels in row order. The result is an array of

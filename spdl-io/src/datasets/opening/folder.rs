@@ -41,12 +41,21 @@ impl Opener<'_> {
             return self.open_packed(&inside(&MANIFEST.into()), inside, holds).await;
         }
         if holds("index.json") {
-            return self.open_mds(with_slash).await;
+            return self.open_index(&with_slash).await;
         }
+        if holds("data.mdb") {
+            return self.open_files(DatasetKind::Lmdb, vec![inside(&"data.mdb".into())]).await;
+        }
+        const KINDS: [DatasetKind; 5] = [
+            DatasetKind::TarShards,
+            DatasetKind::Parquet,
+            DatasetKind::TfRecord,
+            DatasetKind::RecordIo,
+            DatasetKind::Lmdb,
+        ];
         // Next to folders of classes, a zip archive is often the download that they were extracted from.
         let has_folders = names.iter().any(|name| name.as_bytes().ends_with(b"/"));
-        let kinds = [DatasetKind::TarShards, DatasetKind::Parquet, DatasetKind::TfRecord];
-        for kind in kinds.into_iter().chain((!has_folders).then_some(DatasetKind::ZipShards)) {
+        for kind in KINDS.into_iter().chain((!has_folders).then_some(DatasetKind::ZipShards)) {
             let has_kind = |name: &&Key| kind_of_name(name) == Some(kind);
             let mut keys: Vec<Key> = names.iter().filter(has_kind).map(inside).collect();
             if !keys.is_empty() {
@@ -202,7 +211,7 @@ pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
             std::io::ErrorKind::NotFound => "file or folder does not exist",
             std::io::ErrorKind::NotADirectory => {
                 "not a folder, and the file extension is unknown; expected .tar, .zip, .parquet, \
-                 .tfrecord, .txt, .csv, .jsonl or .json"
+                 .tfrecord, .rec, .mdb, .txt, .csv, .jsonl or .json"
             }
             _ => "cannot list the folder",
         };

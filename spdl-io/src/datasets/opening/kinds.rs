@@ -10,10 +10,13 @@ use super::{DatasetKind, OpenLocation, OpenOptions, OpenedDataset};
 use crate::datasets::file_list::{
     LABEL_COLUMNS, RowStores, folder_of_image_set, is_validation_labels,
 };
+use crate::datasets::lmdb::PATTERNS as LMDB_NAMES;
+use crate::datasets::mds::shard::ShardIndex;
 use crate::datasets::patterns::{FilePatterns, local_keys, stored_keys};
 use crate::datasets::{
-    FileList, FileListOptions, MdsDataset, MdsOptions, TfRecordDataset, TfRecordOptions,
-    WebDataset, WebDatasetOptions,
+    FileList, FileListOptions, LitDataset, LmdbDataset, LmdbOptions, MdsDataset, MdsOptions,
+    RecordIoDataset, RecordIoOptions, TfRecordDataset, TfRecordOptions, WebDataset,
+    WebDatasetOptions,
 };
 #[cfg(feature = "parquet")]
 use crate::datasets::{ParquetDataset, ParquetOptions};
@@ -87,16 +90,21 @@ impl Opener<'_> {
                 kind @ (DatasetKind::TarShards
                 | DatasetKind::ZipShards
                 | DatasetKind::Parquet
-                | DatasetKind::TfRecord),
+                | DatasetKind::TfRecord
+                | DatasetKind::RecordIo
+                | DatasetKind::Lmdb),
             ) => {
+                let names = if kind == DatasetKind::Lmdb { &LMDB_NAMES } else { &NAMES };
                 let mut keys = Vec::new();
                 for location in locations {
                     let found = match location.key.as_str() {
-                        Some(pattern) if self.is_local => local_keys(pattern, &NAMES)?,
-                        Some(pattern) => stored_keys(&**self.fetcher, pattern, &NAMES).await?,
+                        Some(pattern) if self.is_local => local_keys(pattern, names)?,
+                        Some(pattern) => stored_keys(&**self.fetcher, pattern, names).await?,
                         None => vec![location.key.clone()],
                     };
                     keys.extend(found);
+                    // A wildcard may match the file for locks of LMDB.
+                    keys.retain(|key| !key.as_bytes().ends_with(b"lock.mdb"));
                 }
                 match self.open_files(kind, keys.clone()).await {
                     Err(error) => Err(self.count_missing(error, &keys).await),
@@ -109,7 +117,7 @@ impl Opener<'_> {
                     .with_key(locations[1].key.display_name()))
             }
             Some(DatasetKind::FileList) => self.open_file_list(&locations[0].key).await,
-            Some(DatasetKind::Mds) => self.open_mds(folder_of(&locations[0].key)).await,
+            Some(DatasetKind::Mds) => self.open_index(&folder_of(&locations[0].key)).await,
             _ => match self.open_folder(&locations[0].key).await {
                 Err(error) => Err(self.suggest_folders(error, &locations[0].key).await),
                 opened => opened,
@@ -127,6 +135,18 @@ impl Opener<'_> {
             DatasetKind::TfRecord => {
                 let options = TfRecordOptions::default();
                 let samples = TfRecordDataset::fetch_files(fetcher, keys, &options).await?;
+                let lens = samples.shard_lens();
+                Ok(self.dataset(kind, samples, lens))
+            }
+            DatasetKind::RecordIo => {
+                let options = RecordIoOptions::default();
+                let samples = RecordIoDataset::fetch_files(fetcher, keys, &options).await?;
+                let lens = samples.shard_lens();
+                Ok(self.dataset(kind, samples, lens))
+            }
+            DatasetKind::Lmdb => {
+                let options = LmdbOptions::default();
+                let samples = LmdbDataset::fetch_files(fetcher, keys, &options).await?;
                 let lens = samples.shard_lens();
                 Ok(self.dataset(kind, samples, lens))
             }
@@ -235,8 +255,16 @@ impl Opener<'_> {
         Ok(OpenedDataset { fetcher, is_local: false, ..opened })
     }
 
-    pub(super) async fn open_mds(&self, folder: Key) -> Result<OpenedDataset> {
-        let samples = MdsDataset::fetch(self.fetcher, folder, &MdsOptions::default()).await?;
+    /// Opens a folder with `index.json`: MDS shards, or chunks of LitData.
+    pub(super) async fn open_index(&self, folder: &Key) -> Result<OpenedDataset> {
+        let index = ShardIndex::read(self.fetcher, folder).await?;
+        let options = MdsOptions::default();
+        if LitDataset::is_index(&index) {
+            let samples = LitDataset::of_index(&index, &options)?;
+            let lens = samples.shard_lens();
+            return Ok(self.dataset(DatasetKind::LitData, samples, lens));
+        }
+        let samples = MdsDataset::of_index(&index, &options)?;
         let lens = samples.shard_lens();
         Ok(self.dataset(DatasetKind::Mds, samples, lens))
     }

@@ -92,8 +92,13 @@ impl Opener<'_> {
             "" => address_in(self.store, ""),
             folder => format!("{}/", address_in(self.store, folder.trim_end_matches('/'))),
         };
+        // LitData uses the same file name.
+        let found_kind = match kind {
+            DatasetKind::Mds => "shards with `index.json`".to_owned(),
+            kind => kind.to_string(),
+        };
         let mut message = format!(
-            "{}; found {kind} in its subfolders {}; open `{folder}{first}`",
+            "{}; found {found_kind} in its subfolders {}; open `{folder}{first}`",
             error.message(),
             names.join(", "),
         );
@@ -102,6 +107,8 @@ impl Opener<'_> {
             DatasetKind::ZipShards => Some("*.zip"),
             DatasetKind::Parquet => Some("*.parquet"),
             DatasetKind::TfRecord => Some("*.tfrecord"),
+            DatasetKind::RecordIo => Some("*.rec"),
+            DatasetKind::Lmdb => Some("data.mdb"),
             _ => None,
         };
         let is_one_kind = found.values().all(|other| other == kind);

@@ -51,6 +51,12 @@ pub enum DatasetKind {
     TfRecord,
     /// MDS shards of MosaicML Streaming.
     Mds,
+    /// Chunks of Lightning's LitData.
+    LitData,
+    /// RecordIO files of MXNet.
+    RecordIo,
+    /// LMDB files.
+    Lmdb,
     /// Parquet files.
     Parquet,
     /// Samples of another program: see [`OpenedDataset::of_samples`].
@@ -66,6 +72,9 @@ impl fmt::Display for DatasetKind {
             DatasetKind::ZipShards => "zip archives",
             DatasetKind::TfRecord => "TFRecord files",
             DatasetKind::Mds => "MDS shards",
+            DatasetKind::LitData => "LitData chunks",
+            DatasetKind::RecordIo => "RecordIO files",
+            DatasetKind::Lmdb => "LMDB files",
             DatasetKind::Parquet => "Parquet files",
             DatasetKind::Samples => "samples",
         })
@@ -79,7 +88,7 @@ impl DatasetKind {
     }
 
     /// The kind by the file name or extension of a path, address or pattern; `None` for images and
-    /// folders.
+    /// folders. `Mds` for any `index.json`, although the file may be the index of LitData.
     ///
     /// ```
     /// use spdl_io::datasets::DatasetKind;
@@ -179,13 +188,15 @@ impl OpenedDataset {
     /// | ends with `.zip` (feature `zip`) | zip archives |
     /// | ends with `.parquet` (feature `parquet`) | Parquet files |
     /// | ends with `.tfrecord`, `.tfrecords` | TFRecord files |
+    /// | ends with `.rec` | RecordIO files |
+    /// | ends with `.mdb`, `.lmdb` (files, or folders with `data.mdb`) | LMDB files |
     /// | `…/ImageSets/…/….txt` | the images of an [image set of Pascal VOC](super::FileList::fetch_voc) |
     /// | ends with `LOC_val_solution.csv`, `validation_synset_labels.txt` | the [validation images of ImageNet](super::FileList::from_imagenet_labels) |
     /// | ends with `.txt`, `.csv`, `.jsonl` | a file list |
     /// | ends with `.json`, except `index.json` | [COCO annotations](super::FileList::from_coco) |
-    /// | a folder, or its `index.json` | by content: MDS shards, a set that `spdl pack` wrote, tar, Parquet or TFRecord files, or zip archives without subfolders; otherwise images |
+    /// | a folder, or its `index.json` | by content: MDS shards, LitData chunks, a set that `spdl pack` wrote, `data.mdb`, tar, Parquet, TFRecord or RecordIO files, or zip archives without subfolders; otherwise images |
     ///
-    /// In names of tar, zip, Parquet and TFRecord files, braces are expanded by
+    /// In names of tar, zip, Parquet, TFRecord, RecordIO and LMDB files, braces are expanded by
     /// [`expand_braces`](super::expand_braces), and the last part of the path may contain `*` and
     /// `?` if the store supports listing. In a store, any other address is a folder.
     ///
@@ -506,6 +517,10 @@ fn kind_of_name(key: &Key) -> Option<DatasetKind> {
         () if ends(&[".zip"]) => Some(DatasetKind::ZipShards),
         () if ends(&[".parquet"]) => Some(DatasetKind::Parquet),
         () if ends(&[".tfrecord", ".tfrecords"]) => Some(DatasetKind::TfRecord),
+        () if ends(&[".rec"]) => Some(DatasetKind::RecordIo),
+        // The file for locks.
+        () if name == "lock.mdb" => None,
+        () if ends(&[".mdb", ".lmdb"]) => Some(DatasetKind::Lmdb),
         () if ends(&[".txt", ".csv", ".jsonl", ".json"]) => Some(DatasetKind::FileList),
         () => None,
     }

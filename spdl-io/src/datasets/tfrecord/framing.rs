@@ -9,6 +9,7 @@ use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::datasets::common::u32_at;
+use crate::datasets::sharded::walk_records;
 use crate::fetch::{Fetcher, Key};
 
 /// The size of length and checksum before the data, in bytes.
@@ -16,56 +17,19 @@ pub(super) const HEADER: u64 = 12;
 /// The size of a record without its data, in bytes.
 pub(super) const FRAME: u64 = HEADER + 4;
 
-/// The size of a read for small records, in bytes.
-const WINDOW: u64 = 256 << 10;
-/// The size of a read for large records, which covers the next header only, in bytes.
-const SMALL_WINDOW: u64 = 4 << 10;
-
 /// The end of each record in an object of `size` bytes, by one pass over the headers.
 pub(super) async fn walk(fetcher: &Arc<dyn Fetcher>, key: &Key, size: u64) -> Result<Vec<u64>> {
-    let mut ends = Vec::new();
-    let mut at = 0;
-    let mut record_len = 0;
-    let (mut window, mut start) = (Bytes::new(), 0);
-    while at < size {
-        if size - at < FRAME {
-            let message =
-                format!("the file ends after {} of at least {FRAME} bytes of a record", size - at);
-            return Err(with_place(Error::new(ErrorKind::Truncated, message), key, at));
-        }
-        let header = at.checked_sub(start).and_then(|skip| window_part(&window, skip));
-        let Some(header) = header else {
-            let len = if record_len > WINDOW { SMALL_WINDOW } else { WINDOW };
-            window = fetcher.read(key, Some(at..size.min(at + len))).await?;
-            start = at;
-            continue;
-        };
-        let len = check_header(&header).map_err(|error| {
+    let mut is_first = true;
+    let header = |header: &[u8; HEADER as usize]| {
+        let len = check_header(header).map_err(|error| {
             // A compressed file starts with a magic number instead of a record.
-            let compressed = at == 0 && compression(&header).is_some();
-            let error = if compressed { compressed_file(&header) } else { error };
-            with_place(error, key, at)
+            let compressed = is_first && compression(header).is_some();
+            if compressed { compressed_file(header) } else { error }
         })?;
-        let available = size - at - FRAME;
-        if len > available {
-            let message = format!("the file ends after {available} of {len} bytes of a record");
-            return Err(with_place(Error::new(ErrorKind::Truncated, message), key, at));
-        }
-        at += FRAME + len;
-        record_len = len;
-        ends.push(at);
-    }
-    ends.shrink_to_fit();
-    Ok(ends)
-}
-
-fn window_part(window: &[u8], skip: u64) -> Option<[u8; HEADER as usize]> {
-    let skip = usize::try_from(skip).ok()?;
-    window.get(skip..)?.first_chunk().copied()
-}
-
-fn with_place(error: Error, key: &Key, at: u64) -> Error {
-    error.with_key(key.display_name()).with_offset(at)
+        is_first = false;
+        Ok((FRAME.saturating_add(len), true))
+    };
+    walk_records(fetcher, key, size, header).await
 }
 
 /// The length of the data, from a record header.

@@ -65,7 +65,7 @@ pub(super) fn checksum_file(shard: &Key) -> Key {
 
 /// Splits a member name into the name of its sample and the extension, at the first dot of the last path
 /// component. `None` for hidden files, names without an extension, and archive metadata (`__…__`).
-pub(super) fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(in crate::datasets) fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let first_part = name.split(|&byte| byte == b'/').next().unwrap_or_default();
     if first_part.len() >= 4 && first_part.starts_with(b"__") && first_part.ends_with(b"__") {
         return None;

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::folders::{ClassFolders, is_image};
+pub(super) use self::grouping::split_name;
 use self::grouping::{ArchiveShard, SampleMember};
 #[cfg(feature = "zip")]
 use self::zip::ZipSample;
@@ -194,7 +195,7 @@ impl WebDatasetOptions {
 }
 
 /// The encoding that `webdataset` uses for a field.
-fn default_encoding(extension: &str) -> Encoding {
+pub(super) fn default_encoding(extension: &str) -> Encoding {
     match extension.rsplit('.').next().unwrap_or_default() {
         "txt" | "text" | "transcript" => Encoding::Text,
         "cls" | "cls2" | "index" | "inx" | "id" => Encoding::Integer,
