@@ -12,7 +12,7 @@ import numpy
 import pytest
 from arrow_columns import Columns
 from conftest import picture, write_png
-from dataset_files import write_members
+from dataset_files import write_members, write_tar
 from test_loader import coco, grey_png
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "fields.md"
@@ -121,6 +121,28 @@ def test_the_program_for_coco_annotations_runs(tmp_path, monkeypatch):
     exec(program, names)
     assert names["batch"]["image"].shape == (2, 3, 640, 640)
     assert sorted(names["batch"]["image_id"]) == [70, 71]
+
+
+def test_the_program_with_several_data_sets_runs(tmp_path, monkeypatch):
+    (program,) = programs("Several data sets")
+    for name, count in {"cat": 3, "dog": 2, "owl": 2}.items():
+        for number in range(count):
+            write_png(str(tmp_path / "photos" / name / f"{number}.png"), picture(number))
+    image = (tmp_path / "photos" / "cat" / "0.png").read_bytes()
+    (tmp_path / "web").mkdir()
+    samples = [(f"{number:03}", image, number % 3) for number in range(4)]
+    write_tar(tmp_path / "web" / "shard-0.tar", samples)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    loader = names["loader"]
+    loader.set_epoch(1)
+    keys = [key for batch in loader for key in batch["key"]]
+    web = sum("shard-0.tar" in key for key in keys)
+    assert (len(keys), len(loader)) == (2048, 32) and abs(web - 204.8) < 1
+    owls = [key for key in keys if "owl" in key]
+    # Of 15 samples, 10 are owls. The first and the last pass may be incomplete.
+    assert abs(len(owls) - 1843.2 * 10 / 15) <= 10
 
 
 def test_the_programs_with_data_of_python_run(tmp_path, monkeypatch):

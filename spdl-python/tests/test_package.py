@@ -19,7 +19,18 @@ import spdl_rs.pipeline
 import spdl_rs.pipeline._failures.child_process
 import spdl_rs.pipeline._hooks.profile_hook
 import spdl_rs.pipeline._profile.profile
-from spdl_rs import _batch_loader, _batches, _errors, _image_loader, _loader, _spdl_rs, fields, recipes, sequences
+from spdl_rs import (
+    _batch_loader,
+    _batches,
+    _errors,
+    _image_loader,
+    _loader,
+    _spdl_rs,
+    fields,
+    recipes,
+    sequences,
+    sources,
+)
 
 
 @pytest.fixture
@@ -28,7 +39,10 @@ def beside_photos(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("module", [spdl_rs, _batches, _batch_loader, _image_loader, _loader, fields, recipes, sequences])
+@pytest.mark.parametrize(
+    "module",
+    [spdl_rs, _batches, _batch_loader, _image_loader, _loader, fields, recipes, sequences, sources],
+)
 def test_the_examples_in_docstrings_run(module, beside_photos):
     result = doctest.testmod(module, extraglobs={"ImageLoader": spdl_rs.ImageLoader})
     assert result.attempted > 2 and result.failed == 0

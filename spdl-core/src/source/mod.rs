@@ -4,6 +4,7 @@
 //! |---|---|
 //! | this file | [`Source`], [`Cursor`], [`Fingerprint`]: restartable streams of items |
 //! | `dataset` | [`Dataset`], [`DatasetSource`]: a source with a known length and an order |
+//! | `subset` | [`Subset`]: chosen items of a data set |
 //! | `sample` | [`SampleId`], [`Labeled`] |
 //! | `shard` | [`Shard`]: the part of the data that one rank reads |
 //! | `ranges`, `layers` | sets of positions; remaining positions after several divisions |
@@ -22,6 +23,7 @@ pub(crate) mod sample;
 pub mod sampler;
 pub(crate) mod shard;
 pub(crate) mod shuffle;
+pub(crate) mod subset;
 
 pub use futures_core::Stream;
 
@@ -31,6 +33,7 @@ pub use range_run::RangeRun;
 pub use sample::{Labeled, SampleId};
 pub use shard::{Position, Positions, Remainder, Shard};
 pub use shuffle::Permutation;
+pub use subset::Subset;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

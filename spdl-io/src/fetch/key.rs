@@ -234,6 +234,14 @@ pub(crate) fn quoted(name: &str) -> String {
     }
 }
 
+/// The address of an object in a store, for messages; `store` is `None` for local files.
+pub(crate) fn address_in(store: Option<&str>, key: &str) -> String {
+    match store {
+        Some(store) if !key.contains("://") => format!("{store}/{key}"),
+        _ => key.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,7 +29,7 @@ pub(crate) use self::buffer::ObjectBuffer;
 pub use self::fetcher::{Capability, Fetcher, ObjectMeta};
 pub(crate) use self::fetcher::{check_limit, check_size, check_version, past_the_end, range_len};
 pub use self::key::Key;
-pub(crate) use self::key::quoted;
+pub(crate) use self::key::{address_in, quoted};
 pub use self::stage::Fetch;
 pub(crate) use self::stage::ItemMemory;
 pub(crate) use self::unreached::Unreached;

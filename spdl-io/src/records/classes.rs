@@ -12,6 +12,9 @@ use crate::records::{FieldValue, Remedy, abbreviated};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Classes {
     numbers: Arc<HashMap<Box<str>, i64>>,
+    /// The number of each class in another list of classes, or -1 if that list lacks it. Empty if numbers are not
+    /// converted.
+    others: Arc<[i64]>,
     /// A hash of the names in their order.
     #[cfg(feature = "cache")]
     hash: u128,
@@ -36,7 +39,21 @@ impl Classes {
             #[cfg(feature = "cache")]
             hash: if numbers.is_empty() { 0 } else { hasher.finish_128() },
             numbers: Arc::new(numbers),
+            others: Arc::default(),
         }
+    }
+
+    /// Converts each class number to that of another list of classes, in which it is -1 if it is not in that list.
+    pub(super) fn renumbered(mut self, others: Arc<[i64]>) -> Self {
+        #[cfg(feature = "cache")]
+        if !others.is_empty() {
+            let mut hasher = twox_hash::XxHash3_128::new();
+            hasher.write(&self.hash.to_le_bytes());
+            others.iter().for_each(|number| hasher.write(&number.to_le_bytes()));
+            self.hash = hasher.finish_128();
+        }
+        self.others = others;
+        self
     }
 
     /// The suffix of a cache key, because a cached class number is valid only for these names. Empty if there
@@ -50,11 +67,22 @@ impl Classes {
         }
     }
 
-    /// The class number of a label; `None` if the label is neither an integer nor a known name.
+    /// The class number of a label; `None` if the label is neither an integer nor a known name, or if the class is
+    /// not in the other list of classes.
     ///
     /// Text is looked up as a class name first, and otherwise parsed as an integer (`3.0` counts as an
     /// integer). Bytes, such as the content of a file `1.cls`, are parsed first, and otherwise looked up.
     pub(super) fn number(&self, label: &FieldValue) -> Option<i64> {
+        match self.own_number(label)? {
+            number @ 0.. if !self.others.is_empty() => {
+                let other = usize::try_from(number).ok().and_then(|at| self.others.get(at));
+                other.copied().filter(|other| *other >= 0)
+            }
+            number => Some(number),
+        }
+    }
+
+    fn own_number(&self, label: &FieldValue) -> Option<i64> {
         let by_name =
             |text: &str| self.numbers.get(text).or_else(|| self.numbers.get(text.trim())).copied();
         let by_digits = |text: &str| LabelText::parse(text).number();
@@ -73,6 +101,10 @@ impl Classes {
     /// The error for a label that is neither an integer nor a known name.
     pub(super) fn invalid_label(&self, label: &FieldValue) -> Error {
         let error = |message: String| Error::new(ErrorKind::InvalidArgument, message);
+        if let Some(number) = self.own_number(label) {
+            let known = self.others.iter().filter(|other| **other >= 0).count();
+            return error(format!("label {number} is none of the {known} classes"));
+        }
         let text = match label {
             FieldValue::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
             label => label.as_str(),
@@ -140,6 +172,21 @@ mod tests {
         }
         assert_eq!(Classes::default().number(&bytes(" 7\n")), Some(7));
         assert_eq!(Classes::default().number(&text("cat")), None);
+    }
+
+    #[test]
+    fn numbers_are_converted_to_those_of_another_list() {
+        let classes = Classes::new(["cat", "dog", "owl"]).renumbered([4, -1, 0].into());
+        assert_eq!(classes.number(&text("cat")), Some(4));
+        assert_eq!(classes.number(&FieldValue::Integer(2)), Some(0));
+        assert_eq!(classes.number(&bytes("0")), Some(4));
+        assert_eq!(classes.number(&FieldValue::Integer(-1)), Some(-1));
+        for label in [text("dog"), FieldValue::Integer(3)] {
+            assert_eq!(classes.number(&label), None, "{label:?}");
+            assert!(classes.invalid_label(&label).message().ends_with("none of the 2 classes"));
+        }
+        #[cfg(feature = "cache")]
+        assert_ne!(classes.cache_suffix(), Classes::new(["cat", "dog", "owl"]).cache_suffix());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Result};
 #[cfg(feature = "cache")]
 use super::fetch_labeled::cache_version;
 use super::label_rule::LabelRule;
+use super::parts::Parts;
 use super::read_fields::{field_key, known_bytes, read_record};
 use crate::fetch::{Fetch, Fetcher, Key};
 #[cfg(feature = "cache")]
@@ -225,6 +226,8 @@ pub struct FetchFields {
     max_bytes: u64,
     #[cfg(feature = "cache")]
     cache: Option<Cache>,
+    /// The stages of several data sets.
+    parts: Parts<FetchFields>,
 }
 
 impl FetchFields {
@@ -237,7 +240,19 @@ impl FetchFields {
             max_bytes: Fetch::DEFAULT_MAX_BYTES,
             #[cfg(feature = "cache")]
             cache: None,
+            parts: Parts::default(),
         }
+    }
+
+    /// Changes a setting of this stage, and of the stages of all data sets.
+    fn each(mut self, set: impl Fn(&mut FetchFields)) -> Self {
+        self.parts = self.parts.map(|part| {
+            let mut stage = part.stage.clone();
+            set(&mut stage);
+            stage
+        });
+        set(&mut self);
+        self
     }
 
     /// Caches the stored bytes of each field, with the versions of
@@ -255,6 +270,13 @@ impl FetchFields {
     #[cfg(feature = "cache")]
     #[must_use]
     pub fn with_cache(mut self, cache: Cache) -> Self {
+        self.parts = self.parts.map(|part| {
+            let cache = match &part.store {
+                Some(store) => cache.within(store),
+                None => cache.clone(),
+            };
+            part.stage.clone().with_cache(cache)
+        });
         self.cache = Some(cache);
         // Cached and read parts of a shard have the same version.
         self.fetcher = Arc::new(Pinned::new(self.fetcher, PinnedVersions::default()));
@@ -275,11 +297,16 @@ impl FetchFields {
         Ok(Arc::new(cached.of_version(version)))
     }
 
-    /// Reads no fields yet, with the fetcher and the maximum size of `labeled`, which for example
+    /// Reads no fields yet, with the fetcher, the cache and the maximum size of `labeled`, which for example
     /// [`OpenedDataset::fetch_labeled`](crate::datasets::OpenedDataset::fetch_labeled) returns.
     pub fn like(labeled: &FetchLabeled) -> Self {
-        let fetch = FetchFields::new(Arc::clone(&labeled.fetcher));
-        fetch.with_max_bytes(labeled.max_bytes)
+        FetchFields {
+            max_bytes: labeled.max_bytes,
+            #[cfg(feature = "cache")]
+            cache: labeled.cache.clone(),
+            parts: labeled.parts.map(|part| FetchFields::like(&part.stage)),
+            ..FetchFields::new(Arc::clone(&labeled.fetcher))
+        }
     }
 
     /// Reads [`Record::label`] from the field from which `labeled` reads it, with the same class
@@ -300,25 +327,26 @@ impl FetchFields {
     /// ```
     #[must_use]
     pub fn with_labels_of(mut self, labeled: &FetchLabeled) -> Self {
+        self.parts = self.parts.zip(&labeled.parts, FetchFields::with_labels_of);
         self.labels = Some(labeled.labels.clone());
         self
     }
 
     /// Adds a field of the records. A field of the same name is replaced.
     #[must_use]
-    pub fn with(mut self, name: impl Into<Arc<str>>, choice: FieldChoice) -> Self {
+    pub fn with(self, name: impl Into<Arc<str>>, choice: FieldChoice) -> Self {
         let name = name.into();
-        self.choices.retain(|(other, _)| *other != name);
-        self.choices.push((name, choice));
-        self
+        self.each(|fetch| {
+            fetch.choices.retain(|(other, _)| *other != name);
+            fetch.choices.push((Arc::clone(&name), choice.clone()));
+        })
     }
 
     /// Sets the maximum total size of the fields of a sample, in bytes. If the sizes are known, a
     /// larger sample fails before it is read.
     #[must_use]
-    pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
-        self.max_bytes = max_bytes;
-        self
+    pub fn with_max_bytes(self, max_bytes: u64) -> Self {
+        self.each(|fetch| fetch.max_bytes = max_bytes)
     }
 
     /// Checks that a sample has the chosen fields, and that their types are supported. Values are not read.
@@ -326,6 +354,9 @@ impl FetchFields {
     /// # Errors
     /// `NotFound` if the sample lacks a field; `Unsupported` if the type of a field is not supported.
     pub fn check(&self, item: &StoredRecord) -> Result<()> {
+        if let Some(part) = self.parts.of(item)? {
+            return part.with_address(part.stage.check(item));
+        }
         self.request(item).map(drop)
     }
 
@@ -356,6 +387,9 @@ impl AsyncStage<StoredRecord> for FetchFields {
     type Out = Record;
 
     async fn process(&self, mut item: StoredRecord, cx: &AsyncContext) -> Result<Record> {
+        if let Some(part) = self.parts.of(&item)? {
+            return part.with_address(part.stage.process(item, cx).await);
+        }
         let ChosenFields { fields: found, label, request } = self.request(&item)?;
         // A choice may select the label field as well, whose value then stays text.
         let label = label.map(|name| LabelRule::prepare(&mut item, name));
@@ -387,6 +421,9 @@ impl AsyncStage<StoredRecord> for FetchFields {
     }
 
     fn output_bytes(&self, item: &StoredRecord) -> Option<usize> {
+        if let Ok(Some(part)) = self.parts.of(item) {
+            return part.stage.output_bytes(item);
+        }
         // The size of a value inside JSON is unknown before the read.
         if self.choices.iter().any(|(_, choice)| !choice.path.is_empty()) {
             return None;

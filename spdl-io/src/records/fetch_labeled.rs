@@ -9,6 +9,7 @@ use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Labeled, Result};
 
 use super::classes::Classes;
 use super::label_rule::LabelRule;
+use super::parts::Parts;
 use super::read_fields::{field_key, known_bytes, read_record};
 #[cfg(feature = "cache")]
 use crate::fetch::ItemMemory;
@@ -21,9 +22,9 @@ use crate::files::IoThreads;
 use crate::layers::local_version;
 #[cfg(feature = "cache")]
 use crate::layers::{Cache, Pinned, PinnedVersions};
-#[cfg(feature = "cache")]
-use crate::records::StoredField;
-use crate::records::{FieldRequest, FieldValue, IMAGE_EXTENSIONS, StoredRecord, no_such_field};
+use crate::records::{
+    FieldRequest, FieldValue, IMAGE_EXTENSIONS, StoredField, StoredRecord, no_such_field,
+};
 
 /// The pipeline stage that reads one field and the label of each stored sample.
 ///
@@ -69,7 +70,9 @@ pub struct FetchLabeled {
     #[cfg(feature = "local")]
     preparation: Option<Preparation>,
     #[cfg(feature = "cache")]
-    cache: Option<Cache>,
+    pub(super) cache: Option<Cache>,
+    /// The stages of several data sets.
+    pub(super) parts: Parts<FetchLabeled>,
 }
 
 /// A function that is applied to each value, and its thread pool.
@@ -99,7 +102,29 @@ impl FetchLabeled {
             preparation: None,
             #[cfg(feature = "cache")]
             cache: None,
+            parts: Parts::default(),
         }
+    }
+
+    /// Reads the samples of several data sets, each by its own stage. The stores are those of the data sets, for
+    /// messages. Settings of the new stage apply to all of them.
+    pub(crate) fn of_parts(
+        mut self,
+        parts: impl IntoIterator<Item = (FetchLabeled, Option<Arc<str>>)>,
+    ) -> Self {
+        self.parts = Parts::new(parts);
+        self
+    }
+
+    /// Changes a setting of this stage, and of the stages of all data sets.
+    fn each(mut self, set: impl Fn(&mut FetchLabeled)) -> Self {
+        self.parts = self.parts.map(|part| {
+            let mut stage = part.stage.clone();
+            set(&mut stage);
+            stage
+        });
+        set(&mut self);
+        self
     }
 
     /// Applies `prepare` to each value, for example to shrink images.
@@ -118,14 +143,14 @@ impl FetchLabeled {
     #[cfg(feature = "local")]
     #[must_use]
     pub fn with_preparation(
-        mut self,
+        self,
         prepare: impl Fn(&Key, Bytes) -> Result<Bytes> + Send + Sync + 'static,
     ) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let linger = std::time::Duration::from_secs(10);
         let threads = Arc::new(IoThreads::new("spdl-prepare", cpus, linger));
-        self.preparation = Some(Preparation { prepare: Arc::new(prepare), threads });
-        self
+        let preparation = Preparation { prepare: Arc::new(prepare), threads };
+        self.each(|fetch| fetch.preparation = Some(preparation.clone()))
     }
 
     /// Caches the value and label of each sample.
@@ -161,6 +186,13 @@ impl FetchLabeled {
     #[cfg(feature = "cache")]
     #[must_use]
     pub fn with_cache(mut self, cache: Cache) -> Self {
+        self.parts = self.parts.map(|part| {
+            let cache = match &part.store {
+                Some(store) => cache.within(store),
+                None => cache.clone(),
+            };
+            part.stage.clone().with_cache(cache)
+        });
         self.cache = Some(cache);
         // Cached and read parts of a shard have the same version.
         self.fetcher = Arc::new(Pinned::new(self.fetcher, PinnedVersions::default()));
@@ -169,12 +201,9 @@ impl FetchLabeled {
 
     /// Sets the value fields. The first one that a sample has is used.
     #[must_use]
-    pub fn with_value_fields<N: Into<Arc<str>>>(
-        mut self,
-        names: impl IntoIterator<Item = N>,
-    ) -> Self {
-        self.values = names.into_iter().map(Into::into).collect();
-        self
+    pub fn with_value_fields<N: Into<Arc<str>>>(self, names: impl IntoIterator<Item = N>) -> Self {
+        let names: Vec<Arc<str>> = names.into_iter().map(Into::into).collect();
+        self.each(|fetch| fetch.values.clone_from(&names))
     }
 
     /// Sets the label fields. The first one that a sample has is used.
@@ -182,13 +211,12 @@ impl FetchLabeled {
     /// A sample without any of them, or with an empty one, is an error. If `names` is empty, the label is the
     /// one that the data set assigned.
     #[must_use]
-    pub fn with_label_fields<N: Into<Arc<str>>>(
-        mut self,
-        names: impl IntoIterator<Item = N>,
-    ) -> Self {
-        self.labels.fields = names.into_iter().map(Into::into).collect();
-        self.labels.is_required = !self.labels.fields.is_empty();
-        self
+    pub fn with_label_fields<N: Into<Arc<str>>>(self, names: impl IntoIterator<Item = N>) -> Self {
+        let names: Vec<Arc<str>> = names.into_iter().map(Into::into).collect();
+        self.each(|fetch| {
+            fetch.labels.fields.clone_from(&names);
+            fetch.labels.is_required = !names.is_empty();
+        })
     }
 
     /// Sets the class names. A label that is a name becomes its index, counted from 0.
@@ -204,8 +232,14 @@ impl FetchLabeled {
     /// assert_eq!(fetch.label_of(&FieldValue::Text("cow".into())), None);
     /// ```
     #[must_use]
-    pub fn with_classes(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        self.labels.classes = Classes::new(names);
+    pub fn with_classes(self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        let classes = Classes::new(names);
+        self.each(|fetch| fetch.labels.classes = classes.clone())
+    }
+
+    /// Converts class numbers to those of another list of classes: `others` has one for each class name, or -1.
+    pub(crate) fn with_renumbered_classes(mut self, others: Arc<[i64]>) -> Self {
+        self.labels.classes = self.labels.classes.renumbered(others);
         self
     }
 
@@ -226,9 +260,8 @@ impl FetchLabeled {
     /// Sets the maximum total size of the value and label of a sample, in bytes. If the sizes are
     /// known, a larger sample fails before it is read.
     #[must_use]
-    pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
-        self.max_bytes = max_bytes;
-        self
+    pub fn with_max_bytes(self, max_bytes: u64) -> Self {
+        self.each(|fetch| fetch.max_bytes = max_bytes)
     }
 
     /// The names of the value field and the label field of a sample, if they exist.
@@ -241,6 +274,9 @@ impl FetchLabeled {
     /// assert_eq!(fetch.fields_of(&sample), (None, Some("label".into())));
     /// ```
     pub fn fields_of(&self, item: &StoredRecord) -> (Option<Arc<str>>, Option<Arc<str>>) {
+        if let Ok(Some(part)) = self.parts.of(item) {
+            return part.stage.fields_of(item);
+        }
         let exists = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
         (self.values.iter().find(exists).cloned(), self.labels.field_of(item))
     }
@@ -265,6 +301,9 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
     type Out = Labeled<Bytes>;
 
     async fn process(&self, item: StoredRecord, cx: &AsyncContext) -> Result<Labeled<Bytes>> {
+        if let Some(part) = self.parts.of(&item)? {
+            return part.with_address(part.stage.process(item, cx).await);
+        }
         let (value, label) = self.fields_of(&item);
         let Some(value) = value else {
             let wanted = self.values.join(" or ");
@@ -300,6 +339,9 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
     }
 
     fn output_bytes(&self, item: &StoredRecord) -> Option<usize> {
+        if let Ok(Some(part)) = self.parts.of(item) {
+            return part.stage.output_bytes(item);
+        }
         #[cfg(feature = "local")]
         if self.preparation.is_some() {
             return None;
@@ -350,9 +392,11 @@ impl FetchLabeled {
         Ok(Labeled { value: bytes, label })
     }
 
-    /// The label of a sample, if it is known without a read.
-    #[cfg(feature = "cache")]
-    fn known_label(&self, item: &StoredRecord, name: Option<&str>) -> Option<i64> {
+    /// The label of a sample with the label field `name`, if it is known without a read.
+    pub(crate) fn known_label(&self, item: &StoredRecord, name: Option<&str>) -> Option<i64> {
+        if let Ok(Some(part)) = self.parts.of(item) {
+            return part.stage.known_label(item, name);
+        }
         let Some(name) = name else { return Some(item.label) };
         match item.fields.iter().find(|(own, _)| **own == *name) {
             Some((_, StoredField::Known(value))) => self.labels.classes.number(value),

@@ -9,6 +9,7 @@
 //! | `fetch_record` | [`FetchRecord`]: the stage that reads all or some fields |
 //! | `fetch_fields` | [`FetchFields`]: the stage that reads chosen fields under new names |
 //! | `fetch_labeled` | [`FetchLabeled`]: the stage that reads one field and a class label |
+//! | `parts` | the stages of a source that consists of several data sets |
 //! | `read_fields` | range requests for the fields of one sample |
 //! | `label_rule` | which field holds the label of a sample |
 //! | `classes`, `label_text` | labels as text or numbers, and the classes that they name |
@@ -26,6 +27,7 @@ mod fetch_record;
 mod footprint;
 mod label_rule;
 pub(crate) mod label_text;
+mod parts;
 mod read_fields;
 mod record;
 mod remedy;

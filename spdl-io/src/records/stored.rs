@@ -102,12 +102,22 @@ pub struct StoredRecord {
     /// [`stat`](Fetcher::stat) of the store. Caches compare it to detect changed objects. `None` if
     /// unknown.
     pub version: Option<u64>,
+    /// The number of the sample's data set, if the source consists of several: see
+    /// [`OpenedDataset::parts`](crate::datasets::OpenedDataset::parts). Default: 0.
+    pub part: u32,
 }
 
 impl StoredRecord {
     /// A sample without fields and without a label.
     pub fn new(key: impl Into<Key>) -> Self {
-        StoredRecord { key: key.into(), label: -1, fields: Vec::new(), row: None, version: None }
+        StoredRecord {
+            key: key.into(),
+            label: -1,
+            fields: Vec::new(),
+            row: None,
+            version: None,
+            part: 0,
+        }
     }
 
     /// Sets the class label.

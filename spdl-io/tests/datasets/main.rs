@@ -11,6 +11,7 @@ mod file_list;
 mod grouping;
 mod labels;
 mod opening;
+mod several;
 mod stored_shards;
 mod webdataset;
 #[cfg(feature = "zip")]

@@ -8,6 +8,7 @@ your own Python functions as concurrent stages, with the interface of SPDL (`imp
 | images and labels as batches | `ImageLoader` |
 | samples of any fields as batches: images, masks, boxes, text, numbers | `Loader`, `fields` |
 | the augmentations of ImageNet, DeiT, SimCLR, DINO and CLIP | `recipes` |
+| several data sets as one source: concatenated, mixed by weights, or a choice of samples | `sources` |
 | sequences of tokens, packed, in blocks or in buckets | `Loader(group=…)`, `sequences` |
 | custom functions as stages of a pipeline | `spdl_rs.pipeline.PipelineBuilder` |
 | replace `torch.utils.data.DataLoader` | `spdl_rs.torch.DataLoader` |
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
         recipes,
         sequences,
         source,
+        sources,
         torch,
         usage,
     )
@@ -143,6 +145,7 @@ _MODULES = {
     "recipes",
     "sequences",
     "source",
+    "sources",
     "torch",
     "usage",
 }

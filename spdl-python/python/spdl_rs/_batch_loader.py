@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import warnings
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, SupportsIndex, TypeVar
 
 from . import _arguments as check
-from . import _functions, _items, _loader_state, _notebook_page, _ranks, _spdl_rs, _tables
+from . import _functions, _items, _loader_state, _notebook_page, _ranks, _spdl_rs, _tables, sources
 from ._arguments import Path
 from ._batches import Batches, import_numpy
 from ._errors import CudaUnavailable, DatasetWarning
@@ -101,26 +102,8 @@ class BatchLoader(Generic[B]):
         images: Path | None = None,
     ) -> None:
         """Opens the data set. Issues its warnings to the caller of the constructor."""
-        table = _tables.table_of(source)
-        items = None if table is not None else _items.items_of(source)
-        if table is not None or items is not None:
-            places, is_list = [], False
-        else:
-            places, is_list = check.addresses(source)
-        if items is not None:
-            # Also a Python attribute, so that the garbage collector finds cycles.
-            functions = self._functions or _functions.Functions(None, [])
-            self._functions = functions._replace(get_item=items)
-        if labels is not None and not is_list:
-            raise ValueError(
-                "labels can be set only for a list of paths; the labels of a data set come from its "
-                "folders or from its samples"
-            )
-        self._samples = _spdl_rs.Samples.open(
-            places,
-            is_list=is_list,
-            table=table,
-            items=None if items is None else (items.name, items.len),
+        open = functools.partial(
+            self._open_data,
             labels=check.labels_of(labels),
             image_field=check.text_or_none("image_field", image_field),
             label_field=check.text_or_none("label_field", label_field),
@@ -134,17 +117,54 @@ class BatchLoader(Generic[B]):
             path_fields=list(path_fields),
             images=None if images is None else os.fsdecode(images),
         )
+        self._opened = sources.Opened(source, open, has_labels)
+        self._epoch = 0
         self._samples.check(self._settings)
         self._monitor = _spdl_rs.Monitor()
         # Protects the attributes below: threads may share the loader.
         self._lock = ForkSafeLock()
-        self._epoch = 0
         # The state from which the next epoch resumes; `None` if it starts from the beginning.
         self._resume: str | None = None
         # Whether `state_dict` describes the epoch that was started last.
         self._began = False
         import_numpy()
         self._warn()
+
+    def _open_data(
+        self, data: Any, is_part: bool, shares: _spdl_rs.Samples | None, **arguments: Any
+    ) -> _spdl_rs.Samples:
+        """Opens a data set of the source."""
+        table = _tables.table_of(data)
+        items = None if table is not None else _items.items_of(data)
+        if table is not None or items is not None:
+            places, is_list = [], False
+        else:
+            places, is_list = check.addresses(data)
+        if arguments["labels"] is not None and (is_part or not is_list):
+            raise ValueError(
+                "labels can be set only for a list of paths; the labels of a data set come from its "
+                "folders or from its samples"
+            )
+        first = 0
+        if items is not None:
+            # Also a Python attribute, so that the garbage collector finds cycles.
+            functions = self._functions or _functions.Functions(None, [])
+            get_item, first = _items.added(functions.get_item, items)
+            self._functions = functions._replace(get_item=get_item)
+        return _spdl_rs.Samples.open(
+            places,
+            is_list=is_list,
+            table=table,
+            items=None if items is None else (items.name, items.len, first),
+            is_part=is_part,
+            shares=shares,
+            **arguments,
+        )
+
+    @property
+    def _samples(self) -> _spdl_rs.Samples:
+        """The samples of the epoch that the next `iter` starts."""
+        return self._opened.at(self._epoch)
 
     def _start(self, epoch: int, state: str | None) -> Batches[B]:
         """Starts an epoch."""
@@ -299,7 +319,7 @@ class BatchLoader(Generic[B]):
         if began:
             return _loader_state.to_dict(self._NAME, monitor.state())
         position = _spdl_rs.Epoch.position(
-            self._samples, self._settings, epoch, resume, self._functions
+            self._opened.at(epoch), self._settings, epoch, resume, self._functions
         )
         return _loader_state.to_dict(self._NAME, position)
 
@@ -333,12 +353,11 @@ class BatchLoader(Generic[B]):
         >>> [labels.tolist() for images, labels in loader]
         [[1]]
         """
+        text = _loader_state.to_text(self._NAME, state)
+        epoch = state.get("epoch")
+        samples = self._opened.at(epoch if isinstance(epoch, int) else self._epoch)
         position = _spdl_rs.Epoch.position(
-            self._samples,
-            self._settings,
-            self._epoch,
-            _loader_state.to_text(self._NAME, state),
-            self._functions,
+            samples, self._settings, self._epoch, text, self._functions
         )
         epoch = json.loads(position)["epoch"]
         with self._lock.held():

@@ -68,6 +68,9 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
               `pathlib.Path`. The fields of a tuple are `"0"`, `"1"` and so on. `on_error` applies to exceptions
               of `__getitem__`.
 
+            - Several of these, or a choice of their samples: a value of `spdl_rs.sources`, such as
+              `mix(["photos", "more"], weights=[0.7, 0.3])`.
+
             Tables and data sets cannot be cached.
 
             Paths need not be valid UTF-8: `bytes` and results of `os.fsdecode` are accepted.
@@ -290,7 +293,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         )
 
     def _start(self, epoch: int, state: str | None) -> ImageBatches:
-        return ImageBatches(self._samples, self._settings, epoch, state, self._functions)
+        samples = self._opened.at(epoch)
+        return ImageBatches(samples, self._settings, epoch, state, self._functions)
 
     def __repr__(self) -> str:
         order, _, number = self._layout.partition("-")

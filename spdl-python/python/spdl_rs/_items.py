@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -62,3 +63,29 @@ def items_of(source: Any) -> GetItem | None:
     raise TypeError(
         f"the items of source must be dicts or tuples of fields, or paths, not {check.shown(first)}"
     )
+
+
+class AllItems:
+    """Returns the samples of several data sets, whose positions follow each other."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._items: list[GetItem] = []
+
+    def add(self, items: GetItem) -> int:
+        """Adds a data set, and returns its first position."""
+        first = self._firsts[-1] + self._items[-1].len if self._items else 0
+        # In this order, because a running epoch may search the positions.
+        self._items.append(items)
+        self._firsts.append(first)
+        return first
+
+    def __call__(self, position: int, seeds: list[list[int]]) -> dict[str, Any]:
+        at = bisect.bisect_right(self._firsts, position) - 1
+        return self._items[at](position - self._firsts[at], seeds)
+
+
+def added(others: Any, items: GetItem) -> tuple[AllItems, int]:
+    """Adds a data set to others, if there are any, and returns its first position."""
+    all_items = others if isinstance(others, AllItems) else AllItems()
+    return all_items, all_items.add(items)

@@ -281,7 +281,8 @@ class Loader(BatchLoader[Any]):
         return self._group is not None or len(self) > 0
 
     def _start(self, epoch: int, state: str | None) -> Batches[Any]:
-        arguments = self._samples, self._settings, epoch, state, self._functions
+        samples = self._opened.at(epoch)
+        arguments = samples, self._settings, epoch, state, self._functions
         if self._convert is None:
             return Batches(*arguments)
         batches = _Converted(*arguments)

@@ -289,7 +289,7 @@ class Samples:
         *,
         is_list: bool,
         table: ArrowTable | None = None,
-        items: tuple[str, int] | None = None,
+        items: tuple[str, int, int] | None = None,
         labels: list[int] | None = None,
         image_field: str | None = None,
         label_field: str | None = None,
@@ -302,7 +302,29 @@ class Samples:
         cache_memory: int = 0,
         max_file_bytes: int | None = None,
         has_labels: bool = True,
+        is_part: bool = False,
+        shares: Samples | None = None,
     ) -> Samples: ...
+    @staticmethod
+    def joined(
+        parts: list[Samples],
+        shown: str,
+        has_labels: bool,
+        weights: list[float] | None = None,
+        until: int | str | None = None,
+    ) -> Samples: ...
+    def chosen(
+        self,
+        shown: str,
+        *,
+        take: int | None = None,
+        skip: int | None = None,
+        positions: Sequence[int] | None = None,
+        times: int | None = None,
+        classes: list[str] | None = None,
+        at_most: int | None = None,
+    ) -> Samples: ...
+    def keys(self) -> list[str]: ...
     def check(self, settings: Settings) -> None: ...
     def __len__(self) -> int: ...
     @property

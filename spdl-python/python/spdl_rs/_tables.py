@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from ._arguments import Path
     from ._items import MapDataset
+    from .sources import Curriculum, Mix
+    from .sources import Source as Chosen
 
 
 class ArrowStream(Protocol):
@@ -28,7 +30,9 @@ class ArrowArray(Protocol):
     ) -> tuple[object, object]: ...
 
 
-Source: TypeAlias = "Path | Iterable[Path] | ArrowStream | ArrowArray | MapDataset"
+Source: TypeAlias = (
+    "Path | Iterable[Path] | ArrowStream | ArrowArray | MapDataset | Chosen | Mix | Curriculum"
+)
 """What loaders accept as `source`."""
 
 

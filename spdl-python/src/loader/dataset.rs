@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use pyo3::prelude::*;
-use spdl_core::source::sampler::ShardWindow;
+use spdl_core::source::sampler::Until;
 use spdl_core::{
     Dataset, DatasetSource, Error, ErrorKind, Labeled, PipelineBuilder, Result, StageOptions,
     block_on,
@@ -19,15 +19,15 @@ use spdl_io::{
 use spdl_media::fill::SampleSpec;
 
 use super::items::{self, Items};
-use super::settings::{Content, Settings};
+use super::settings::Settings;
 use super::tables::ArrowTable;
 use crate::interop::error::{report_with_advice, to_exception, without_exception};
 use crate::interop::fork::OwnerProcess;
 use crate::interop::stalls::log;
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, drop_within, interruptible_with, without_python};
 
-/// Shuffle window of Parquet data sets, in samples. Their row groups are read as a whole.
-const WINDOW: u64 = 10_000;
+/// How many samples of a data set are examined for the fields of a loader.
+const EXAMINED: u64 = 100;
 
 /// The samples of a data set.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -43,7 +43,29 @@ pub(crate) struct Opened {
     cache: Option<Cache>,
     /// Holds the connections to the stores.
     stores: StoreRegistry,
-    request: OpenRequest,
+    origin: Origin,
+    /// The address, or the expression, without credentials, for messages.
+    shown: String,
+    /// The number of samples in an epoch.
+    epoch_len: u64,
+}
+
+/// How a data set was made, to open it again.
+enum Origin {
+    Opened(OpenRequest),
+    Made { of: Vec<Arc<Opened>>, how: Combination, has_labels: bool },
+}
+
+/// How a data set is made of others. All but the first two have one.
+#[derive(Clone)]
+enum Combination {
+    Concatenated,
+    Mixed(Vec<f64>, Until),
+    Take(u64),
+    Skip(u64),
+    At(Arc<[u64]>),
+    Repeated(u64),
+    Classes(Vec<String>, Option<u64>),
 }
 
 /// The arguments with which the data set was opened.
@@ -72,6 +94,15 @@ struct OpenRequest {
     max_file_bytes: Option<u64>,
     /// Whether samples without a label are reported.
     has_labels: bool,
+    /// Whether the data set is used in an expression, whose data sets share the class names that the caller passed.
+    is_part: bool,
+}
+
+/// The argument from which [`Until`] is made.
+#[derive(FromPyObject)]
+enum UntilArgument {
+    Samples(u64),
+    Name(String),
 }
 
 /// Samples that a Python object holds.
@@ -86,7 +117,6 @@ pub(crate) struct FetchStage {
     source: PipelineBuilder<StoredRecord>,
     options: StageOptions,
     fetch: FetchLabeled,
-    cache: Option<Cache>,
     kept: Kept,
 }
 
@@ -97,35 +127,26 @@ type FetchedBy<T> = (PipelineBuilder<T>, Kept);
 impl FetchStage {
     /// Reads images and their labels.
     pub(crate) fn images(self) -> FetchedBy<Labeled<Bytes>> {
-        let FetchStage { source, options, fetch, cache, kept } = self;
-        let fetch = match cache {
-            Some(cache) => fetch.with_cache(cache),
-            None => fetch,
-        };
+        let FetchStage { source, options, fetch, kept } = self;
         (source.async_stage(options, fetch).measured(), kept)
     }
 
     /// Reads the fields of `spec`.
     pub(crate) fn fields(self, spec: &SampleSpec) -> FetchedBy<Record> {
-        let FetchStage { source, options, fetch, cache, kept } = self;
-        let fetch = spec.fetch_like(&fetch);
-        let fetch = match cache {
-            Some(cache) => fetch.with_cache(cache),
-            None => fetch,
-        };
-        (source.async_stage(options, fetch).measured(), kept)
+        let FetchStage { source, options, fetch, kept } = self;
+        (source.async_stage(options, spec.fetch_like(&fetch)).measured(), kept)
     }
 }
 
 #[pymethods]
 impl Samples {
     /// Opens a data set of any kind, a list of images, an Arrow table, or a map-style data set
-    /// with this name and number of items.
+    /// with this name, number of items, and position of its first item. The cache of `shares` is used if it has one.
     #[staticmethod]
     #[pyo3(signature = (
         addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=None, path_fields=None,
         images=None, classes=None,
-        cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, has_labels=true
+        cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, has_labels=true, is_part=false, shares=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn open(
@@ -133,7 +154,7 @@ impl Samples {
         addresses: Vec<OsString>,
         is_list: bool,
         table: Option<PyRef<'_, ArrowTable>>,
-        items: Option<(String, u64)>,
+        items: Option<(String, u64, u64)>,
         labels: Option<Vec<i64>>,
         image_field: Option<String>,
         label_field: Option<String>,
@@ -146,13 +167,15 @@ impl Samples {
         cache_memory: u64,
         max_file_bytes: Option<u64>,
         has_labels: bool,
+        is_part: bool,
+        shares: Option<PyRef<'_, Samples>>,
     ) -> PyResult<Self> {
         let (shown, held) = match (table, items) {
             (Some(table), _) => {
                 (table.name.clone(), Some(HeldSamples::Table(Arc::clone(&table.samples))))
             }
-            (None, Some((name, len))) => {
-                (name.clone(), Some(HeldSamples::Items(Arc::new(Items { name, len }))))
+            (None, Some((name, len, first))) => {
+                (name.clone(), Some(HeldSamples::Items(Arc::new(Items { name, len, first }))))
             }
             (None, None) => (display_addresses(&addresses), None),
         };
@@ -171,13 +194,15 @@ impl Samples {
             cache_memory,
             max_file_bytes,
             has_labels,
+            is_part,
         };
+        let shared = shares.and_then(|other| other.opened.as_ref()?.cache.clone());
         let (sender, receiver) = mpsc::channel();
         let stores = StoreRegistry::new().on_unreachable(move |address, error| {
             // Sending fails once the data set is open and the receiver is dropped.
             let _ = sender.send(format!("{address}: {}; retrying", error.message()));
         });
-        let open = move || Opened::open(request, labels.as_deref(), stores);
+        let open = move || Opened::open(request, labels.as_deref(), stores, shared.as_ref());
         let opened = interruptible_with(py, open, |py| {
             receiver.try_iter().try_for_each(|it| log(py, "warning", it))
         })?;
@@ -185,10 +210,77 @@ impl Samples {
         if let Some(text) = opened.inferred_classes_message() {
             log(py, "info", text)?;
         }
-        Ok(Samples { opened: Some(Arc::new(opened)), owner: OwnerProcess::current() })
+        Ok(Samples::of(opened))
     }
 
-    /// Checks that samples in memory have the fields of the settings.
+    /// The samples of several data sets: concatenated, or mixed by weights. `until` is `first_exhausted`,
+    /// `all_exhausted` or a number of samples.
+    #[staticmethod]
+    #[pyo3(signature = (parts, shown, has_labels, weights=None, until=None))]
+    fn joined(
+        py: Python<'_>,
+        parts: Vec<PyRef<'_, Samples>>,
+        shown: String,
+        has_labels: bool,
+        weights: Option<Vec<f64>>,
+        until: Option<UntilArgument>,
+    ) -> PyResult<Self> {
+        let until = match until {
+            Some(UntilArgument::Samples(samples)) => Until::Samples(samples),
+            Some(UntilArgument::Name(name)) if name == "first_exhausted" => Until::FirstExhausted,
+            _ => Until::AllExhausted,
+        };
+        let how = match weights {
+            Some(weights) => Combination::Mixed(weights, until),
+            None => Combination::Concatenated,
+        };
+        let of = parts.iter().map(|part| part.own()).collect::<Result<Vec<_>>>();
+        let made = of.and_then(|of| Opened::made(of, how, has_labels, shown));
+        Ok(Samples::of(made.map_err(|error| to_exception(py, &error))?))
+    }
+
+    /// Some of the samples: by one of the arguments, or by `classes` and `at_most`.
+    #[pyo3(signature = (shown, *, take=None, skip=None, positions=None, times=None, classes=None, at_most=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn chosen(
+        &self,
+        py: Python<'_>,
+        shown: String,
+        take: Option<u64>,
+        skip: Option<u64>,
+        positions: Option<Vec<u64>>,
+        times: Option<u64>,
+        classes: Option<Vec<String>>,
+        at_most: Option<u64>,
+    ) -> PyResult<Self> {
+        let how = match (take, skip, positions, times) {
+            (Some(samples), ..) => Combination::Take(samples),
+            (_, Some(samples), ..) => Combination::Skip(samples),
+            (_, _, Some(positions), _) => Combination::At(positions.into()),
+            (.., Some(times)) => Combination::Repeated(times),
+            _ => Combination::Classes(classes.unwrap_or_default(), at_most),
+        };
+        let own = self.own().map_err(|error| to_exception(py, &error))?;
+        // May read the labels of all samples.
+        let make = move || {
+            let has_labels = own.has_labels();
+            Opened::made(vec![own], how, has_labels, shown)
+        };
+        let made = interruptible_with(py, make, |_| Ok(()))?;
+        Ok(Samples::of(made.map_err(|error| to_exception(py, &error))?))
+    }
+
+    /// The names of all samples in the order of the data set.
+    fn keys(&self, py: Python<'_>) -> PyResult<Vec<OsString>> {
+        let keys = py.detach(|| {
+            let samples = Arc::clone(&self.own()?.data.samples);
+            let key = |index| Ok(samples.item(index)?.key.to_path().into_owned().into_os_string());
+            (0..samples.len()).map(key).collect::<Result<Vec<_>>>()
+        });
+        keys.map_err(|error| to_exception(py, &error))
+    }
+
+    /// Checks that samples in memory, and samples of each of several data sets, have the fields of the settings.
     fn check(&self, py: Python<'_>, settings: &Settings) -> PyResult<()> {
         let Some(opened) = &self.opened else { return Ok(()) };
         opened.check(settings).map_err(|error| to_exception(py, &error))
@@ -215,8 +307,9 @@ impl Samples {
     #[getter]
     fn kind(&self) -> String {
         self.opened.as_ref().map_or_else(String::new, |opened| match opened.data.kind {
-            _ if opened.request.is_list => "list of images".to_owned(),
-            kind => match opened.request.held {
+            DatasetKind::Several => DatasetKind::Several.to_string(),
+            _ if opened.request().is_list => "list of images".to_owned(),
+            kind => match opened.request().held {
                 Some(HeldSamples::Table(_)) => "Arrow table".to_owned(),
                 Some(HeldSamples::Items(_)) => "Python data set".to_owned(),
                 None => kind.to_string(),
@@ -227,13 +320,25 @@ impl Samples {
     /// The address of the data set, without credentials.
     #[getter]
     pub(crate) fn place(&self) -> String {
-        self.opened.as_ref().map_or_else(String::new, |opened| opened.request.shown.clone())
+        self.opened.as_ref().map_or_else(String::new, |opened| opened.shown.clone())
     }
 }
 
 impl Samples {
+    fn of(opened: Opened) -> Self {
+        Samples { opened: Some(Arc::new(opened)), owner: OwnerProcess::current() }
+    }
+
+    /// # Errors
+    /// `Stopped` during drop.
+    fn own(&self) -> Result<Arc<Opened>> {
+        let closed = || Error::new(ErrorKind::Stopped, "the loader is closed");
+        self.opened.clone().ok_or_else(closed)
+    }
+
+    /// The number of samples in an epoch.
     pub(crate) fn len(&self) -> u64 {
-        self.opened.as_ref().map_or(0, |opened| opened.data.samples.len())
+        self.opened.as_ref().map_or(0, |opened| opened.epoch_len)
     }
 
     /// Creates the source of a pipeline over these samples, and the stage that reads them.
@@ -242,13 +347,11 @@ impl Samples {
         settings: &Settings,
         get_item: Option<&Arc<Py<PyAny>>>,
     ) -> Result<FetchStage> {
-        let Some(opened) = &self.opened else {
-            return Err(Error::new(ErrorKind::Stopped, "the loader is closed"));
-        };
+        let opened = self.own()?;
         if self.owner.is_forked_child() && opened.has_threads() {
-            return Arc::new(opened.reopen()?).read(settings, get_item);
+            return Arc::new(opened.reopen(&mut None)?).read(settings, get_item);
         }
-        Arc::clone(opened).read(settings, get_item)
+        opened.read(settings, get_item)
     }
 }
 
@@ -257,6 +360,7 @@ impl Opened {
         mut request: OpenRequest,
         labels: Option<&[i64]>,
         stores: StoreRegistry,
+        shared: Option<&Cache>,
     ) -> Result<Self> {
         // A list may contain shards instead of images.
         let is_shard = |name: &OsString| DatasetKind::of_name(name).is_some();
@@ -267,7 +371,7 @@ impl Opened {
         let data = if let Some(held) = &request.held {
             request.open_held(held, &stores).map_err(|it| it.with_key(request.shown.as_str()))?
         } else if request.is_list {
-            if request.classes.is_some() {
+            if request.classes.is_some() && !request.is_part {
                 return Err(request.classes_error());
             }
             if request.images.is_some() {
@@ -282,33 +386,165 @@ impl Opened {
                 data.check_field(field)?;
             }
             request.addresses.truncate(1);
-            data
+            match &request.classes {
+                Some(classes) => request.with_key(data.with_classes(classes))?,
+                None => data,
+            }
         } else {
             request.check_not_an_image()?;
             request.open(&stores)?
         };
-        let cache = request.open_cache()?;
-        Ok(Opened { data, cache, stores, request })
+        Opened::of_request(data, stores, request, shared)
     }
 
-    /// Checks that the first sample has the fields of the settings, if all samples have the same fields.
-    fn check(&self, settings: &Settings) -> Result<()> {
-        match (&settings.content, &self.request.held, self.data.samples.item(0)) {
-            (Content::Fields(fields), Some(HeldSamples::Table(_)), Ok(first)) => {
-                let fetch = fields.get().spec.fetch_like(&self.data.fetch_labeled());
-                fetch.check(&first).map_err(|error| error.renamed(self.request.shown.as_str()))
+    fn of_request(
+        data: OpenedDataset,
+        stores: StoreRegistry,
+        request: OpenRequest,
+        shared: Option<&Cache>,
+    ) -> Result<Self> {
+        let cache = request.open_cache(shared)?;
+        let data = match &cache {
+            Some(cache) => data.with_cache(cache.clone()),
+            None => data,
+        };
+        let (shown, epoch_len) = (request.shown.clone(), data.samples.len());
+        Ok(Opened { data, cache, stores, origin: Origin::Opened(request), shown, epoch_len })
+    }
+
+    /// Makes a data set of others.
+    fn made(
+        of: Vec<Arc<Opened>>,
+        how: Combination,
+        has_labels: bool,
+        shown: String,
+    ) -> Result<Self> {
+        let with_key = |error: Error| match error.key() {
+            Some(_) => error,
+            None => error.with_key(shown.as_str()),
+        };
+        let data = Opened::make(&of, &how, has_labels).and_then(|data| {
+            match of.first().and_then(|part| part.request().classes.as_ref()) {
+                // The list of the caller, also if only some of its classes were chosen.
+                Some(classes) => data.with_classes(classes),
+                None => Ok(data),
             }
-            _ => Ok(()),
+        });
+        let data = data.map_err(with_key)?;
+        let epoch_len = data.epoch_len().map_err(with_key)?;
+        let remote = of.iter().find(|part| !part.data.is_local).or(of.first());
+        let stores = remote.map_or_else(StoreRegistry::new, |part| part.stores.clone());
+        let cache = of.iter().find_map(|part| part.cache.clone());
+        let origin = Origin::Made { of, how, has_labels };
+        Ok(Opened { data, cache, stores, origin, shown, epoch_len })
+    }
+
+    fn make(of: &[Arc<Opened>], how: &Combination, has_labels: bool) -> Result<OpenedDataset> {
+        let mut parts: Vec<OpenedDataset> = of.iter().map(|part| part.data.clone()).collect();
+        let leaves = || of.iter().flat_map(|part| part.leaves());
+        let parts = match how {
+            Combination::Concatenated | Combination::Mixed(..) if !has_labels => {
+                // Labels that no field uses may have different meanings.
+                parts.iter_mut().for_each(|part| part.classes.clear());
+                parts
+            }
+            Combination::Concatenated | Combination::Mixed(..) => {
+                let unknown = |leaf: &&Opened| leaf.is_python() && leaf.data.classes.is_empty();
+                if let (Some(leaf), true) =
+                    (leaves().find(unknown), parts.iter().any(|part| !part.classes.is_empty()))
+                {
+                    let message = "a Python data set has class numbers, but other data sets have class names; pass \
+                                   the names of the classes as `classes`";
+                    let error = Error::new(ErrorKind::InvalidArgument, message);
+                    return Err(error.with_key(leaf.shown.as_str()));
+                }
+                parts
+            }
+            _ => parts,
+        };
+        let one = || {
+            let none = || Error::new(ErrorKind::Internal, "there is no data set to choose from");
+            parts.first().cloned().ok_or_else(none)
+        };
+        match how {
+            Combination::Concatenated => OpenedDataset::concatenated(parts),
+            Combination::Mixed(weights, until) => {
+                OpenedDataset::mixed(parts.into_iter().zip(weights.iter().copied()), *until)
+            }
+            Combination::Take(samples) => one()?.take(*samples),
+            Combination::Skip(samples) => one()?.skip(*samples),
+            Combination::At(positions) => one()?.at_positions(positions.iter().copied()),
+            Combination::Repeated(times) => one()?.repeated(*times),
+            Combination::Classes(names, at_most) => {
+                if let Some(leaf) = leaves().find(|leaf| leaf.is_python()) {
+                    let message = "the labels of a Python data set are unknown before its items are read; choose \
+                                   positions with `where`";
+                    let error = Error::new(ErrorKind::InvalidArgument, message);
+                    return Err(error.with_key(leaf.shown.as_str()));
+                }
+                one()?.of_classes(names, *at_most)
+            }
         }
+    }
+
+    /// The data sets that were opened, of which this one was made.
+    fn leaves(&self) -> Vec<&Opened> {
+        match &self.origin {
+            Origin::Opened(_) => vec![self],
+            Origin::Made { of, .. } => of.iter().flat_map(|part| part.leaves()).collect(),
+        }
+    }
+
+    /// The arguments of the first data set. Fields and classes are the same for all.
+    fn request(&self) -> &OpenRequest {
+        match &self.origin {
+            Origin::Opened(request) => request,
+            // At least one data set, or `made` has failed.
+            Origin::Made { of, .. } => of[0].request(),
+        }
+    }
+
+    fn has_labels(&self) -> bool {
+        self.request().has_labels
+    }
+
+    /// Whether Python code reads the samples.
+    fn is_python(&self) -> bool {
+        matches!(&self.origin, Origin::Opened(request) if matches!(request.held, Some(HeldSamples::Items(_))))
+    }
+
+    /// Checks that the first sample of a table has the fields of the settings. For several data sets, one of
+    /// the first samples of each must have the fields.
+    fn check(&self, settings: &Settings) -> Result<()> {
+        let is_made = matches!(self.origin, Origin::Made { .. });
+        let mut checked: Vec<&Opened> = Vec::new();
+        for leaf in self.leaves() {
+            let is_known = checked.iter().any(|other| std::ptr::eq(*other, leaf));
+            let is_table = matches!(leaf.request().held, Some(HeldSamples::Table(_)));
+            if is_known || leaf.is_python() || !(is_made || is_table) {
+                continue;
+            }
+            checked.push(leaf);
+            let examined = if is_table { 1 } else { leaf.data.samples.len().min(EXAMINED) };
+            let samples = (0..examined).filter_map(|index| leaf.data.samples.item(index).ok());
+            let mut faults = samples.map(|sample| settings.check(&leaf.data, &sample).err());
+            let first = faults.next().flatten();
+            if let Some(error) = first
+                && faults.all(|fault| fault.is_some())
+            {
+                return Err(error.renamed(leaf.shown.as_str()));
+            }
+        }
+        Ok(())
     }
 
     /// A log message about labels that were inferred from folder names.
     fn inferred_classes_message(&self) -> Option<String> {
-        let classes =
-            self.data.classes_in_folders().filter(|_| self.request.label_field.is_none())?;
+        let is_default = self.request().label_field.is_none();
+        let classes = self.data.classes_in_folders().filter(|_| is_default)?;
         let classes =
             if classes == 1 { "1 class".to_owned() } else { format!("{classes} classes") };
-        Some(format!("{}: inferred {classes} from the folders of the shards", self.request.shown))
+        Some(format!("{}: inferred {classes} from the folders of the shards", self.shown))
     }
 
     /// Whether the data set has a cache of decoded parts, with threads.
@@ -319,17 +555,26 @@ impl Opened {
 
     /// Whether the data set uses threads, which a forked child does not have.
     fn has_threads(&self) -> bool {
-        !self.data.is_local || self.cache.is_some() || self.reads_parts()
+        let mut leaves = self.leaves().into_iter();
+        !self.data.is_local || self.cache.is_some() || leaves.any(Opened::reads_parts)
     }
 
-    /// Opens the data set again in a forked child process.
-    fn reopen(&self) -> Result<Self> {
+    /// Opens the data set again in a forked child process. Several data sets share a cache.
+    fn reopen(&self, shared: &mut Option<Cache>) -> Result<Self> {
+        let request = match &self.origin {
+            Origin::Opened(request) => request,
+            Origin::Made { of, how, has_labels } => {
+                let again = of.iter().map(|part| part.reopen(shared).map(Arc::new));
+                let again = again.collect::<Result<_>>()?;
+                return Opened::made(again, how.clone(), *has_labels, self.shown.clone());
+            }
+        };
         let stores = StoreRegistry::new();
-        let data = match (self.data.kind, self.request.addresses.first()) {
-            _ if self.reads_parts() => self.request.open(&stores)?,
+        let data = match (self.data.kind, request.addresses.first()) {
+            _ if self.reads_parts() => request.open(&stores)?,
             // The rows of a file list may refer to several stores.
-            (DatasetKind::FileList, _) if !self.request.is_list && !self.data.is_local => {
-                self.request.open(&stores)?
+            (DatasetKind::FileList, _) if !request.is_list && !self.data.is_local => {
+                request.open(&stores)?
             }
             // The sample index holds neither threads nor connections.
             (_, Some(first)) if !self.data.is_local => {
@@ -337,8 +582,9 @@ impl Opened {
             }
             _ => self.data.clone(),
         };
-        let cache = self.request.open_cache()?;
-        Ok(Opened { data, cache, stores, request: self.request.clone() })
+        let opened = Opened::of_request(data, stores, request.clone(), shared.as_ref())?;
+        *shared = shared.take().or_else(|| opened.cache.clone());
+        Ok(opened)
     }
 
     fn read(
@@ -346,20 +592,13 @@ impl Opened {
         settings: &Settings,
         get_item: Option<&Arc<Py<PyAny>>>,
     ) -> Result<FetchStage> {
-        let samples = DatasetSource::new(Arc::clone(&self.data.samples));
-        let samples = match (settings.shuffle, self.data.kind) {
-            (false, _) => samples,
-            (true, DatasetKind::Parquet) => {
-                let lens = self.data.shard_lens.clone();
-                samples.sampler(ShardWindow::new(lens, WINDOW, settings.seed)?)
-            }
-            (true, _) => samples.shuffled(settings.seed),
-        };
+        let order = self.data.sampler(settings.shuffle, settings.seed)?;
+        let samples = DatasetSource::new(Arc::clone(&self.data.samples)).sampler(order);
         let mut source = PipelineBuilder::new(samples);
         if let Some(function) = get_item {
             source = items::add(source, function);
         }
-        let mut options = StageOptions::new("fetch").parameters(self.request.fields());
+        let mut options = StageOptions::new("fetch").parameters(self.request().fields());
         let (fetch, fetcher) = if self.data.is_local {
             // Reads of uncached files block a thread each, so more concurrency does not help.
             let fetcher = LocalFetcher::new();
@@ -371,8 +610,7 @@ impl Opened {
             source = source.runtime(self.stores.runtime()?);
             (self.data.fetch_labeled(), Arc::clone(&self.data.fetcher))
         };
-        let cache = self.cache.clone();
-        Ok(FetchStage { source, options, fetch, cache, kept: (fetcher, self) })
+        Ok(FetchStage { source, options, fetch, kept: (fetcher, self) })
     }
 
     /// The address of the store without credentials; `None` for local files.
@@ -452,7 +690,10 @@ impl OpenRequest {
         match (&self.classes, &self.label_field) {
             (None, None) => {}
             (None, Some(field)) => block_on(data.name_classes(field))?,
-            (Some(_), _) if data.has_own_classes() => return Err(self.classes_error()),
+            (Some(classes), _) if data.has_own_classes() => match self.is_part {
+                true => data = self.with_key(data.with_classes(classes))?,
+                false => return Err(self.classes_error()),
+            },
             (Some(classes), _) => data.classes.clone_from(classes),
         }
         if self.has_labels {
@@ -497,7 +738,12 @@ impl OpenRequest {
         }
     }
 
-    fn open_cache(&self) -> Result<Option<Cache>> {
+    fn with_key<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| error.with_key(self.shown.as_str()))
+    }
+
+    /// Opens the cache, or uses a cache that is open.
+    fn open_cache(&self, shared: Option<&Cache>) -> Result<Option<Cache>> {
         if self.cache_folder.is_none() && self.cache_memory == 0 {
             return Ok(None);
         }
@@ -508,6 +754,9 @@ impl OpenRequest {
         };
         let places: Vec<String> = self.addresses.iter().map(place).collect();
         let namespace = format!("spdl_rs.ImageLoader\n{}", places.join("\n"));
+        if let Some(cache) = shared {
+            return Ok(Some(cache.with_namespace(namespace)));
+        }
         let mut builder = Cache::builder().memory(self.cache_memory).namespace(namespace);
         if let Some((folder, max_bytes)) = &self.cache_folder {
             builder = builder.folder(folder, *max_bytes);

@@ -24,6 +24,8 @@ use crate::interop::wait::try_python;
 pub(super) struct Items {
     pub(super) name: String,
     pub(super) len: u64,
+    /// The position of the first item for the stage, which may read several data sets.
+    pub(super) first: u64,
 }
 
 impl Dataset for Items {
@@ -34,7 +36,7 @@ impl Dataset for Items {
     }
 
     fn item(&self, index: u64) -> Result<StoredRecord> {
-        let position = i64::try_from(index).map_err(|error| {
+        let position = i64::try_from(self.first.saturating_add(index)).map_err(|error| {
             Error::new(ErrorKind::InvalidArgument, "index out of range").with_source(error)
         })?;
         let key = format!("{}:{index}", self.name);
@@ -67,12 +69,16 @@ impl Stage<StoredRecord> for ReadItem {
         mut record: StoredRecord,
         cx: &mut StageContext<'_, StoredRecord>,
     ) -> Result<()> {
-        let Some((_, StoredField::Known(FieldValue::Integer(index)))) = record.fields.pop() else {
-            return Err(Error::new(ErrorKind::Internal, "the sample has no position"));
+        // Samples of other data sets pass through.
+        let position = match &record.fields[..] {
+            [(name, StoredField::Known(FieldValue::Integer(position)))] if name.is_empty() => {
+                *position
+            }
+            _ => return cx.emit(record),
         };
         record.fields = try_python(|py| {
             // One stage, which needs no random numbers.
-            let item = self.0.bind(py).call1((index, [PyList::empty(py)]));
+            let item = self.0.bind(py).call1((position, [PyList::empty(py)]));
             let item = item.map_err(|exception| Raised::into_error(py, exception))?;
             fields_of(&item)
         })?;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use spdl_core::source::Remainder;
-use spdl_core::{Error, OnError, Shard};
+use spdl_core::{Error, ErrorKind, OnError, Result, Shard};
+use spdl_io::StoredRecord;
+use spdl_io::datasets::OpenedDataset;
 use spdl_media::ImageTransform;
 use spdl_media::augment::Mix;
 
@@ -142,6 +144,23 @@ fn mix_of(recipe: &Bound<'_, PyAny>) -> PyResult<Mix> {
 }
 
 impl Settings {
+    /// Checks that a sample has the fields of a batch.
+    ///
+    /// # Errors
+    /// `NotFound` if it lacks one.
+    pub(super) fn check(&self, data: &OpenedDataset, sample: &StoredRecord) -> Result<()> {
+        let fetch = data.fetch_labeled();
+        match &self.content {
+            Content::Fields(fields) => fields.get().spec.fetch_like(&fetch).check(sample),
+            Content::Images(_) if fetch.fields_of(sample).0.is_some() => Ok(()),
+            Content::Images(_) => {
+                let names: Vec<&str> = sample.names().collect();
+                let message = format!("no image: the fields are {}", names.join(", "));
+                Err(Error::new(ErrorKind::NotFound, message))
+            }
+        }
+    }
+
     /// The name of the Python class that uses these settings, for messages.
     pub(crate) fn loader(&self) -> &'static str {
         match self.content {

@@ -8,10 +8,11 @@ use super::settings::Settings;
 use crate::statistics::state_to_json;
 
 /// Parts of a state's fingerprint, and the arguments of a loader that determine them.
-const ARGUMENTS: [(&str, &str); 36] = [
+const ARGUMENTS: [(&str, &str); 37] = [
     ("source items", "the number of samples"),
     ("source contents", "the samples, their names or labels"),
     ("source order", "shuffle, or seed"),
+    ("source order weights", "the weights of mix"),
     ("stage getitem", "source"),
     ("stage fetch: image field", "image_field"),
     ("stage fetch: label field", "label_field"),

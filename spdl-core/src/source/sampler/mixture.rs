@@ -129,11 +129,14 @@ impl<T: Send + 'static> Dataset for Concatenated<T> {
         Ok(Mixed { dataset, item: found.item(index - start)? })
     }
 
-    /// `None` unless every data set has a hash.
+    /// A hash of the numbers of items, and of the hashes of the data sets that have one.
     fn content_hash(&self) -> Option<u64> {
         let hashes = self.datasets.iter().map(|dataset| dataset.content_hash());
-        let hashes = hashes.collect::<Option<Vec<_>>>()?;
-        Some(stage_number(&format!("{hashes:x?} {:?}", self.ends)))
+        let text = match hashes.clone().collect::<Option<Vec<_>>>() {
+            Some(hashes) => format!("{hashes:x?} {:?}", self.ends),
+            None => format!("{:x?} {:?}", hashes.collect::<Vec<_>>(), self.ends),
+        };
+        Some(stage_number(&text))
     }
 
     fn key(&self, item: &Mixed<T>) -> Option<Arc<str>> {

@@ -501,7 +501,7 @@ fn invalid(message: impl Into<String>) -> Error {
 }
 
 /// A 64-bit hash for fingerprints: applies the finaliser of SplitMix64 after each word.
-fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
+pub(crate) fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
     words
         .into_iter()
         .fold(0x5350_444c, |hash, word| mix(hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15))

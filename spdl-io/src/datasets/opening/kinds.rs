@@ -6,6 +6,7 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::coco::has_image_folder;
 use super::labels::Unlabeled;
+use super::order::ReadOrder;
 use super::{DatasetKind, OpenLocation, OpenOptions, OpenedDataset};
 use crate::datasets::file_list::{
     LABEL_COLUMNS, RowStores, folder_of_image_set, is_validation_labels,
@@ -54,6 +55,10 @@ impl Opener<'_> {
         samples: impl Dataset<Item = StoredRecord>,
         shard_lens: Vec<u64>,
     ) -> OpenedDataset {
+        let order = match kind {
+            DatasetKind::Parquet => ReadOrder::Groups(shard_lens.clone().into()),
+            _ => ReadOrder::Any,
+        };
         OpenedDataset {
             kind,
             samples: Arc::new(samples),
@@ -72,6 +77,11 @@ impl Opener<'_> {
             own_labels: Vec::new(),
             has_named_columns: false,
             unlabeled: None,
+            #[cfg(feature = "cache")]
+            cache: None,
+            parts: Arc::default(),
+            order,
+            renumbered: None,
         }
     }
 

@@ -7,6 +7,8 @@
 //! | `folder` | detects what a folder holds; packed sets with a manifest |
 //! | `missing` | error messages for missing files, and for folders that hold other data sets |
 //! | `classes`, `labels` | class names of a label column; warnings about samples without a label |
+//! | `several` | concatenations, mixtures and chosen samples of data sets |
+//! | `order` | the shuffled order that a data set can be read in fast |
 //! | `options` | [`OpenOptions`] |
 
 mod classes;
@@ -16,6 +18,8 @@ mod kinds;
 mod labels;
 mod missing;
 mod options;
+mod order;
+mod several;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -28,9 +32,13 @@ use self::folder::FolderRecords;
 use self::kinds::Opener;
 use self::labels::Unlabeled;
 pub use self::options::OpenOptions;
+use self::order::ReadOrder;
+use self::several::Renumbered;
 use super::file_list::FILE_FIELD;
 use crate::datasets::ImageFolder;
-use crate::fetch::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key, address_in};
+#[cfg(feature = "cache")]
+use crate::layers::Cache;
 use crate::layers::{Pinned, PinnedVersions};
 use crate::records::{FetchLabeled, StoredRecord};
 use crate::stores::{Location, StoreRegistry};
@@ -61,6 +69,8 @@ pub enum DatasetKind {
     Parquet,
     /// Samples of another program: see [`OpenedDataset::of_samples`].
     Samples,
+    /// Several data sets: see [`OpenedDataset::concatenated`] and [`OpenedDataset::mixed`].
+    Several,
 }
 
 impl fmt::Display for DatasetKind {
@@ -77,6 +87,7 @@ impl fmt::Display for DatasetKind {
             DatasetKind::Lmdb => "LMDB files",
             DatasetKind::Parquet => "Parquet files",
             DatasetKind::Samples => "samples",
+            DatasetKind::Several => "several data sets",
         })
     }
 }
@@ -141,7 +152,8 @@ pub struct OpenedDataset {
     /// The samples.
     pub samples: Arc<dyn Dataset<Item = StoredRecord>>,
     /// Reads the fields of samples. Files with several samples are read in one version: if a file
-    /// changes after it was opened, reads fail with `Changed`.
+    /// changes after it was opened, reads fail with `Changed`. If the samples are in several stores, reads fail with
+    /// `Unsupported`: see [`fetch_labeled`](OpenedDataset::fetch_labeled).
     pub fetcher: Arc<dyn Fetcher>,
     /// Whether all samples are local files.
     pub is_local: bool,
@@ -153,7 +165,8 @@ pub struct OpenedDataset {
     /// - Tar shards: the classes of the manifest that `spdl pack` wrote, or
     ///   [class folders](super::WebDataset::classes).
     pub classes: Vec<String>,
-    /// The number of samples of each shard or row group. Empty if each sample is a file.
+    /// The number of samples of each shard or row group. Empty if each sample is a file, for several data sets, and for
+    /// chosen samples.
     pub shard_lens: Vec<u64>,
     /// The number of damaged or truncated tar archives. The number of samples after the damage is
     /// unknown.
@@ -177,6 +190,13 @@ pub struct OpenedDataset {
     has_named_columns: bool,
     /// The number of samples without a label, if known.
     unlabeled: Option<Unlabeled>,
+    #[cfg(feature = "cache")]
+    cache: Option<Cache>,
+    /// The data sets from which the samples are; empty for one data set.
+    parts: Arc<[OpenedDataset]>,
+    order: ReadOrder,
+    /// The class numbers in the data, if they differ from those in `classes`.
+    renumbered: Option<Arc<Renumbered>>,
 }
 
 impl OpenedDataset {
@@ -398,9 +418,25 @@ impl OpenedDataset {
     /// [`FetchLabeled::new`]. If the options set no label field, the label of a file list is the
     /// label of the row. The stage uses the classes of the data set.
     pub fn fetch_labeled(&self) -> FetchLabeled {
-        let fetch = FetchLabeled::new(Arc::clone(&self.fetcher))
-            .with_max_bytes(self.max_file_bytes)
-            .with_classes(&self.classes)
+        if self.kind == DatasetKind::Several {
+            let parts = self.parts.iter().map(|part| (part.fetch_labeled(), part.store.clone()));
+            let fetch = FetchLabeled::new(Arc::clone(&self.fetcher)).with_classes(&self.classes);
+            return fetch.of_parts(parts);
+        }
+        let fetch =
+            FetchLabeled::new(Arc::clone(&self.fetcher)).with_max_bytes(self.max_file_bytes);
+        let fetch = match &self.renumbered {
+            Some(renumbered) => fetch
+                .with_classes(&renumbered.names)
+                .with_renumbered_classes(Arc::clone(&renumbered.others)),
+            None => fetch.with_classes(&self.classes),
+        };
+        #[cfg(feature = "cache")]
+        let fetch = match &self.cache {
+            Some(cache) => fetch.with_cache(cache.clone()),
+            None => fetch,
+        };
+        let fetch = fetch
             // Empty labels are counted and reported when the data set is opened.
             .with_empty_labels(self.kind.has_columns() && self.unlabeled.is_some());
         let fetch = match &self.options.image_field {
@@ -420,7 +456,20 @@ impl OpenedDataset {
     /// [`Fetch::DEFAULT_MAX_BYTES`](crate::Fetch::DEFAULT_MAX_BYTES).
     #[must_use]
     pub fn with_max_file_bytes(self, bytes: u64) -> OpenedDataset {
-        OpenedDataset { max_file_bytes: bytes, ..self }
+        let parts = self.parts.iter().map(|part| part.clone().with_max_file_bytes(bytes));
+        OpenedDataset { max_file_bytes: bytes, parts: parts.collect(), ..self }
+    }
+
+    /// Caches what [`fetch_labeled`](OpenedDataset::fetch_labeled) reads: see [`FetchLabeled::with_cache`]. Data sets that
+    /// are later concatenated or mixed may have different caches.
+    #[cfg(feature = "cache")]
+    #[must_use]
+    pub fn with_cache(self, cache: Cache) -> OpenedDataset {
+        let parts = self.parts.iter().map(|part| {
+            let store = part.store.as_ref();
+            part.clone().with_cache(store.map_or_else(|| cache.clone(), |it| cache.within(it)))
+        });
+        OpenedDataset { parts: parts.collect(), cache: Some(cache), ..self }
     }
 
     /// The limit of the bytes that are read for a sample.
@@ -430,24 +479,19 @@ impl OpenedDataset {
 
     /// The data set with another fetcher for the same keys, for example one with other options.
     ///
-    /// Reads of a file still fail with `Changed` if the file has changed since it was opened.
+    /// Reads of a file still fail with `Changed` if the file has changed since it was opened. If the data set is made of
+    /// several, all of them must be in the same store.
     #[must_use]
     pub fn with_fetcher(self, fetcher: Arc<dyn Fetcher>) -> OpenedDataset {
+        let parts = self.parts.iter().map(|part| part.clone().with_fetcher(Arc::clone(&fetcher)));
+        let parts = parts.collect();
         let fetcher = Arc::new(Pinned::new(fetcher, self.versions.clone()));
-        OpenedDataset { fetcher, ..self }
+        OpenedDataset { fetcher, parts, ..self }
     }
 
     /// The name of the image field in samples: `file` for the path column of a file list, otherwise `name`.
     pub fn image_field<'a>(&self, name: &'a str) -> &'a str {
         if self.path_column.as_deref() == Some(name) { FILE_FIELD } else { name }
-    }
-}
-
-/// The address of an object in a store.
-fn address_in(store: Option<&str>, key: &str) -> String {
-    match store {
-        Some(store) if !key.contains("://") => format!("{store}/{key}"),
-        _ => key.to_owned(),
     }
 }
 

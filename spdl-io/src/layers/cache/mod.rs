@@ -77,11 +77,11 @@ pub enum CachePolicy {
 /// ```
 #[derive(Clone)]
 pub struct Cache {
+    namespace: Arc<str>,
     state: Arc<CacheInner>,
 }
 
 struct CacheInner {
-    namespace: String,
     memory: Option<Memory>,
     disk: Option<Arc<Disk>>,
     /// Threads that read and write files, started on demand.
@@ -156,7 +156,8 @@ impl CacheBuilder {
         let disk = disk.transpose()?.map(Arc::new);
         let threads = IoThreads::new("spdl-cache", THREADS, LINGER);
         let counters = Counters::default();
-        Ok(Cache { state: Arc::new(CacheInner { namespace, memory, disk, threads, counters }) })
+        let state = Arc::new(CacheInner { memory, disk, threads, counters });
+        Ok(Cache { namespace: namespace.into(), state })
     }
 }
 
@@ -164,6 +165,27 @@ impl Cache {
     /// Returns a builder with default settings.
     pub fn builder() -> CacheBuilder {
         CacheBuilder::default()
+    }
+
+    /// The same cache with another [namespace](CacheBuilder::namespace): it shares the storage and the statistics.
+    ///
+    /// ```
+    /// use spdl_io::{Bytes, Cache};
+    /// let cache = Cache::builder().memory(1 << 20).namespace("train").open()?;
+    /// let other = cache.with_namespace("validation");
+    /// spdl_core::block_on(cache.put(b"1.jpg", &Bytes::from_static(b"pixels")));
+    /// assert_eq!(spdl_core::block_on(other.get(b"1.jpg")), None);
+    /// assert_eq!(cache.statistics().misses, 1);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_namespace(&self, namespace: impl Into<Arc<str>>) -> Cache {
+        Cache { namespace: namespace.into(), state: Arc::clone(&self.state) }
+    }
+
+    /// The same cache for the objects of one of several stores, which may have equal keys.
+    pub(crate) fn within(&self, store: &str) -> Cache {
+        self.with_namespace(format!("{}\n{store}", self.namespace))
     }
 
     /// Returns the bytes stored under a name, or `None` if they are not cached.
@@ -201,7 +223,7 @@ impl Cache {
         reserve_in: &dyn ReadMemory,
     ) -> Option<Bytes> {
         let state = &self.state;
-        let id = EntryId::new(&state.namespace, name, version);
+        let id = EntryId::new(&self.namespace, name, version);
         if let Some(bytes) = state.memory.as_ref().and_then(|memory| memory.get(&id)) {
             state.counters.memory_hits.fetch_add(1, Ordering::Relaxed);
             reserve_in.reserve(bytes.len() as u64).await;
@@ -252,7 +274,7 @@ impl Cache {
 
     /// Stores bytes with a version, for [`get_version`](Cache::get_version).
     pub async fn put_version(&self, name: &[u8], version: Option<&[u8]>, bytes: &Bytes) {
-        let id = EntryId::new(&self.state.namespace, name, version);
+        let id = EntryId::new(&self.namespace, name, version);
         let Some(memory) = &self.state.memory else {
             return self.put_to_disk(vec![(id, bytes.clone())]).await;
         };
@@ -302,7 +324,7 @@ impl Cache {
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache")
-            .field("namespace", &self.state.namespace)
+            .field("namespace", &self.namespace)
             .field("memory", &self.state.memory.as_ref().map(Memory::max_bytes))
             .field("folder", &self.state.disk.as_ref().map(|disk| disk.folder()))
             .finish_non_exhaustive()
