@@ -573,3 +573,25 @@ def test_the_memory_budget_has_place_for_one_sample_of_each_stage(many):
     )
     with pytest.raises(spdl_rs.InvalidArgumentError, match=f"for 4 stages.*{400 * 400 * 12} bytes"):
         iter(loader)
+
+
+def test_parts_of_a_split_sample_draw_their_own_random_numbers(tmp_path):
+    path = write(tmp_path / "parts.jsonl", [12, 4])
+
+    def with_number(sample, rng):
+        return {"tokens": sample["tokens"], "key": sample["key"], "drawn": float(rng.random())}
+
+    def drawn(**settings):
+        loader = loader_of(
+            path, Bucket(["tokens", "pairs"], length=4, long="split"), collate="list", map=with_number, **settings
+        )
+        return {
+            tuple(tokens): number
+            for batch in loader
+            for tokens, number in zip(batch["tokens"], batch["drawn"], strict=True)
+        }
+
+    found = drawn()
+    assert len(found) == 4 and len(set(found.values())) == 4
+    # They depend on the part only, not on its batch.
+    assert drawn(batch_size=1, threads=3) == found

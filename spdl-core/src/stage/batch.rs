@@ -23,6 +23,8 @@ pub struct Batch {
     /// One array per sample.
     pub(crate) lists: Vec<(Field, Vec<Array>)>,
     pub(crate) ids: Vec<SampleId>,
+    /// See [`starts`](Batch::starts).
+    pub(crate) starts: Vec<u64>,
 }
 
 impl Batch {
@@ -44,7 +46,7 @@ impl Batch {
         ids: Vec<SampleId>,
         arrays: impl IntoIterator<Item = (&'a str, Array)>,
     ) -> Result<Self> {
-        let mut batch = Batch { fields: Vec::new(), arrays: Vec::new(), lists: Vec::new(), ids };
+        let mut batch = Batch::empty(ids);
         for (name, array) in arrays {
             if batch.array(name).is_some() {
                 let message = format!("duplicate array name in a batch: {name:?}");
@@ -54,6 +56,12 @@ impl Batch {
             batch.arrays.push(array);
         }
         Ok(batch)
+    }
+
+    /// A batch of these samples without fields.
+    pub(crate) fn empty(ids: Vec<SampleId>) -> Self {
+        let (fields, arrays) = (Vec::new(), Vec::new());
+        Batch { fields, arrays, lists: Vec::new(), ids, starts: Vec::new() }
     }
 
     /// Adds an array that the caller has checked.
@@ -84,6 +92,12 @@ impl Batch {
         &self.ids
     }
 
+    /// The first token of each sample that is a part of a [split](crate::stage::pieces) sample, and 0 for
+    /// others; empty if no sample is a later part. Parts of one sample have the same id.
+    pub fn starts(&self) -> &[u64] {
+        &self.starts
+    }
+
     /// The array of the field `name`, of shape `[len, …]`; `None` if the batch has no such field.
     pub fn array(&self, name: &str) -> Option<&Array> {
         let at = self.fields.iter().position(|field| &*field.name == name)?;
@@ -107,6 +121,29 @@ impl Batch {
     /// [`List`](crate::stage::Collation::List), which leave the batch.
     pub fn take_lists(&mut self) -> impl Iterator<Item = (std::sync::Arc<str>, Vec<Array>)> {
         std::mem::take(&mut self.lists).into_iter().map(|(field, list)| (field.name, list))
+    }
+
+    /// Replaces the arrays of the field `name`, whose collation is
+    /// [`List`](crate::stage::Collation::List); returns the old arrays.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the batch has no such field, or `list` has not one array for each sample, or
+    /// an array has a type or shape that the field does not accept.
+    pub fn replace_list(&mut self, name: &str, list: Vec<Array>) -> Result<Vec<Array>> {
+        let (samples, count) = (self.len(), list.len());
+        let invalid = |message: String| Error::new(ErrorKind::InvalidArgument, message);
+        let found = self.lists.iter_mut().find(|(field, _)| &*field.name == name);
+        let (field, old) =
+            found.ok_or_else(|| invalid(format!("the batch has no list named {name:?}")))?;
+        if count != samples {
+            return Err(invalid(format!("list {name:?} has {count} arrays for {samples} samples")));
+        }
+        let fits = |one: &Array| one.dtype() == field.dtype && field.accepts(one.shape());
+        if let Some(other) = list.iter().find(|one| !fits(one)) {
+            let (dtype, shape) = (other.dtype(), other.shape());
+            return Err(invalid(format!("the field {field} does not accept {dtype} {shape:?}")));
+        }
+        Ok(std::mem::replace(old, list))
     }
 
     /// Replaces the array of the field `name`; returns the old array.
@@ -168,7 +205,7 @@ impl Footprint for Batch {
         let fields = self.fields.iter().map(|field| size_of_val(field) + heap(&field.shape));
         let lists = self.lists.iter().map(|(field, list)| size_of_val(field) + heap(list));
         let own = size_of::<Self>() + fields.sum::<usize>() + lists.sum::<usize>();
-        own + heap(&self.arrays) + heap(&self.ids)
+        own + heap(&self.arrays) + heap(&self.ids) + heap(&self.starts)
     }
 }
 
@@ -215,6 +252,23 @@ mod tests {
     }
 
     #[test]
+    fn a_list_of_a_batch_can_be_replaced() {
+        let mut batch = Batch::empty(vec![SampleId::default(); 2]);
+        let field = Field::new("boxes", DType::F32, &[0, 4]);
+        let list = |rows: [usize; 2]| rows.map(|rows| array(DType::F32, &[rows, 4])).to_vec();
+        batch.lists.push((field.collation(crate::stage::Collation::List), list([1, 2])));
+        let before = batch.replace_list("boxes", list([3, 0])).unwrap();
+        assert_eq!(before[1].shape(), [2, 4]);
+        assert_eq!(batch.list("boxes").unwrap()[0].shape(), [3, 4]);
+        let short = list([1, 1]).split_off(1);
+        let wrong = vec![array(DType::F32, &[1, 5]), array(DType::F32, &[1, 4])];
+        for (name, list) in [("boxes", short), ("boxes", wrong), ("masks", list([1, 1]))] {
+            let error = batch.replace_list(name, list).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        }
+    }
+
+    #[test]
     fn footprint_of_a_batch_includes_arrays_and_ids() {
         let fields = [Field::new("a", DType::U8, &[300]), Field::new("b", DType::I64, &[])];
         let layout = BatchLayout::new(10, fields);
@@ -224,7 +278,7 @@ mod tests {
             Array::new(DType::I64, vec![10], pool.take(80).unwrap()).unwrap(),
         ];
         let ids = vec![SampleId::default(); 10];
-        let batch = Batch { fields: layout.fields().to_vec(), arrays, lists: Vec::new(), ids };
+        let batch = Batch { fields: layout.fields().to_vec(), arrays, ..Batch::empty(ids) };
         let own = size_of::<Batch>() + 2 * (size_of::<Array>() + size_of::<Field>());
         let shapes = 3 * 8 + 8;
         assert_eq!(batch.footprint(), own + shapes + 3000 + 80 + 10 * 16);

@@ -126,7 +126,7 @@ fn missing() -> Error {
 /// `Io` if a row is missing; `LimitExceeded` if memory cannot be allocated.
 pub(crate) fn collate(fields: &[Field], rows: Vec<FieldRows>, ids: Vec<SampleId>) -> Result<Batch> {
     let len = ids.len();
-    let mut batch = Batch { fields: Vec::new(), arrays: Vec::new(), lists: Vec::new(), ids };
+    let mut batch = Batch::empty(ids);
     for (field, rows) in fields.iter().zip(rows) {
         let rows = match rows {
             FieldRows::Stacked(rows) => {

@@ -136,7 +136,7 @@ impl DeviceBatch {
     /// # Errors
     /// Any error of [`Device::upload`]; `Unsupported` if the batch has a [list](Batch::list).
     pub fn upload(batch: Batch, device: &dyn Device) -> Result<Self> {
-        let Batch { fields, arrays, lists, ids } = batch;
+        let Batch { fields, arrays, lists, ids, starts: _ } = batch;
         if let Some((field, _)) = lists.first() {
             let message = format!(
                 "cannot upload field {:?}, which has one array per sample; choose the collation \

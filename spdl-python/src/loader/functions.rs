@@ -171,9 +171,10 @@ impl Stage<Record> for FilterStage {
             Batch::of_one(&self.layout, &self.pool, &mut self.fill, &record, &mut of_sample)?;
         let Filter { fields, filtered, .. } = &self.filter;
         let keeps = try_python(|py| {
-            let keeps = array_of(py, false)
-                .and_then(|array| fields.get().to_dict(batch, array))
-                .and_then(|values| self.call.call(values.into_any(), &[id])?.extract::<bool>());
+            let keeps =
+                array_of(py, false).and_then(|array| fields.get().to_dict(batch, array)).and_then(
+                    |values| self.call.call(values.into_any(), &[(id, 0)])?.extract::<bool>(),
+                );
             keeps.map_err(|exception| fault_of_function(py, exception))
         })?;
         if keeps {
@@ -188,7 +189,15 @@ impl Stage<Record> for FilterStage {
 /// A batch as a Python object.
 pub(super) struct PythonBatch {
     pub(super) values: Py<PyAny>,
-    pub(super) ids: Arc<[SampleId]>,
+    pub(super) ids: Arc<[PartId]>,
+}
+
+/// The identity of a sample, or of a part of a split sample, which starts at this token.
+pub(super) type PartId = (SampleId, u64);
+
+fn part_ids(batch: &Batch) -> Arc<[PartId]> {
+    let starts = batch.starts().iter().copied().chain(std::iter::repeat(0));
+    batch.ids().iter().copied().zip(starts).collect()
 }
 
 /// A function and the identities of its random numbers.
@@ -206,10 +215,15 @@ impl FunctionCall {
     pub(super) fn call<'py>(
         &self,
         values: Bound<'py, PyAny>,
-        ids: &[SampleId],
+        ids: &[PartId],
     ) -> PyResult<Bound<'py, PyAny>> {
+        let draw = |id: SampleId, name: &str| SampleRng::new(self.seed, id, name).next_u64();
         let of_stage = |name: &str| -> Vec<u64> {
-            ids.iter().map(|id| SampleRng::new(self.seed, *id, name).next_u64()).collect()
+            let of_part = |&(id, start): &PartId| match start {
+                0 => draw(id, name),
+                start => draw(id, &format!("{name} from {start}")),
+            };
+            ids.iter().map(of_part).collect()
         };
         let seeds: Vec<_> = self.names.iter().map(|name| of_stage(name)).collect();
         self.function.bind(values.py()).call1((values, seeds))
@@ -253,7 +267,7 @@ impl Stage<Batch> for FirstStage {
     type Out = PythonBatch;
 
     fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, PythonBatch>) -> Result<()> {
-        let ids: Arc<[SampleId]> = batch.ids().into();
+        let ids = part_ids(&batch);
         let values = try_python(|py| {
             let values =
                 array_of(py, false).and_then(|array| self.fields.get().to_dict(batch, array));

@@ -235,8 +235,10 @@ impl SequenceLayout {
 
     /// A batch without fields.
     fn empty<'a>(&self, samples: impl Iterator<Item = &'a SampleTokens>) -> Batch {
-        let ids: Vec<SampleId> = samples.flat_map(|one| one.sample.ids().iter().copied()).collect();
-        Batch { fields: Vec::new(), arrays: Vec::new(), lists: Vec::new(), ids }
+        let parts = samples.filter_map(|one| Some((*one.sample.ids().first()?, one.range.start)));
+        let (ids, starts): (Vec<SampleId>, Vec<u64>) = parts.unzip();
+        let starts = if starts.iter().all(|&start| start == 0) { Vec::new() } else { starts };
+        Batch { starts, ..Batch::empty(ids) }
     }
 
     fn append<'a>(
@@ -295,6 +297,11 @@ impl SequenceLayout {
 }
 
 impl SampleTokens {
+    /// The whole sample, as a batch of one sample.
+    pub fn sample(&self) -> &Batch {
+        &self.sample
+    }
+
     /// The rows of the tokens in a field, without a separator.
     fn tokens_of(&self, field: &Field) -> Result<RowRef<'_>> {
         let RowRef { bytes, shape } = stored(&self.sample, field)?;
@@ -399,12 +406,7 @@ mod tests {
     /// A sample of tokens `first..first + len`, in two fields, and a number.
     fn sample(first: i64, len: usize) -> Batch {
         let numbers: Vec<i64> = (first..).take(len).collect();
-        let mut batch = Batch {
-            fields: Vec::new(),
-            arrays: Vec::new(),
-            lists: Vec::new(),
-            ids: vec![SampleId { epoch: 0, index: first as u64 }],
-        };
+        let mut batch = Batch::empty(vec![SampleId { epoch: 0, index: first as u64 }]);
         let field = |name: &str| Field::new(name, DType::I64, &[0]).collation(Collation::List);
         batch.lists.push((field("tokens"), vec![integers(vec![len], &numbers).unwrap()]));
         let pairs: Vec<i64> = numbers.iter().flat_map(|&number| [number, -number]).collect();
@@ -430,6 +432,19 @@ mod tests {
 
     fn small<'a>(batch: &'a Batch, name: &str) -> &'a [i32] {
         batch.array(name).unwrap().as_slice().unwrap()
+    }
+
+    #[test]
+    fn parts_of_a_sample_are_known_by_their_starts() {
+        let layout = layout(None);
+        let samples = |lengths: &[usize]| -> Vec<SampleTokens> {
+            let whole = lengths.iter().map(|&len| layout.sample(sample(5, len)).unwrap());
+            let parts = whole.flat_map(|one| pieces(one, 3).map(|piece| piece.unwrap().part));
+            parts.collect()
+        };
+        let batch = layout.join(&samples(&[7, 2])).unwrap();
+        assert_eq!((batch.len(), batch.starts()), (4, &[0, 3, 6, 0][..]));
+        assert!(layout.join(&samples(&[3, 2])).unwrap().starts().is_empty());
     }
 
     #[test]
