@@ -65,5 +65,6 @@ pub use geometry::{RandomAffine, RandomPerspective, RandomRotation};
 pub use image::{ImageMut, Scratch};
 pub use mix::Mix;
 pub use policy::{
-    AugMix, AutoAugment, Operation, PolicyStep, RandAugment, TimmRandAugment, TrivialAugmentWide,
+    AugMix, AutoAugment, Operation, PolicyStep, RandAugment, TimmAugMix, TimmRandAugment,
+    TrivialAugmentWide,
 };

@@ -507,6 +507,35 @@ impl TimmRandAugment {
             other => other.is_signed(),
         }
     }
+
+    /// Draws the level and the sign, and applies the operation.
+    fn apply_one(
+        &self,
+        operation: Operation,
+        image: &mut ImageMut<'_>,
+        rng: &mut SampleRng,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let Sampling { interpolation, fill } = self.sampling;
+        let level = match self.deviation {
+            None => uniform(rng, (0.0, self.magnitude)),
+            Some(0.0) => self.magnitude,
+            Some(deviation) => self.magnitude + deviation * normal(rng),
+        };
+        let level = level.clamp(0.0, self.maximum);
+        let mut magnitude = self.magnitude_of(operation, level, image.size()).unwrap_or_default();
+        if self.is_signed(operation) && rng.chance(0.5) {
+            magnitude = -magnitude;
+        }
+        match operation {
+            Solarize if magnitude > 1.0 => return Ok(()),
+            Brightness | Color | Contrast | Sharpness => {
+                magnitude = magnitude.max(-TimmRandAugment::MAX_REDUCTION);
+            }
+            _ => {}
+        }
+        operation.apply(image, magnitude, interpolation, fill, scratch)
+    }
 }
 
 impl Augment for TimmRandAugment {
@@ -516,31 +545,11 @@ impl Augment for TimmRandAugment {
         rng: &mut SampleRng,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let Sampling { interpolation, fill } = self.sampling;
         for _ in 0..self.operations {
             let operation = pick(&TimmRandAugment::OPERATIONS, rng);
-            if !rng.chance(self.probability) {
-                continue;
+            if rng.chance(self.probability) {
+                self.apply_one(operation, image, rng, scratch)?;
             }
-            let level = match self.deviation {
-                None => uniform(rng, (0.0, self.magnitude)),
-                Some(0.0) => self.magnitude,
-                Some(deviation) => self.magnitude + deviation * normal(rng),
-            };
-            let level = level.clamp(0.0, self.maximum);
-            let mut magnitude =
-                self.magnitude_of(operation, level, image.size()).unwrap_or_default();
-            if self.is_signed(operation) && rng.chance(0.5) {
-                magnitude = -magnitude;
-            }
-            match operation {
-                Solarize if magnitude > 1.0 => continue,
-                Brightness | Color | Contrast | Sharpness => {
-                    magnitude = magnitude.max(-TimmRandAugment::MAX_REDUCTION);
-                }
-                _ => {}
-            }
-            operation.apply(image, magnitude, interpolation, fill, scratch)?;
         }
         Ok(())
     }
@@ -875,26 +884,17 @@ impl Augment for AugMix {
         rng: &mut SampleRng,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let mut shares = [0.0; 2];
-        dirichlet(rng, self.alpha, &mut shares);
-        let mut weights = scratch.take_floats(self.width);
-        dirichlet(rng, self.alpha, &mut weights);
         let operations = match self.all_operations {
             true => &MIXED_OPERATIONS[..],
             false => &MIXED_OPERATIONS[..GEOMETRIC_AND_TONAL],
         };
-        let outcome = AugMix::mix(image, shares, &weights, scratch, |_, changed, scratch| {
-            let drawn = |rng: &mut SampleRng| integer(rng, 1, AugMix::MAX_DRAWN_DEPTH) as usize;
-            for _ in 0..self.depth.unwrap_or_else(|| drawn(rng)) {
-                let operation = pick(operations, rng);
-                let bin = rng.below(self.severity as u64) as usize;
-                let magnitude = self.magnitude_of(operation, bin, changed.size());
-                self.sampling.apply(operation, magnitude, changed, rng, scratch)?;
-            }
-            Ok(())
-        });
-        scratch.give_floats(weights);
-        outcome
+        let AugMix { alpha, width, depth, .. } = *self;
+        mix_chains(image, alpha, (width, depth), rng, scratch, |changed, rng, scratch| {
+            let operation = pick(operations, rng);
+            let bin = rng.below(self.severity as u64) as usize;
+            let magnitude = self.magnitude_of(operation, bin, changed.size());
+            self.sampling.apply(operation, magnitude, changed, rng, scratch)
+        })
     }
 
     fn fingerprint(&self) -> Fingerprint {
@@ -905,12 +905,142 @@ impl Augment for AugMix {
         check((1..=AugMix::BINS).contains(&self.severity), || {
             format!("invalid severity {}: expected 1 to 10", self.severity)
         })?;
-        check(self.width >= 1 && self.depth != Some(0), || {
-            format!(
-                "invalid mixture of width {} and depth {:?}: expected at least 1 for each",
-                self.width, self.depth
-            )
-        })?;
+        check_chains(self.width, self.depth)?;
+        check_alpha(self.alpha)
+    }
+}
+
+/// Blends the image with changed copies of it, which `change` makes by one operation at a time.
+///
+/// `width` is the number of copies. `depth` is the number of their operations, or drawn for each copy.
+fn mix_chains(
+    image: &mut ImageMut<'_>,
+    alpha: f64,
+    (width, depth): (usize, Option<usize>),
+    rng: &mut SampleRng,
+    scratch: &mut Scratch,
+    mut change: impl FnMut(&mut ImageMut<'_>, &mut SampleRng, &mut Scratch) -> Result<()>,
+) -> Result<()> {
+    let mut shares = [0.0; 2];
+    dirichlet(rng, alpha, &mut shares);
+    let mut weights = scratch.take_floats(width);
+    dirichlet(rng, alpha, &mut weights);
+    let outcome = AugMix::mix(image, shares, &weights, scratch, |_, changed, scratch| {
+        let drawn = |rng: &mut SampleRng| integer(rng, 1, AugMix::MAX_DRAWN_DEPTH) as usize;
+        for _ in 0..depth.unwrap_or_else(|| drawn(rng)) {
+            change(changed, rng, scratch)?;
+        }
+        Ok(())
+    });
+    scratch.give_floats(weights);
+    outcome
+}
+
+fn check_chains(width: usize, depth: Option<usize>) -> Result<()> {
+    check(width >= 1 && depth != Some(0), || {
+        format!(
+            "invalid mixture of width {width} and depth {depth:?}: expected at least 1 for each"
+        )
+    })
+}
+
+/// [`AugMix`] with the operations and levels of timm.
+///
+/// Levels are those of [`TimmRandAugment`] with [`increasing`](TimmRandAugment::increasing), of which
+/// 10 is the maximum. Differences to timm: those of [`TimmRandAugment`], and levels of the result are
+/// truncated once, not twice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimmAugMix {
+    magnitude: f64,
+    deviation: Option<f64>,
+    width: usize,
+    depth: Option<usize>,
+    alpha: f64,
+    sampling: Sampling,
+}
+
+impl TimmAugMix {
+    /// Three chains of one to three operations, levels uniform from 0 to 3, alpha 1; bilinear, grey
+    /// outside.
+    #[allow(clippy::new_without_default, reason = "consistent with the other augmentations")]
+    pub fn new() -> Self {
+        TimmAugMix {
+            magnitude: 3.0,
+            deviation: None,
+            width: 3,
+            depth: None,
+            alpha: 1.0,
+            sampling: Sampling { fill: Some([128; 3]), ..BILINEAR },
+        }
+    }
+
+    /// The maximum of uniform levels, or the mean of normally distributed ones (`m`). Default: 3.
+    #[must_use]
+    pub fn magnitude(mut self, level: f64) -> Self {
+        self.magnitude = level;
+        self
+    }
+
+    /// Draws levels from a normal distribution with this standard deviation (`mstd`). Default: uniform
+    /// levels.
+    #[must_use]
+    pub fn deviation(mut self, deviation: f64) -> Self {
+        self.deviation = Some(deviation);
+        self
+    }
+
+    /// The number of chains, at least 1 (`w`). Default: 3.
+    #[must_use]
+    pub fn mixture_width(mut self, width: usize) -> Self {
+        self.width = width;
+        self
+    }
+
+    /// The number of operations per chain, at least 1 (`d`); `None` draws from 1 to 3. Default: `None`.
+    #[must_use]
+    pub fn chain_depth(mut self, depth: Option<usize>) -> Self {
+        self.depth = depth;
+        self
+    }
+
+    /// The alpha of the Dirichlet and Beta distributions of the weights; positive (`a`). Default: 1.
+    #[must_use]
+    pub fn alpha(mut self, alpha: f64) -> Self {
+        self.alpha = alpha;
+        self
+    }
+
+    sampling_setters!("Bilinear");
+
+    /// The policy that has the levels of the operations.
+    fn levels(&self) -> TimmRandAugment {
+        let TimmAugMix { magnitude, deviation, sampling, .. } = *self;
+        let levels = TimmRandAugment::new().magnitude(magnitude).increasing(true);
+        TimmRandAugment { deviation, sampling, ..levels }
+    }
+}
+
+impl Augment for TimmAugMix {
+    fn apply(
+        &self,
+        image: &mut ImageMut<'_>,
+        rng: &mut SampleRng,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let levels = self.levels();
+        let TimmAugMix { alpha, width, depth, .. } = *self;
+        mix_chains(image, alpha, (width, depth), rng, scratch, |changed, rng, scratch| {
+            levels.apply_one(pick(&MIXED_OPERATIONS, rng), changed, rng, scratch)
+        })
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        fingerprint_of!(self, TimmAugMix { magnitude, deviation, width, depth, alpha, sampling })
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.levels().validate()?;
+        check_chains(self.width, self.depth)?;
         check_alpha(self.alpha)
     }
 }

@@ -17,7 +17,7 @@ use spdl_media::augment::{
     ImageMut, Interpolation, Mix, Mixup, Operation, PolicyStep, RandAugment, RandomAdjustSharpness,
     RandomAffine, RandomApply, RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale,
     RandomInvert, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch,
-    TimmRandAugment, TrivialAugmentWide,
+    TimmAugMix, TimmRandAugment, TrivialAugmentWide,
 };
 use spdl_media::{Image, Rect, Size};
 
@@ -1065,6 +1065,36 @@ fn timm_draws_levels() {
 }
 
 #[test]
+fn timm_augmix_blends_operations_of_uniform_levels() {
+    // The fill has the level of the image: of one chain, brightness changes it by up to 9 % per level,
+    // and posterisation lowers it.
+    let grey = Image { size: Size::new(4, 4), pixels: vec![100; 48] };
+    let mix = || TimmAugMix::new().mixture_width(1).chain_depth(Some(1)).fill(Some([100; 3]));
+    for magnitude in [0.0, 3.0, 6.0] {
+        let found = results(mix().magnitude(magnitude), &grey, 20_000);
+        let levels = || found.keys().map(|pixels| f64::from(pixels[0]));
+        let (least, most) = (levels().fold(255.0, f64::min), levels().fold(0.0, f64::max));
+        let bound = 9.0 * magnitude;
+        assert!(most <= 100.0 + bound && most >= 100.0 + 0.8 * bound, "{magnitude}: {most}");
+        // Truncation lowers a level by up to one; level 0 leaves 4 bits, and so 96.
+        assert!(least >= (100.0 - bound).min(96.0) - 1.0, "{magnitude}: {least}");
+        assert!(least <= 100.0 - 0.8 * bound, "{magnitude}: {least}");
+    }
+    // Two weak chains differ from two strong ones, and all settings are part of the fingerprint.
+    let strong = mix().mixture_width(2).deviation(1.0).alpha(0.5);
+    for other in [
+        strong.clone().mixture_width(3),
+        strong.clone().deviation(2.0),
+        strong.clone().alpha(1.0),
+        strong.clone().chain_depth(None),
+        strong.clone().magnitude(9.0),
+    ] {
+        assert_ne!(other.fingerprint(), strong.fingerprint());
+        assert_ne!(results(other, &grey, 200), results(strong.clone(), &grey, 200));
+    }
+}
+
+#[test]
 fn solarize_add_changes_levels_below_128() {
     let mut pixels = vec![0, 100, 127, 128, 200, 255];
     let mut image = ImageMut::new(&mut pixels, Size::new(2, 1)).unwrap();
@@ -1233,6 +1263,11 @@ fn invalid_parameters_are_errors() {
     assert_invalid(AugMix::new().mixture_width(0));
     assert_invalid(AugMix::new().chain_depth(Some(0)));
     assert_invalid(AugMix::new().alpha(0.0));
+    assert_invalid(TimmAugMix::new().mixture_width(0));
+    assert_invalid(TimmAugMix::new().chain_depth(Some(0)));
+    assert_invalid(TimmAugMix::new().alpha(f64::NAN));
+    assert_invalid(TimmAugMix::new().magnitude(101.0));
+    assert_invalid(TimmAugMix::new().deviation(-1.0));
     assert_invalid(RandomErasing::new().area_between(0.0, 1.1));
     assert_invalid(RandomErasing::new().aspect_between(0.0, 1.0));
     assert_invalid(RandomErasing::new().value(ErasingValue::Constant([f32::NAN; 3])));

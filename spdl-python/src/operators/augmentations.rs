@@ -10,8 +10,8 @@ use spdl_media::augment::{
     AugMix, Augment, Augmenter, AutoAugment, ColorJitter, ErasingValue, GaussianBlur, ImageMut,
     Interpolation, RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply,
     RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert,
-    RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch, TimmRandAugment,
-    TrivialAugmentWide,
+    RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch, TimmAugMix,
+    TimmRandAugment, TrivialAugmentWide,
 };
 
 use super::Described;
@@ -193,6 +193,16 @@ fn step_of((kind, settings): Described<'_>) -> PyResult<Step> {
             let mix = mix.chain_depth(of!("chain_depth")).alpha(of!("alpha"));
             let mix = mix.all_operations(of!("all_ops"));
             Step::of(mix.interpolation(interpolation).fill(fill))
+        }
+        "TimmAugMix" => {
+            let (interpolation, fill) = between()?;
+            let mix = TimmAugMix::new().magnitude(of!("magnitude"));
+            let mix = mix.mixture_width(of!("mixture_width")).chain_depth(of!("chain_depth"));
+            let mix = match setting("magnitude_std")?.extract::<Option<f64>>()? {
+                Some(deviation) => mix.deviation(deviation),
+                None => mix,
+            };
+            Step::of(mix.alpha(of!("alpha")).interpolation(interpolation).fill(fill))
         }
         "RandomErasing" => {
             let ((least, most), (low, high)): (Range, Range) = (of!("scale"), of!("ratio"));

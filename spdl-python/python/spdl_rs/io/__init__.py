@@ -55,6 +55,7 @@ from ._augmentations import (
     RandomPosterize,
     RandomRotation,
     RandomSolarize,
+    TimmAugMix,
     TimmRandAugment,
     TrivialAugmentWide,
 )
@@ -139,6 +140,7 @@ __all__ = [
     "Resize",
     "ResizedCenterCrop",
     "Stretch",
+    "TimmAugMix",
     "TimmRandAugment",
     "TrivialAugmentWide",
     "UnsupportedTypeError",

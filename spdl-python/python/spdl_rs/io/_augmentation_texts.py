@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from .. import _arguments as check
 
-# Parts of timm's names of RandAugment, the parameters of `TimmRandAugment`, and their types.
-_TIMM: dict[str, tuple[str, Callable[[str], Any]]] = {
+_Parts: TypeAlias = "dict[str, tuple[str, Callable[[str], Any]]]"
+
+# Parts of timm's names of RandAugment and AugMix, the parameters of our classes, and their types.
+_RAND: _Parts = {
     "n": ("num_ops", int),
     "m": ("magnitude", float),
     "mstd": ("magnitude_std", float),
     "mmax": ("magnitude_max", float),
     "inc": ("increasing", lambda digits: int(digits) != 0),
     "p": ("p", float),
+}
+_AUGMIX: _Parts = {
+    "m": ("magnitude", float),
+    "mstd": ("magnitude_std", float),
+    "w": ("mixture_width", int),
+    "d": ("chain_depth", int),
+    "a": ("alpha", float),
+    # Whether the chains are blended one after another: the result is the same but for rounding.
+    "b": ("blended", int),
 }
 # timm draws magnitudes uniformly above this standard deviation.
 _MAX_STD = 100
@@ -29,35 +40,37 @@ def described(name: str, text: str, classes: Mapping[str, Callable[..., Any]]) -
     """
     kind, _, rest = text.strip().partition("-")
     if kind == "rand":
-        return classes["TimmRandAugment"](**_of_timm(name, text, rest))
+        found = _of_timm(name, text, rest, _RAND, "RandAugment", "rand-m9-mstd0.5-inc1")
+        if found.get("magnitude_std", 0) > _MAX_STD:
+            found["magnitude_std"] = "uniform"
+        return classes["TimmRandAugment"](**found)
     if kind == "augmix" and rest:
-        raise ValueError(
-            f'{name}={check.shown(text)}: magnitudes of AugMix in timm are not supported; use those of '
-            'torchvision, such as "augmix(severity=5, mixture_width=4, chain_depth=2)"'
-        )
+        found = _of_timm(name, text, rest, _AUGMIX, "AugMix", "augmix-m5-w4-d2")
+        found.pop("blended", None)
+        return classes["TimmAugMix"](**found)
     by_name = {known.lower(): made for known, made in classes.items()}
     by_name["trivialaugment"] = classes["TrivialAugmentWide"]
     return _evaluated(name, text, by_name, tuple(classes))
 
 
-def _of_timm(name: str, text: str, rest: str) -> dict[str, Any]:
-    """The parameters in timm's name of RandAugment."""
+def _of_timm(
+    name: str, text: str, rest: str, parts: _Parts, kind: str, example: str
+) -> dict[str, Any]:
+    """The parameters in timm's name of a policy."""
     found: dict[str, Any] = {}
     for part in rest.split("-") if rest else ():
         key = part.rstrip("0123456789.")
         try:
-            parameter, convert = _TIMM[key]
+            parameter, convert = parts[key]
             if parameter in found:
                 raise ValueError
             found[parameter] = convert(part[len(key) :])
         except (KeyError, ValueError):
-            known = ", ".join(_TIMM)
+            known = ", ".join(parts)
             raise ValueError(
-                f"{name}={check.shown(text)}: {part!r} is not a parameter of RandAugment; expected each of "
-                f'{known} at most once, and a number, as in "rand-m9-mstd0.5-inc1"'
+                f"{name}={check.shown(text)}: {part!r} is not a parameter of {kind}; expected each of "
+                f'{known} at most once, and a number, as in "{example}"'
             ) from None
-    if found.get("magnitude_std", 0) > _MAX_STD:
-        found["magnitude_std"] = "uniform"
     return found
 
 

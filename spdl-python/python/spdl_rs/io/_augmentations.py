@@ -36,8 +36,8 @@ class Augmentation(NativeSettings):
 
     Wherever an augmentation is an argument, text can be used in its place: the name of a class in any case, with
     arguments as in Python, such as `"randaugment(2, 9)"`, `"augmix"` or `"randomapply(gaussianblur(9), p=0.1)"`;
-    `"trivialaugment"`; or RandAugment as named in timm, such as `"rand-m9-mstd0.5-inc1"`. The text becomes the
-    object.
+    `"trivialaugment"`; or RandAugment and AugMix as named in timm, such as `"rand-m9-mstd0.5-inc1"` and
+    `"augmix-m5-w4-d2"`. The text becomes the object.
 
     Raises:
         TypeError: A parameter has the wrong type.
@@ -397,15 +397,10 @@ class TimmRandAugment(Augmentation):
 
     def __post_init__(self) -> None:
         set_whole(self, "num_ops")
-        deviation: Any = self.magnitude_std
-        if isinstance(deviation, str):
-            check.choice("magnitude_std", deviation, ("uniform",))
-        else:
-            deviation = check.real("magnitude_std", deviation)
         set_frozen(
             self,
             magnitude=check.real("magnitude", self.magnitude),
-            magnitude_std=deviation,
+            magnitude_std=_deviation(self.magnitude_std),
             magnitude_max=check.real("magnitude_max", self.magnitude_max),
             increasing=check.flag("increasing", self.increasing),
             p=check.real("p", self.p),
@@ -500,6 +495,57 @@ class AugMix(Augmentation):
 
 
 @dataclass(frozen=True)
+class TimmAugMix(Augmentation):
+    """Blends the image with the results of several random chains of operations, as timm does.
+
+    The text `"augmix-m5-w4-d2-a1-mstd0.5"` is `TimmAugMix(5, 0.5, 4, 2, 1)`. timm's `b1` blends in another order, which
+    has the same result but for rounding, and is accepted. Differences to timm: those of `TimmRandAugment`.
+
+    Args:
+        magnitude: The maximum of uniform magnitudes, or the mean of normally distributed ones, 0 to 100; magnitudes
+            are clipped to 10.
+        magnitude_std: The standard deviation of normally distributed magnitudes, 0 to 100; or `"uniform"`:
+            magnitudes are uniform from 0 to `magnitude`.
+        mixture_width: The number of chains.
+        chain_depth: The number of operations per chain; -1: drawn from 1 to 3.
+        alpha: The parameter of the Dirichlet and beta distributions of the weights, positive.
+        interpolation: How values between pixels are computed: `"nearest"` or `"bilinear"`.
+        fill: The colour outside the image. `None`: black. As in torchvision, bilinear interpolation blends
+            edge pixels with black, and then with `fill` unless `fill` is `None`.
+
+    >>> from spdl_rs.io import DecodeImage
+    >>> DecodeImage(224, train=True, augment="augmix-m5-w4-d2").augment[0].mixture_width
+    4
+    """
+
+    magnitude: float = 3.0
+    magnitude_std: float | Literal["uniform"] = "uniform"
+    mixture_width: int = 3
+    chain_depth: int = -1
+    alpha: float = 1.0
+    interpolation: Interpolation = "bilinear"
+    fill: Color | None = (128, 128, 128)
+
+    def __post_init__(self) -> None:
+        set_whole(self, "mixture_width")
+        check.whole("chain_depth", self.chain_depth, -1, 2**31 - 1)
+        set_frozen(
+            self,
+            magnitude=check.real("magnitude", self.magnitude),
+            magnitude_std=_deviation(self.magnitude_std),
+            alpha=check.real("alpha", self.alpha),
+        )
+        self._check()
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        name, settings = super()._native()
+        deviation = None if self.magnitude_std == "uniform" else self.magnitude_std
+        depth = None if self.chain_depth == -1 else self.chain_depth
+        changed = {"magnitude_std": deviation, "chain_depth": depth}
+        return name, {**settings, **changed, **sampling(self)}
+
+
+@dataclass(frozen=True)
 class RandomApply(Augmentation):
     """Applies a list of augmentations with a probability: either all or none of them.
 
@@ -552,8 +598,15 @@ def _classes() -> dict[str, type[Augmentation]]:
     kinds = (ColorJitter, GaussianBlur, RandomGrayscale, RandomInvert, RandomEqualize, RandomAutocontrast)
     kinds += (RandomPosterize, RandomSolarize, RandomAdjustSharpness, RandomRotation, RandomAffine)
     kinds += (RandomPerspective, RandomErasing, RandAugment, TimmRandAugment, TrivialAugmentWide)
-    kinds += (AutoAugment, AugMix, RandomApply)
+    kinds += (AutoAugment, AugMix, TimmAugMix, RandomApply)
     return {kind.__name__: kind for kind in kinds}
+
+
+def _deviation(value: Any) -> Any:
+    """Returns a standard deviation, or `"uniform"`."""
+    if isinstance(value, str):
+        return check.choice("magnitude_std", value, ("uniform",))
+    return check.real("magnitude_std", value)
 
 
 def _same(value: Any) -> Interval:
