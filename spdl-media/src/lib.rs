@@ -163,7 +163,7 @@ pub use formats::decode_rgb;
 pub use image::{CodecRegistry, Decoder, Image, Limits, OnTruncated, Orientation, Rect, Size};
 #[doc(inline)]
 pub use transform::{
-    Crop, ImageTransform, Layout, Mode, ResizeFilter, Sample, SampleColor, SampleFormat,
+    Crop, Flip, ImageTransform, Layout, Mode, ResizeFilter, Sample, SampleColor, SampleFormat,
     image_fields,
 };
 

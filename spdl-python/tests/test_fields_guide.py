@@ -20,6 +20,7 @@ SECTIONS = [
     "Images and captions",
     "Boxes and classes",
     "Masks",
+    "Aspect ratio buckets",
     "Functions",
     "Filter",
     "Collate",
@@ -103,6 +104,8 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
     elif section == "Sequences of tokens":
         assert names["tokens"].shape[1:] == names["positions"].shape[1:] == (8,)
         assert names["ends"][-1] == names["tokens"].size
+    elif section == "Aspect ratio buckets":
+        assert names["batch"]["image"].shape == (8, 3, 192, 320) and len(names["batch"]["caption"]) == 8
     elif section == "Masks":
         assert names["batch"]["mask"].shape[1:] == (512, 512)
     else:

@@ -20,7 +20,18 @@ import spdl_rs
 from conftest import picture, write_png
 from dataset_files import write_members
 from spdl_rs import Loader, _functions, fields, recipes
-from spdl_rs.io import CenterCrop, Letterbox, RandomInvert, RandomResizedCrop, RandomRotation, Resize
+from spdl_rs.io import (
+    AspectBuckets,
+    CenterCrop,
+    FiveCrop,
+    Letterbox,
+    RandomInvert,
+    RandomResizedCrop,
+    RandomRotation,
+    Resize,
+    TenCrop,
+)
+from spdl_rs.sequences import SameSize
 
 SAMPLES = 23
 
@@ -336,12 +347,230 @@ def test_runs_of_images_of_different_sizes_resume(sizes):
         other.load_state_dict(loader.state_dict())
 
 
+@pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-f32"])
+def test_several_crops_are_those_of_torchvision(shard, layout):
+    # `Resize(48)` gives 48 × 64 pixels, of which torchvision crops 30 × 40: rows 0, 18 and 9, columns 0, 24 and 12.
+    images = {
+        "five": fields.Image((30, 40), crop=FiveCrop(48), layout=layout),
+        "ten": fields.Image((30, 40), crop=TenCrop(48), layout=layout),
+        "vertical": fields.Image((30, 40), crop=TenCrop(48, vertical_flip=True), layout=layout),
+        "whole": fields.Image(crop=Resize(48), layout=layout),
+    }
+    for batch in Loader(shard, images, batch_size=10):
+        for five, ten, vertical, whole in zip(*batch.values()):
+            if layout == "nchw-f32":
+                assert five.shape == (5, 3, 30, 40) and ten.shape == (10, 3, 30, 40)
+                five, ten, vertical = (one.transpose(0, 2, 3, 1) for one in (five, ten, vertical))
+                whole = whole.transpose(1, 2, 0)
+            assert five.dtype == whole.dtype and whole.shape == (48, 64, 3)
+            places = [(0, 0), (0, 24), (18, 0), (18, 24), (9, 12)]
+
+            def crops(image):
+                return numpy.stack([image[y : y + 30, x : x + 40] for y, x in places])
+
+            assert (five == crops(whole)).all() and (ten[:5] == five).all()
+            assert (ten[5:] == crops(whole[:, ::-1])).all()
+            assert (vertical == numpy.concatenate([crops(whole), crops(whole[::-1])])).all()
+
+
+def test_several_crops_are_refused_where_one_is_needed(shard):
+    crops = fields.Image(30, crop=FiveCrop(48))
+    for other in (fields.Mask(stored_as="seg.png"), fields.Boxes(stored_as="json"), fields.Geometry()):
+        with pytest.raises(spdl_rs.InvalidArgumentError, match='"image" is not an image of one crop'):
+            Loader(shard, batch_size=2, image=crops, other=other)
+    with pytest.raises(ValueError, match="mix needs one crop of each image; crop=FiveCrop"):
+        Loader(shard, batch_size=2, image=crops, label=fields.Label(), mix=recipes.Mix(3))
+    with pytest.raises(spdl_rs.UnsupportedError, match="several crops of an image are not augmented"):
+        Loader(shard, batch_size=2, image=fields.Image(30, crop=TenCrop(48), augment="augmix")).peek()
+    with pytest.raises(ValueError, match="several crops of an image are not flipped at random"):
+        fields.Image(30, crop=FiveCrop(48), horizontal_flip=0.5)
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="do not fit into the resized image of 64x48"):
+        Loader(shard, batch_size=2, image=fields.Image(49, crop=FiveCrop(48))).peek()
+
+
+BUCKETS = [(20, 40), (30, 30), (40, 20)]
+
+
+def of_one_size(**settings):
+    image = fields.Image(crop=AspectBuckets(BUCKETS, **settings), layout="nchw-u8", exact=True)
+    mask = fields.Mask(stored_as="seg.png", dtype="uint8")
+    return {"image": image, "mask": mask, "index": fields.Index()}
+
+
+def nearest(number):
+    """The size of the nearest aspect ratio for an image of the fixture `sizes`."""
+    height, width = 20 + number, 50 - number
+    return min(BUCKETS, key=lambda size: abs(numpy.log(size[1] / size[0] * height / width)))
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_batches_of_aspect_buckets_have_one_size(sizes, drop_last):
+    settings = {"group": SameSize("image"), "batch_size": 3, "drop_last": drop_last}
+    found = []
+    loader = Loader(sizes, of_one_size(), threads=3, **settings)
+    for batch in loader:
+        height, width = batch["image"].shape[2:]
+        assert batch["image"].shape == (len(batch["index"]), 3, height, width)
+        assert batch["mask"].shape == (len(batch["index"]), height, width)
+        assert {nearest(number) for number in batch["index"].tolist()} == {(height, width)}
+        found += batch["index"].tolist()
+    counts = [sum(nearest(number) == size for number in range(20)) for size in BUCKETS]
+    assert min(counts[:2]) > 3
+    expected = sum(count // 3 * 3 for count in counts) if drop_last else 20
+    assert len(found) == len(set(found)) == expected
+    # Without a group, the samples are a list, with the same pixels.
+    whole = Loader(sizes, of_one_size(), batch_size=20).peek()
+    for batch in loader:
+        for number, pixels, mask in zip(batch["index"], batch["image"], batch["mask"]):
+            assert (whole["image"][number] == pixels).all() and (whole["mask"][number] == mask).all()
+
+
+def test_an_image_of_an_aspect_bucket_covers_it(sizes):
+    batch = Loader(sizes, of_one_size(), batch_size=20).peek()
+    whole = Loader(sizes, batch_size=20, image=fields.Image(crop=Resize(), layout="nchw-u8")).peek()
+    for number, (image, original) in enumerate(zip(batch["image"], whole["image"])):
+        height, width = original.shape[1:]
+        to_height, to_width = nearest(number)
+        # The centre of the image that is resized to cover the size.
+        scale = max(to_height / height, to_width / width)
+        assert image.shape[1:] == (to_height, to_width)
+        shown = min(height, to_height / scale), min(width, to_width / scale)
+        top, left = round((height - shown[0]) / 2), round((width - shown[1]) / 2)
+        part = original[0, top : top + round(shown[0]), left : left + round(shown[1])]
+        assert abs(float(part.mean()) - float(image[0].mean())) < 8
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_runs_of_aspect_buckets_resume(sizes, random):
+    def make(threads=2, **settings):
+        groups = {"group": SameSize("image"), "batch_size": 3}
+        return Loader(sizes, of_one_size(random=random), shuffle=True, threads=threads, **groups, **settings)
+
+    expected = copies(make())
+    assert len(expected) >= 7 and copies(make(threads=5)) == expected
+    for taken in range(len(expected)):
+        loader = make()
+        with iter(loader) as batches:
+            found = copies([next(batches) for _ in range(taken)])
+            state = json.loads(json.dumps(loader.state_dict()))
+        again = make(threads=3)
+        again.load_state_dict(state)
+        assert found + copies(again) == expected
+    changed = fields.Image(crop=AspectBuckets(BUCKETS[:2], random=random), layout="nchw-u8", exact=True)
+    other = Loader(
+        sizes, {**of_one_size(), "image": changed}, shuffle=True, batch_size=3, group=SameSize("image")
+    )
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="30x30"):
+        other.load_state_dict(state)
+
+
+def test_functions_and_absent_images_of_aspect_buckets(sizes, tmp_path):
+    def halved(sample):
+        return {**sample, "image": sample["image"] // 2}
+
+    settings = {"group": SameSize("image"), "batch_size": 4}
+    plain = Loader(sizes, of_one_size(), **settings)
+    for batch, other in zip(Loader(sizes, of_one_size(), map=halved, **settings), plain):
+        assert (batch["image"] == other["image"] // 2).all()
+    write_members(tmp_path / "a.tar", [("a.txt", b"no image")])
+    image = fields.Image(crop=AspectBuckets([8]), optional=True)
+    batch = Loader(tmp_path / "a.tar", image=image, text=fields.Text(stored_as="txt"), **settings).peek()
+    assert batch["text"] == ["no image"] and batch["image"].shape == (1, 0, 0, 3)
+    with pytest.raises(ValueError, match=r"group needs an Image with the name 'photo' and crop=AspectBuckets"):
+        Loader(sizes, of_one_size(), batch_size=2, group=SameSize("photo"))
+    with pytest.raises(ValueError, match="mix needs images of one size"):
+        Loader(sizes, of_one_size(), batch_size=2, mix=recipes.Mix(2), label=fields.Label())
+
+
+def test_sizes_of_aspect_buckets():
+    sizes = AspectBuckets.of(1024 * 1024, max_ratio=4).sizes
+    # Sizes on which SDXL was trained (Podell et al. 2023, appendix I).
+    assert {(1024, 1024), (832, 1216), (768, 1344), (640, 1536), (512, 2048), (1216, 832)} <= set(sizes)
+    assert all(h % 64 == w % 64 == 0 and 0.84 * 2**20 < h * w <= 2**20 for h, w in sizes)
+    assert max(max(size) / min(size) for size in AspectBuckets.of(512 * 512, max_ratio=2).sizes) <= 2
+    for make, message in [
+        (lambda: AspectBuckets([]), "sizes must not be empty"),
+        (lambda: AspectBuckets.of(63 * 64), "smaller than a square"),
+        (lambda: AspectBuckets.of(4096, max_ratio=0.5), "max_ratio must be at least 1"),
+        (lambda: fields.Image(32, crop=AspectBuckets([8])), "size=32 has no effect on crop=AspectBuckets"),
+        (lambda: spdl_rs.io.DecodeImage(crop=AspectBuckets([8])), r"but crop=AspectBuckets\(...\) gives"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
+def test_padding_of_arrays(shard):
+    def padded(padding, dtype="int64", **settings):
+        one = from_json(fields.Array, "classes", None, dtype, collate="pad", padding=padding, **settings)
+        return Loader(shard, batch_size=8, classes=one)
+
+    values, sizes = padded(-100).peek()["classes"]
+    plain, _ = padded(None).peek()["classes"]
+    assert values.shape == (8, 3)
+    for row, zeros, (size,) in zip(values, plain, sizes):
+        assert (row[:size] == zeros[:size]).all()
+        assert set(row[size:]) <= {-100} and not zeros[size:].any()
+    values, sizes = padded(float("nan"), "float32").peek()["classes"]
+    assert numpy.isnan(values).sum() == sum(3 - size for (size,) in sizes)
+    for padding, dtype in [(-1, "uint8"), (0.5, "int64"), (2, "bool")]:
+        with pytest.raises(spdl_rs.InvalidArgumentError, match="cannot hold the padding"):
+            padded(padding, dtype)
+    with pytest.raises(ValueError, match='padding=1 needs collate="pad"'):
+        fields.Array(None, collate="list", padding=1)
+    loader = padded(-100)
+    next(iter(loader))
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="classes|fields"):
+        padded(-1).load_state_dict(loader.state_dict())
+
+
+def test_truth_values(tmp_path):
+    rows = [{"flag": number % 2 == 0, "flags": [1, 0, True][:number]} for number in range(4)]
+    flags = {
+        "flag": fields.Number("bool"),
+        "flags": fields.Array(None, "bool"),
+        "padded": fields.Array(None, "bool", stored_as="flags", collate="pad", padding=1),
+        "ragged": fields.Array(None, "bool", stored_as="flags", collate="ragged"),
+    }
+    batch = Loader(rows, flags, batch_size=4).peek()
+    assert batch["flag"].dtype == bool and batch["flag"].tolist() == [True, False, True, False]
+    assert [one.tolist() for one in batch["flags"]] == [[], [True], [True, False], [True, False, True]]
+    assert all(one.dtype == bool for one in batch["flags"])
+    assert batch["padded"].values.dtype == bool and batch["padded"].values[1].tolist() == [True] * 3
+    assert batch["ragged"].values.dtype == bool and batch["ragged"].values.tolist() == [True] * 2 + [False, True, False, True]
+    assert batch["ragged"].offsets.dtype == "int64"
+    with pytest.raises(spdl_rs.InvalidArgumentError, match='field "flag": cannot store 2 as bool'):
+        Loader([{"flag": 2}], batch_size=1, flag=fields.Number("bool")).peek()
+
+
+@pytest.mark.frameworks
+def test_layouts_of_bfloat16(shard):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for order in ("nchw", "nhwc"):
+        images = {
+            "half": fields.Image(16, layout=f"{order}-bf16"),
+            "list": fields.Image(crop=Resize(16), layout=f"{order}-bf16"),
+            "whole": fields.Image(16, layout=f"{order}-f32"),
+        }
+        batch = Loader(shard, images, batch_size=4).peek()
+        assert batch["half"].dtype == ml_dtypes.bfloat16 and batch["list"][0].dtype == ml_dtypes.bfloat16
+        assert (batch["half"] == batch["whole"].astype(ml_dtypes.bfloat16)).all()
+        assert batch["half"].flags.writeable
+
+
+def test_layouts_of_bfloat16_need_a_package(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(NotImplementedError, match="install ml_dtypes, or use"):
+        fields.Image(16, layout="nchw-bf16")
+    with pytest.raises(NotImplementedError, match='has no bfloat16; use "nchw-f32"'):
+        spdl_rs.io.DecodeImage(16, layout="nchw-bf16")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: fields.Image(64, crop=Resize(20)), "size=64 has no effect on crop=Resize"),
         (lambda: fields.Image(crop=Resize(20), collate="stack"), 'collate must be "list" or "pad", not'),
-        (lambda: fields.Image(collate="pad"), r"collate='pad' needs crop=Resize\(...\)"),
+        (lambda: fields.Image(collate="pad"), r"collate='pad' needs crop=Resize\(...\) or AspectBuckets"),
         (lambda: fields.Depth(scale=0), "scale must be a finite number other than 0"),
         (lambda: fields.Depth(scale=float("inf")), "scale must be a finite"),
         (lambda: fields.Depth(scale=0.1, dtype="uint16"), 'no effect on dtype="uint16"'),

@@ -9,8 +9,8 @@ import spdl_rs
 from conftest import write_png
 from dataset_files import write_members
 from spdl_rs import Loader, fields, recipes
-from spdl_rs.io import RandAugment, RandomScaledCrop, Resize, ResizedCenterCrop, TimmRandAugment
-from test_loader import grey_png
+from spdl_rs.io import CenterCrop, RandAugment, RandomScaledCrop, Resize, ResizedCenterCrop, TimmRandAugment
+from test_loader import copies, grey_png
 
 SINGLE = {
     "imagenet_train": recipes.imagenet_train,
@@ -169,3 +169,147 @@ def test_settings_replace_those_of_the_recipe():
     assert all(one.stored_as == "png" for one in recipes.dino(stored_as="png").values())
     with pytest.raises(TypeError, match="colour"):
         recipes.deit(colour="grey")
+
+
+MOSAIC_SIZE = (24, 32)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A shard of 13 images of 24 × 32 pixels: number, column and row. Their masks are the columns."""
+    folder = tmp_path_factory.mktemp("mosaic")
+    y, x = numpy.mgrid[0:24, 0:32].astype("u1")
+    files = []
+    for number in range(13):
+        write_png(str(folder / "image.png"), numpy.stack([numpy.full_like(x, number), x, y], axis=-1))
+        boxes = [[number, 2, number + 8, 12], [0, 0, 32, 24], [20, 10, 24, 14]][: number % 4]
+        classes = [10 * number + row for row in range(len(boxes))]
+        files += [
+            (f"{number:02}.png", (folder / "image.png").read_bytes()),
+            (f"{number:02}.seg.png", grey_png(x)),
+            (f"{number:02}.json", json.dumps({"boxes": boxes, "classes": classes}).encode()),
+        ]
+    write_members(folder / "places.tar", files)
+    return folder / "places.tar"
+
+
+def mosaics(source, *, layout="nhwc-u8", visible=0.0, **settings):
+    def stored(at):
+        return {"stored_as": "json", "at": at}
+
+    return Loader(
+        source,
+        batch_size=6,
+        image=fields.Image(MOSAIC_SIZE, crop=CenterCrop(), layout=layout),
+        mask=fields.Mask(stored_as="seg.png", dtype="uint8"),
+        boxes=fields.Boxes(min_visibility=visible, **stored("boxes")),
+        classes=fields.Array(None, "int64", rows_of="boxes", **stored("classes")),
+        index=fields.Index(),
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-u8"])
+@pytest.mark.parametrize("visible", [0.0, 0.5])
+def test_a_mosaic_shows_four_images_around_a_centre_with_their_boxes(places, layout, visible):
+    plain = [batch for batch in mosaics(places, layout=layout, visible=visible)]
+    loader = mosaics(places, layout=layout, visible=visible, mix=recipes.Mosaic(), shuffle=False)
+    y, x = numpy.mgrid[0:24, 0:32]
+    centres, dropped = set(), 0
+    for batch, before in zip(loader, plain):
+        members = set(batch["index"].tolist())
+        boxes_of = {number: before["boxes"][at] for at, number in enumerate(before["index"].tolist())}
+        for at, image in enumerate(batch["image"]):
+            number, column, row = (image if layout == "nhwc-u8" else image.transpose(1, 2, 0)).astype(int).transpose(2, 0, 1)
+            assert (batch["mask"][at] == column).all()
+            # Each part is moved by one distance.
+            left, top = x - column, y - row
+            parts = {}
+            for key in zip(number.ravel(), left.ravel(), top.ravel(), strict=True):
+                parts[key] = parts.get(key, 0) + 1
+            (right_of,) = {key[1] for key in parts if key[1] > 0} or {32}
+            (below,) = {key[2] for key in parts if key[2] > 0} or {24}
+            centres.add((right_of, below))
+            assert 8 <= right_of <= 24 and 6 <= below <= 18
+            quadrants = [(0, 0), (right_of, 0), (0, below), (right_of, below)]
+            shown = [int(number[min(top, 23), min(left, 31)]) for left, top in quadrants]
+            assert set(shown) <= members and int(batch["index"][at]) in shown
+            expected = []
+            for source, (start, first) in zip(shown, quadrants, strict=True):
+                # The image ends or starts at the centre.
+                shift = (start or right_of - 32), (first or below - 24)
+                end, last = (32 if start else right_of), (24 if first else below)
+                for place, (x0, y0, x1, y1) in enumerate(boxes_of[source].tolist()):
+                    x0, x1 = x0 + shift[0], x1 + shift[0]
+                    y0, y1 = y0 + shift[1], y1 + shift[1]
+                    whole = (x1 - x0) * (y1 - y0)
+                    x0, x1 = max(x0, start), min(x1, end)
+                    y0, y1 = max(y0, first), min(y1, last)
+                    area = max(x1 - x0, 0) * max(y1 - y0, 0)
+                    if area > 0 and area >= visible * whole:
+                        expected.append(([x0, y0, x1, y1], 10 * source + place))
+                    else:
+                        dropped += 1
+            assert batch["boxes"][at].tolist() == [box for box, _ in expected]
+            assert batch["classes"][at].tolist() == [one for _, one in expected]
+            assert batch["boxes"][at].shape == (len(expected), 4)
+    assert len(centres) > 6 and dropped > 10
+
+
+def test_mosaics_depend_on_the_batch_only_and_resume(places):
+    def make(threads=1, **settings):
+        return mosaics(places, mix=recipes.Mosaic(p=0.5), shuffle=True, seed=3, threads=threads, **settings)
+
+    expected = copies(make())
+    assert copies(make(threads=4)) == expected
+    other = make()
+    other.set_epoch(1)
+    assert copies(other) != expected
+    for taken in range(1, 3):
+        loader = make()
+        with iter(loader) as batches:
+            found = copies([next(batches) for _ in range(taken)])
+            state = loader.state_dict()
+        again = make(threads=3)
+        again.load_state_dict(state)
+        assert found + copies(again) == expected
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="mix"):
+        mosaics(places, mix=recipes.Mosaic(p=0.6), shuffle=True, seed=3).load_state_dict(state)
+
+
+def test_the_probability_and_the_centre_of_mosaics(places):
+    def share(**settings):
+        return [
+            len(set(image[:, :, 0].ravel().tolist())) > 1
+            for epoch in range(12)
+            for batch in at_epoch(mosaics(places, mix=recipes.Mosaic(**settings)), epoch)
+            for image in batch["image"]
+        ]
+
+    def at_epoch(loader, epoch):
+        loader.set_epoch(epoch)
+        return loader
+
+    # A batch of one image has no other.
+    assert not any(share(p=0.0)) and sum(share()) == 12 * 12
+    assert 40 <= sum(share(p=0.5)) <= 104
+    # At a corner, one image is shown whole.
+    assert not any(share(center=(0, 0)))
+    with pytest.raises(ValueError, match="center must be two fractions that ascend"):
+        recipes.Mosaic(center=(0.6, 0.4))
+    with pytest.raises(ValueError, match="p must be 0 to 1"):
+        recipes.Mosaic(p=2)
+
+
+def test_what_cannot_follow_a_mosaic_is_refused(places):
+    def refused(message, kind=spdl_rs.UnsupportedError, **more):
+        settings = {"image": fields.Image(32), **more}
+        with pytest.raises(kind, match=message):
+            Loader(places, settings, batch_size=2, mix=recipes.Mosaic())
+
+    boxes = fields.Boxes(stored_as="json", at="boxes", collate="pad")
+    refused('field "boxes": a mosaic needs lists of boxes', boxes=boxes)
+    refused('field "points": key points cannot follow', points=fields.KeyPoints((3, 2), stored_as="json"))
+    refused('field "map": a mosaic of several images has no geometry', map=fields.Geometry())
+    refused("mix needs images of one size", ValueError, image=fields.Image(crop=Resize(20)))
+    refused("mix needs an Image with the name 'image'", ValueError, image=fields.Text())

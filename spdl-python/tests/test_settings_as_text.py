@@ -23,7 +23,17 @@ CLASSES = [
     if dataclasses.is_dataclass(kind)
     and isinstance(kind, type)
     and name not in OTHERS
-    and issubclass(kind, (fields.Field, recipes.Mix, spdl_rs.io.Crop, spdl_rs.io.Augmentation, spdl_rs.io.DecodeImage))
+    and issubclass(
+        kind,
+        (
+            fields.Field,
+            recipes.Mix,
+            recipes.Mosaic,
+            spdl_rs.io.Crop,
+            spdl_rs.io.Augmentation,
+            spdl_rs.io.DecodeImage,
+        ),
+    )
 ]
 
 
@@ -43,7 +53,7 @@ def some(draw, kind):
         "layout": "nchw-f32",
         "crop": draw.choice(crops),
         "horizontal_flip": number,
-        "vertical_flip": number,
+        "vertical_flip": numpy.True_ if kind is spdl_rs.io.TenCrop else number,
         "filter": "bicubic",
         "color": "bgr",
         "exact": True,
@@ -85,11 +95,13 @@ def some(draw, kind):
         "sharpness_factor": 2,
         "degrees": draw.choice([30, [numpy.int64(-3), 5.5]]),
         "interpolation": "bilinear",
-        "center": [3, numpy.float64(4)],
+        "center": [0.25, numpy.float64(0.5)] if kind is recipes.Mosaic else [3, numpy.float64(4)],
         "translate": list(interval),
         "scale": 1 if kind is fields.Depth else list(interval),
         "shorter": numpy.int64(8) if kind is spdl_rs.io.Resize else draw.choice([[5, 9], (numpy.int64(3), 3)]),
         "longest": 20,
+        "sizes": draw.choice([[40, (40, numpy.int64(60))], ((8, 16),)]),
+        "random": numpy.True_,
         "multiple_of": numpy.int8(4),
         "ratio": list(interval),
         "shear": [1, 2, 3, numpy.float32(4)],
@@ -134,6 +146,8 @@ def drawn(kind, seed):
         if draw.random() < 0.3:
             settings.update(crop=spdl_rs.io.Resize(20), collate=draw.choice(["list", "pad"]))
             settings.pop("size", None)
+    if "padding" in settings and kind is fields.Array:
+        settings["collate"] = "pad"
     if kind is fields.Label and not isinstance(settings.get("stored_as", ""), str):
         del settings["stored_as"]
     return kind(**settings)

@@ -151,7 +151,7 @@ impl DeviceImages {
     ///
     /// # Errors
     /// `InvalidArgument` for a batch size, group or number of decoders of 0, and for an invalid transform;
-    /// `Unsupported` for filters other than bilinear and bicubic; the errors of
+    /// `Unsupported` for filters other than bilinear and bicubic, and for several crops of an image; the errors of
     /// [`ImageKernels::new`].
     #[track_caller]
     pub fn attach(
@@ -161,6 +161,11 @@ impl DeviceImages {
     ) -> Result<PipelineBuilder<DeviceBatch>> {
         let settings = &self.0;
         settings.transform.validate()?;
+        if settings.transform.crops().is_some() || !settings.transform.list_of_sizes().is_empty() {
+            let message = "several crops of an image, and lists of sizes, are not supported on devices; decode \
+                           on the host";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         filter_code(settings.transform.resize_filter())?;
         let (group, batch_size, decoders) =
             (settings.group, settings.batch_size, settings.decoders);

@@ -6,6 +6,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::image::Written;
 use super::numbers::Numbers;
+use crate::image::Size;
 
 /// What the four numbers of a box mean.
 #[non_exhaustive]
@@ -110,11 +111,9 @@ impl Boxes {
         };
         let mapping = Mapping::new(written);
         let image = [f64::from(written.image.width), f64::from(written.image.height)];
-        let sample = [f64::from(written.size.width), f64::from(written.size.height)];
         for at in 0..count {
             let values: [f64; 4] = std::array::from_fn(|number| boxes.get(4 * at + number));
-            let unit = if self.is_normalized { image } else { [1.0; 2] };
-            let [left, top, right, bottom] = self.to_corners(values, unit);
+            let [left, top, right, bottom] = self.to_corners(values, self.unit(written.image));
             if ![left, top, right, bottom].iter().all(|side| side.is_finite())
                 || left > right
                 || top > bottom
@@ -134,24 +133,44 @@ impl Boxes {
                     written.image
                 )));
             }
-            let x = mapping.x.interval(left, right);
-            let y = mapping.y.interval(top, bottom);
-            let area = (x.1 - x.0) * (y.1 - y.0);
-            let (x, y) = (mapping.x.clip(x), mapping.y.clip(y));
-            let visible = (x.1 - x.0).max(0.0) * (y.1 - y.0).max(0.0);
-            if visible <= 0.0 || visible < self.min_area || visible < self.min_visibility * area {
+            let Some(moved) = self.moved(values, &mapping, written.image, written.size) else {
                 continue;
-            }
-            let unit = if self.is_normalized { sample } else { [1.0; 2] };
-            for (number, value) in
-                self.of_corners([x.0, y.0, x.1, y.1], unit).into_iter().enumerate()
-            {
+            };
+            for (number, value) in moved.into_iter().enumerate() {
                 boxes.set(4 * at + number, value);
             }
             kept.push(at);
         }
         boxes.keep_rows(kept);
         Ok(())
+    }
+
+    /// A box in the sample, clipped; `None` if it is too small.
+    pub(super) fn moved(
+        &self,
+        values: [f64; 4],
+        mapping: &Mapping,
+        image: Size,
+        sample: Size,
+    ) -> Option<[f64; 4]> {
+        let [left, top, right, bottom] = self.to_corners(values, self.unit(image));
+        let x = mapping.x.interval(left, right);
+        let y = mapping.y.interval(top, bottom);
+        let area = (x.1 - x.0) * (y.1 - y.0);
+        let (x, y) = (mapping.x.clip(x), mapping.y.clip(y));
+        let visible = (x.1 - x.0).max(0.0) * (y.1 - y.0).max(0.0);
+        if visible <= 0.0 || visible < self.min_area || visible < self.min_visibility * area {
+            return None;
+        }
+        Some(self.of_corners([x.0, y.0, x.1, y.1], self.unit(sample)))
+    }
+
+    /// Width and height of the unit of the coordinates in pixels.
+    fn unit(&self, of: Size) -> [f64; 2] {
+        match self.is_normalized {
+            true => [f64::from(of.width), f64::from(of.height)],
+            false => [1.0; 2],
+        }
     }
 
     fn to_corners(&self, [a, b, c, d]: [f64; 4], [width, height]: [f64; 2]) -> [f64; 4] {
@@ -246,7 +265,7 @@ impl Points {
 }
 
 /// Positions in the sample of positions in the image.
-struct Mapping {
+pub(super) struct Mapping {
     x: AxisMapping,
     y: AxisMapping,
 }
@@ -262,7 +281,7 @@ struct AxisMapping {
 }
 
 impl Mapping {
-    fn new(written: &Written) -> Self {
+    pub(super) fn new(written: &Written) -> Self {
         let placement = written.placement;
         let (source, target) = (placement.source, placement.target);
         let axis = |start: f64, length: f64, (first, side): (u32, u32), flipped: Option<u32>| {
@@ -343,7 +362,7 @@ pub(super) mod tests {
     use spdl_io::FieldValue;
 
     use super::*;
-    use crate::image::{CropBox, Rect, Size};
+    use crate::image::{CropBox, Rect};
     use crate::transform::Placement;
 
     /// The cases of `tests/golden/make_targets_golden.py`: results of torchvision.

@@ -4,20 +4,19 @@ use bytes::Bytes;
 use spdl_core::observe::Counter;
 use spdl_core::stage::Collation;
 use spdl_core::{
-    DType, Error, ErrorKind, Field, Fill, FillContext, Labeled, Result, SampleRng, SlotMut,
+    DType, Error, ErrorKind, Field, Fill, FillContext, Labeled, Result, SampleId, SampleRng,
+    SlotMut,
 };
 
 #[cfg(feature = "augment")]
 use crate::augment::{Augmenter, ImageMut};
 use crate::image::{
-    CodecRegistry, CropBox, DecodeRequest, Decoded, Decoder, ImageInfo, Limits, Orientation,
-    Picture, Rect, Retention, Size, contradicts_header,
+    CHANNELS, CodecRegistry, CropBox, DecodeRequest, Decoded, Decoder, ImageInfo, Limits,
+    Orientation, Picture, Rect, Retention, Size, contradicts_header,
 };
-#[cfg(feature = "augment")]
-use crate::transform::SampleColor;
 use crate::transform::{
-    ImageTransform, Placement, ResizeRequest, ResizedPlanes, Resizer, Sample, SampleFormat,
-    SampleWriter, filter_reach, needed_region,
+    Crop, Flip, ImageTransform, Placement, ResizeRequest, ResizedPlanes, Resizer, Sample,
+    SampleColor, SampleFormat, SampleWriter, filter_reach, needed_region,
 };
 
 /// Field 0 of the batch layout: the pixels.
@@ -61,6 +60,44 @@ pub struct FillImage {
     writer: SampleWriter,
     #[cfg(feature = "augment")]
     augmentation: Option<Augmentation>,
+    /// Present if a sample is an array of several crops.
+    crops: Option<Box<Crops>>,
+}
+
+/// Several crops of one resized image.
+struct Crops {
+    /// Makes the resized image, of any size.
+    whole: FillImage,
+    /// Interleaved RGB pixels of the resized image.
+    pixels: Vec<u8>,
+    /// Interleaved RGB pixels of a crop.
+    crop: Vec<u8>,
+}
+
+impl Crops {
+    fn new(registry: &CodecRegistry, transform: &ImageTransform, limits: &Limits) -> Result<Self> {
+        let whole = transform.clone().crop(Crop::Stretch).format(SampleFormat::NHWC_U8);
+        let whole = FillImage::new(registry, &whole.color(SampleColor::Rgb), limits)?;
+        Ok(Crops { whole, pixels: Vec::new(), crop: Vec::new() })
+    }
+
+    /// Copies a part of the resized image, flipped, to `self.crop`.
+    fn cut(&mut self, part: Rect, flip: Option<Flip>) {
+        let Crops { whole, pixels, crop } = self;
+        let row_bytes = whole.transform.size().width as usize * CHANNELS;
+        let (left, width) = (part.left as usize * CHANNELS, part.width as usize * CHANNELS);
+        crop.clear();
+        for row in 0..part.height {
+            let row = if flip == Some(Flip::Vertical) { part.height - 1 - row } else { row };
+            let row = &pixels[(part.top + row) as usize * row_bytes + left..][..width];
+            match flip {
+                Some(Flip::Horizontal) => {
+                    crop.extend(row.as_chunks::<CHANNELS>().0.iter().rev().flatten());
+                }
+                _ => crop.extend_from_slice(row),
+            }
+        }
+    }
 }
 
 /// Augmentation before normalisation and layout.
@@ -131,7 +168,9 @@ impl FillImage {
         limits: &Limits,
     ) -> Result<Self> {
         transform.validate()?;
+        let crops = transform.crops().map(|_| Crops::new(registry, transform, limits));
         Ok(FillImage {
+            crops: crops.transpose()?.map(Box::new),
             decoder: Decoder::new(registry, limits),
             writer: SampleWriter::new(transform),
             transform: transform.clone(),
@@ -166,10 +205,15 @@ impl FillImage {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Augmenter::validate`].
+    /// The errors of [`Augmenter::validate`]; `Unsupported` if a sample is an array of
+    /// [several crops](ImageTransform::crops).
     #[cfg(feature = "augment")]
     pub fn augment(mut self, augmenter: Augmenter) -> Result<Self> {
         augmenter.validate()?;
+        if self.crops.is_some() && !augmenter.is_empty() {
+            let message = "several crops of an image are not augmented; omit the augmentations";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         self.augmentation = (!augmenter.is_empty())
             .then(|| Augmentation::new(augmenter, Vec::new(), &self.transform));
         Ok(self)
@@ -195,12 +239,15 @@ impl FillImage {
     /// ```
     #[must_use]
     pub fn count_partial(mut self, counter: Counter) -> Self {
+        if let Some(crops) = &mut self.crops {
+            crops.whole.partial_samples = counter.clone();
+        }
         self.partial_samples = counter;
         self
     }
 
     /// Decodes and transforms `encoded` into `sample`, with random numbers from `rng`. Returns the
-    /// valid part of the sample.
+    /// valid part of the sample; of several crops, the valid part of the image that they show.
     ///
     /// # Errors
     /// The errors of [`Decoder::decode_planes`] and of the augmentations; `InvalidArgument` if
@@ -212,6 +259,9 @@ impl FillImage {
         rng: impl FnOnce() -> SampleRng,
     ) -> Result<Written> {
         self.check_sample(&sample)?;
+        if self.crops.is_some() {
+            return self.write_crops(encoded, sample);
+        }
         let info = self.decoder.inspect(encoded)?;
         let mut rng = self.draws().then(rng);
         let placement = self.transform.place_with(info.upright_size(), rng.as_mut());
@@ -239,6 +289,24 @@ impl FillImage {
         self.write_field_with(encoded, slot, field, || cx.rng())
     }
 
+    /// Decodes and resizes the image once, and writes the crops of it.
+    fn write_crops(&mut self, encoded: &[u8], mut sample: Sample<'_>) -> Result<Written> {
+        let Some(crops) = &mut self.crops else { return Err(one_sample()) };
+        let (crop, tensor) = (self.transform.cropping(), *self.transform.tensor());
+        let resized = crop.resized(crops.whole.decoder.inspect(encoded)?.upright_size());
+        let parts = crop.parts(resized, tensor.size)?;
+        crops.whole.set_size(resized)?;
+        crops.pixels.resize(resized.pixels() as usize * CHANNELS, 0);
+        let none = || SampleRng::new(0, SampleId::default(), "");
+        let written = crops.whole.write(encoded, Sample::U8(&mut crops.pixels), none)?;
+        let values = tensor.values() as usize;
+        for (at, (part, flip)) in parts.enumerate() {
+            crops.cut(part, flip);
+            self.writer.write_pixels(&crops.crop, sample.part(at * values..(at + 1) * values));
+        }
+        Ok(written)
+    }
+
     /// Like [`write_field`](FillImage::write_field), with another random generator.
     pub(super) fn write_field_with(
         &mut self,
@@ -251,11 +319,14 @@ impl FillImage {
         let is_fixed = slot.fields()[field].collation == Collation::Stacked;
         if !is_fixed {
             let image = self.decoder.inspect(encoded)?.upright_size();
-            if let Some(size) = self.transform.cropping().size_of(image) {
+            if let Some(size) = self.transform.size_of(image) {
                 self.set_size(size)?;
             }
         }
-        let shape = self.transform.tensor().shape();
+        let shape = match self.transform.crops() {
+            None => self.transform.tensor().shape().to_vec(),
+            Some(_) => self.transform.shape(),
+        };
         macro_rules! values {
             () => {
                 // A field with one shape has its memory already.
@@ -311,7 +382,7 @@ impl FillImage {
     ///
     /// # Errors
     /// The errors of [`write`](FillImage::write); `InvalidArgument` if `crop` is not inside the
-    /// image.
+    /// image; `Unsupported` if a sample is an array of [several crops](ImageTransform::crops).
     pub fn write_crop(
         &mut self,
         encoded: &[u8],
@@ -319,6 +390,9 @@ impl FillImage {
         crop: Rect,
         mirrored: bool,
     ) -> Result<Written> {
+        if self.crops.is_some() {
+            return Err(one_sample());
+        }
         self.check_sample(&sample)?;
         let info = self.decoder.inspect(encoded)?;
         if !crop.is_within(info.upright_size()) {
@@ -338,7 +412,8 @@ impl FillImage {
     /// # Errors
     /// `InvalidArgument` if `sample` has another size or data type than the transform, or the
     /// picture holds none of the [pixels that may influence the sample](Placement::bounds);
-    /// `LimitExceeded` if scratch memory exceeds the limits; the errors of the augmentations.
+    /// `LimitExceeded` if scratch memory exceeds the limits; the errors of the augmentations;
+    /// `Unsupported` if a sample is an array of [several crops](ImageTransform::crops).
     pub fn write_picture(
         &mut self,
         picture: &Picture,
@@ -346,6 +421,9 @@ impl FillImage {
         sample: Sample<'_>,
         rng: impl FnOnce() -> SampleRng,
     ) -> Result<()> {
+        if self.crops.is_some() {
+            return Err(one_sample());
+        }
         self.check_sample(&sample)?;
         let info = ImageInfo::new(picture.image(), orientation);
         let mut rng = self.draws().then(rng);
@@ -441,7 +519,8 @@ impl FillImage {
     }
 
     fn check_sample(&self, sample: &Sample<'_>) -> Result<()> {
-        let expected = self.transform.tensor().values() as usize;
+        let crops = self.transform.crops().unwrap_or(1);
+        let expected = self.transform.tensor().values() as usize * crops;
         let format = self.transform.sample_format();
         let found = SampleFormat { dtype: sample.dtype(), ..format };
         if found != format || sample.len() != expected {
@@ -455,6 +534,11 @@ impl FillImage {
         }
         Ok(())
     }
+}
+
+fn one_sample() -> Error {
+    let message = "several crops of an image are written by `FillImage::write` only";
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// Checks that the batch has two fields: images and labels.

@@ -6,6 +6,7 @@
 //! | `spec` | `SampleSpec`: the fields of a batch (feature `records`) |
 //! | `geometry` | boxes and key points that follow an image (feature `records`) |
 //! | `mask` | segmentation masks that follow an image (features `records`, `png`) |
+//! | `mosaic` | `Mosaic`: mosaics of the images of a batch, with their boxes (feature `records`) |
 //! | `record`, `numbers` | `FillRecord`: writes the fields of a sample (feature `records`) |
 //! | `shrink` | [`Shrink`]: makes smaller copies of large images |
 //!
@@ -16,6 +17,8 @@ mod geometry;
 mod image;
 #[cfg(all(feature = "records", feature = "png"))]
 mod mask;
+#[cfg(feature = "records")]
+mod mosaic;
 #[cfg(feature = "records")]
 mod numbers;
 #[cfg(feature = "records")]
@@ -29,6 +32,8 @@ pub use geometry::{BoxFormat, Boxes, Points};
 pub use image::{FillImage, Written};
 #[cfg(all(feature = "records", feature = "png"))]
 pub use mask::Mask;
+#[cfg(feature = "records")]
+pub use mosaic::Mosaic;
 #[cfg(feature = "records")]
 pub use record::FillRecord;
 pub use shrink::Shrink;

@@ -1,7 +1,7 @@
 //! Numbers of any stored type as elements of a batch.
 
 use spdl_core::memory::Element;
-use spdl_core::{DType, Error, ErrorKind, Result, SlotMut};
+use spdl_core::{DType, Error, ErrorKind, Field, Result, SlotMut};
 use spdl_io::FieldValue;
 use spdl_io::archive::{NpyArray, NpyType};
 
@@ -80,7 +80,39 @@ impl FromNumber for half::bf16 {
     }
 }
 
+/// Sets the padding of a field of numbers; `None` if its type cannot hold the number.
+pub(super) fn padded(field: Field, value: f64) -> Option<Field> {
+    macro_rules! padded {
+        ($element:ty) => {
+            Some(field.padding(<$element>::from_number(Number::Float(value))?))
+        };
+    }
+    match field.dtype {
+        DType::U8 => padded!(u8),
+        DType::U16 => padded!(u16),
+        DType::I16 => padded!(i16),
+        DType::I32 => padded!(i32),
+        DType::I64 => padded!(i64),
+        DType::F32 => padded!(f32),
+        DType::F64 => padded!(f64),
+        DType::F16 => padded!(half::f16),
+        DType::BF16 => padded!(half::bf16),
+        _ => None,
+    }
+}
+
 impl Numbers {
+    /// Checks that all numbers are 0 or 1.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if one is another.
+    pub(super) fn check_flags(&self) -> Result<()> {
+        let other = self.values.iter().find(|&&one| !matches!(whole(one), Some(0 | 1)));
+        other.map_or(Ok(()), |&other| {
+            Err(invalid(format!("cannot store {} as bool: expected 0 or 1", real(other))))
+        })
+    }
+
     /// Writes the current numbers into a field.
     ///
     /// # Errors

@@ -337,8 +337,11 @@ impl FieldWriter {
                 }
                 numbers.store(slot, at)
             }
-            (FieldKind::Numbers, value) => {
+            (FieldKind::Numbers | FieldKind::Flags, value) => {
                 numbers.read(value)?;
+                if matches!(self.field.kind, FieldKind::Flags) {
+                    numbers.check_flags()?;
+                }
                 related.keep_rows(numbers)?;
                 numbers.store(slot, at)
             }

@@ -11,6 +11,7 @@ use spdl_io::{FetchLabeled, FieldValue};
 use super::geometry::{Boxes, Points};
 #[cfg(feature = "png")]
 use super::mask::Mask;
+use super::numbers::padded;
 use super::record::FillRecord;
 #[cfg(feature = "augment")]
 use crate::augment::Augmenter;
@@ -77,12 +78,16 @@ pub struct SampleField {
     dtype: DType,
     shape: Vec<usize>,
     collation: Collation,
+    /// The element outside padded samples.
+    padding: Option<f64>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum FieldKind {
     Image(Box<ImageTransform>),
     Numbers,
+    /// Numbers that are 0 or 1.
+    Flags,
     Boxes(Boxes),
     Points(Points),
     /// The affine map of the image of another field.
@@ -115,6 +120,7 @@ impl SampleField {
             dtype,
             shape: shape.to_vec(),
             collation,
+            padding: None,
         }
     }
 
@@ -123,7 +129,8 @@ impl SampleField {
     /// Stored fields by default: the name of the field in the batch, `jpg`, `png` and other
     /// [`IMAGE_EXTENSIONS`], `image`, `img`, `file`, `image/encoded`.
     ///
-    /// With [`Crop::Resize`](crate::Crop::Resize), samples differ in size. They become a list, or are
+    /// With [`Crop::Resize`](crate::Crop::Resize), or a list of [sizes](ImageTransform::sizes), samples differ in
+    /// size. They become a list, or are
     /// [padded](Collation::Padded); and so do masks that follow the image.
     pub fn image(transform: ImageTransform) -> Self {
         let (dtype, shape) = (transform.sample_format().dtype, transform.shape());
@@ -193,6 +200,11 @@ impl SampleField {
     /// [`Ragged`](Collation::Ragged). Integer types accept whole numbers in their range only.
     pub fn numbers(dtype: DType, shape: &[usize]) -> Self {
         SampleField::new(FieldKind::Numbers, dtype, shape)
+    }
+
+    /// Truth values: numbers that are 0 or 1, `uint8`, otherwise as [`numbers`](Self::numbers).
+    pub fn flags(shape: &[usize]) -> Self {
+        SampleField::new(FieldKind::Flags, DType::U8, shape)
     }
 
     /// Boxes that follow the crop, resize and flips of an image, `float32 [boxes, 4]`, ragged.
@@ -319,11 +331,37 @@ impl SampleField {
         self
     }
 
+    /// Sets the element outside the samples of numbers, boxes or points that are
+    /// [padded](Collation::Padded), of the field's type. Default: 0.
+    ///
+    /// ```
+    /// use spdl_core::DType;
+    /// use spdl_core::stage::Collation;
+    /// use spdl_media::fill::{SampleField, SampleSpec};
+    /// let targets = SampleField::numbers(DType::I64, &[0]).collation(Collation::Padded).padding(-100.0);
+    /// let spec = SampleSpec::new().with("targets", targets);
+    /// assert_eq!(spec.layout(8).fields()[0].padding, (-100_i64).to_ne_bytes());
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn padding(mut self, element: f64) -> Self {
+        self.padding = Some(element);
+        self
+    }
+
     /// Sets the collation. Default: stacked if all samples have one shape, otherwise ragged.
     #[must_use]
     pub fn collation(mut self, collation: Collation) -> Self {
         self.collation = collation;
         self
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub(super) fn collated(&self) -> Collation {
+        self.collation
     }
 
     /// The stored field that supplies the value; `None` if no stored field is read.
@@ -347,6 +385,25 @@ impl SampleField {
         Some(if self.is_optional { choice.optional() } else { choice })
     }
 
+    fn check_padding(&self) -> Result<()> {
+        let Some(padding) = self.padding else { return Ok(()) };
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        let is_number = matches!(
+            self.kind,
+            FieldKind::Numbers | FieldKind::Flags | FieldKind::Boxes(_) | FieldKind::Points(_)
+        );
+        if !is_number || self.collation != Collation::Padded {
+            return invalid("padding is for padded numbers, boxes and points only".to_owned());
+        }
+        let is_flag = padding == 0.0 || padding == 1.0;
+        if padded(Field::new("", self.dtype, &[]), padding).is_none()
+            || (matches!(self.kind, FieldKind::Flags) && !is_flag)
+        {
+            return invalid(format!("the type of the field cannot hold the padding {padding}"));
+        }
+        Ok(())
+    }
+
     /// What the field contains, for [`SampleSpec::parameters`].
     fn description(&self, name: &Arc<str>) -> String {
         let choice = self.choice(name);
@@ -366,6 +423,10 @@ impl SampleField {
         };
         let kind = match &self.rows_of {
             Some(boxes) => format!("{kind} of {boxes}"),
+            None => kind,
+        };
+        let kind = match self.padding {
+            Some(padding) => format!("{kind}, padded with {padding}"),
             None => kind,
         };
         match (choice, &self.default) {
@@ -467,6 +528,14 @@ impl SampleSpec {
         self.fields.iter().map(|(name, field)| (&**name, field))
     }
 
+    /// The transform of an image; `None` if the specification has no such image.
+    pub fn transform_of(&self, image: &str) -> Option<&ImageTransform> {
+        self.fields().find(|(name, _)| *name == image).and_then(|(_, field)| match &field.kind {
+            FieldKind::Image(transform) => Some(&**transform),
+            _ => None,
+        })
+    }
+
     /// The stage that reads the stored fields. Labels are those that the data set assigned, such as
     /// the number of a folder.
     pub fn fetch(&self, fetcher: Arc<dyn Fetcher>) -> FetchFields {
@@ -497,9 +566,10 @@ impl SampleSpec {
         let fields = self.fields.iter().map(|(name, field)| {
             let (shape, collation) = self.shape(field);
             let in_batch = Field::new(name, field.dtype, &shape).collation(collation);
-            match &field.kind {
+            match (&field.kind, field.padding) {
                 #[cfg(feature = "png")]
-                FieldKind::Mask(mask) => mask.padded(in_batch),
+                (FieldKind::Mask(mask), _) => mask.padded(in_batch),
+                (_, Some(padding)) => padded(in_batch.clone(), padding).unwrap_or(in_batch),
                 _ => in_batch,
             }
         });
@@ -566,9 +636,10 @@ impl SampleSpec {
                 }
                 _ => Ok(()),
             };
+            let checked = checked.and_then(|()| field.check_padding());
             let checked = checked.and_then(|()| match (&field.rows_of, &field.kind) {
                 (None, _) => Ok(()),
-                (Some(boxes), FieldKind::Numbers | FieldKind::Points(_)) => {
+                (Some(boxes), FieldKind::Numbers | FieldKind::Flags | FieldKind::Points(_)) => {
                     self.refers(boxes, "boxes", |kind| matches!(kind, FieldKind::Boxes(_)))
                 }
                 (Some(_), _) => {
@@ -619,7 +690,11 @@ impl SampleSpec {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        self.refers(name, "an image", |kind| matches!(kind, FieldKind::Image(_)))
+        self.refers(
+            name,
+            "an image of one crop",
+            |kind| matches!(kind, FieldKind::Image(transform) if transform.crops().is_none()),
+        )
     }
 
     fn refers(&self, name: &str, what: &str, is: impl Fn(&FieldKind) -> bool) -> Result<()> {

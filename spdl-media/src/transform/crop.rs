@@ -121,6 +121,30 @@ pub enum Crop {
         /// Both sides are rounded to the nearest multiple of this number, at least 1.
         multiple_of: u32,
     },
+    /// Resize, keeping the aspect ratio, so that the image just covers the sample; then crop the centre, or
+    /// a random part.
+    Cover {
+        /// Whether the part is random.
+        random: bool,
+    },
+    /// Several crops of one resized image, without padding: the upper left, upper right, lower left
+    /// and lower right corner, and the centre (`FiveCrop`, `TenCrop`). A sample is an array of the
+    /// crops; see [`ImageTransform::crops`](crate::ImageTransform::crops).
+    Corners {
+        /// The size that the resized image covers, as for `ResizedCenter`; `None` for no resize.
+        covering: Option<Size>,
+        /// The flip of the image from which five more crops are taken; `None` for five crops.
+        flipped: Option<Flip>,
+    },
+}
+
+/// The axis of a flip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flip {
+    /// Left becomes right.
+    Horizontal,
+    /// Top becomes bottom.
+    Vertical,
 }
 
 /// The part of an upright image that a transform used, and its place in the sample. Use it to
@@ -172,8 +196,11 @@ impl Crop {
     }
 
     pub(crate) fn is_random(&self) -> bool {
-        use Crop::{Random, RandomResized, RandomScaled};
-        matches!(self, RandomResized { .. } | Random { .. } | RandomScaled { .. })
+        use Crop::{Cover, Random, RandomResized, RandomScaled};
+        matches!(
+            self,
+            RandomResized { .. } | Random { .. } | RandomScaled { .. } | Cover { random: true }
+        )
     }
 
     /// The size of the sample of an upright image, if it depends on the image.
@@ -202,6 +229,62 @@ impl Crop {
         Some(if is_wide { Size::new(long, short) } else { Size::new(short, long) })
     }
 
+    /// The number of crops of an image, if a sample is an array of several.
+    pub(crate) fn count(&self) -> Option<usize> {
+        match self {
+            Crop::Corners { flipped: None, .. } => Some(5),
+            Crop::Corners { flipped: Some(_), .. } => Some(10),
+            _ => None,
+        }
+    }
+
+    /// The size of the resized image of which [`parts`](Self::parts) are crops.
+    pub(crate) fn resized(&self, image: Size) -> Size {
+        match *self {
+            Crop::Corners { covering: Some(covering), .. } => cover(image, covering),
+            _ => image,
+        }
+    }
+
+    /// The crops of a resized image that are samples, in their order, and their flips.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the sample is larger than the resized image.
+    pub(crate) fn parts(
+        &self,
+        resized: Size,
+        sample: Size,
+    ) -> Result<impl Iterator<Item = (Rect, Option<Flip>)> + use<>> {
+        if sample.width > resized.width || sample.height > resized.height {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "crops of {sample} pixels do not fit into the resized image of {resized} pixels; resize \
+                     to cover a larger size"
+                ),
+            ));
+        }
+        let (right, bottom) = (resized.width - sample.width, resized.height - sample.height);
+        let middle = |rest: u32| (f64::from(rest) / 2.0).round_ties_even() as u32;
+        let places =
+            [(0, 0), (right, 0), (0, bottom), (right, bottom), (middle(right), middle(bottom))];
+        let flips = match *self {
+            Crop::Corners { flipped: Some(flip), .. } => [Some(None), Some(Some(flip))],
+            _ => [Some(None), None],
+        };
+        Ok(flips.into_iter().flatten().flat_map(move |flip| {
+            places.into_iter().map(move |(left, top)| {
+                // The place is one in the flipped image.
+                let (left, top) = match flip {
+                    None => (left, top),
+                    Some(Flip::Horizontal) => (right - left, top),
+                    Some(Flip::Vertical) => (left, bottom - top),
+                };
+                (Rect { left, top, width: sample.width, height: sample.height }, flip)
+            })
+        }))
+    }
+
     /// The colour outside the image.
     pub(crate) fn fill(&self) -> [u8; 3] {
         match *self {
@@ -209,12 +292,13 @@ impl Crop {
             Crop::Random { fill, .. } | Crop::RandomScaled { fill, .. } => fill,
             Crop::ResizedCenter { .. } | Crop::RandomResized { .. } => BLACK,
             Crop::Stretch | Crop::Resize { .. } => BLACK,
+            Crop::Cover { .. } | Crop::Corners { .. } => BLACK,
         }
     }
 
     pub(crate) fn validate(&self, sample: Size) -> Result<()> {
         let fault = match *self {
-            Crop::ResizedCenter { covering } => {
+            Crop::ResizedCenter { covering } | Crop::Corners { covering: Some(covering), .. } => {
                 let is_valid = SIDES.contains(&covering.width) && SIDES.contains(&covering.height);
                 (!is_valid).then(|| "expected width and height from 1 to 2^20".to_owned())
             }
@@ -239,6 +323,7 @@ impl Crop {
                 })
             }
             Crop::Stretch | Crop::Letterbox { .. } | Crop::Center { .. } => None,
+            Crop::Cover { .. } | Crop::Corners { covering: None, .. } => None,
         };
         match fault {
             None => Ok(()),
@@ -279,6 +364,16 @@ impl Crop {
                 let x = x.before_resize(image.width, resized.width);
                 Placement::new(image, x, y.before_resize(image.height, resized.height))
             }
+            (Crop::Cover { random: true }, Some(rng)) => {
+                let resized = cover(image, sample);
+                let y = random_span(resized.height, sample.height, 0, rng);
+                let x = random_span(resized.width, sample.width, 0, rng);
+                let x = x.before_resize(image.width, resized.width);
+                Placement::new(image, x, y.before_resize(image.height, resized.height))
+            }
+            (Crop::Cover { .. }, _) => {
+                Crop::ResizedCenter { covering: sample }.place(image, sample, None)
+            }
             (Crop::Letterbox { .. }, _) => {
                 let fitted = fit(image, sample);
                 let span = |side: u32, fitted: u32, sample: u32| AxisPlacement {
@@ -294,7 +389,7 @@ impl Crop {
                 Placement::new(image, x, y)
             }
             (Crop::Stretch | Crop::Resize { .. } | Crop::RandomResized { .. }, _)
-            | (Crop::Random { .. } | Crop::RandomScaled { .. }, _) => {
+            | (Crop::Random { .. } | Crop::RandomScaled { .. } | Crop::Corners { .. }, _) => {
                 Placement::part(Rect::full(image), sample)
             }
         }
@@ -577,11 +672,85 @@ mod tests {
     }
 
     #[test]
+    fn a_covering_crop_shows_one_side_of_the_image_whole() {
+        // 90 x 40 becomes 67 x 30, of which 20 columns are shown.
+        let (image, sample) = (Size::new(90, 40), Size::new(20, 30));
+        let scale = 67.0 / 90.0;
+        let starts = |random| -> std::collections::BTreeSet<u32> {
+            let starts = (0..2000).map(|seed| {
+                let placement = place(Crop::Cover { random }, image, sample, seed);
+                assert_eq!(placement.target, Rect::full(sample));
+                assert_eq!((placement.source.top, placement.source.height), (0.0, 40.0));
+                assert!((placement.source.width * scale - 20.0).abs() < 1e-9);
+                (placement.source.left * scale).round() as u32
+            });
+            starts.collect()
+        };
+        // The centre, 23.5, is rounded to even.
+        assert_eq!(starts(false), [24].into());
+        assert_eq!(starts(true), (0..=47).collect());
+    }
+
+    #[test]
+    fn corners_equal_those_of_torchvision() {
+        // From `ten_crop` of torchvision 0.29.2, of an image whose pixels are their positions: image,
+        // sample, and the upper left corner of each crop in the image.
+        let (across, down) = (Flip::Horizontal, Flip::Vertical);
+        type Corners = [(u32, u32); 10];
+        let cases: [([u32; 4], Flip, Corners); 3] = [
+            (
+                [341, 256, 224, 224],
+                across,
+                [
+                    (0, 0),
+                    (117, 0),
+                    (0, 32),
+                    (117, 32),
+                    (58, 16),
+                    (117, 0),
+                    (0, 0),
+                    (117, 32),
+                    (0, 32),
+                    (59, 16),
+                ],
+            ),
+            (
+                [7, 10, 4, 5],
+                down,
+                [(0, 0), (3, 0), (0, 5), (3, 5), (2, 2), (0, 5), (3, 5), (0, 0), (3, 0), (2, 3)],
+            ),
+            (
+                [9, 6, 4, 3],
+                across,
+                [(0, 0), (5, 0), (0, 3), (5, 3), (2, 2), (5, 0), (0, 0), (5, 3), (0, 3), (3, 2)],
+            ),
+        ];
+        for ([w, h, cw, ch], flip, corners) in cases {
+            let (image, sample) = (Size::new(w, h), Size::new(cw, ch));
+            for (flipped, count) in [(None, 5), (Some(flip), 10)] {
+                let crop = Crop::Corners { covering: None, flipped };
+                let found: Vec<_> = crop.parts(image, sample).unwrap().collect();
+                let expected = corners[..count].iter().enumerate().map(|(at, &(left, top))| {
+                    let rect = Rect { left, top, width: cw, height: ch };
+                    (rect, if at < 5 { None } else { flipped })
+                });
+                assert_eq!(found, expected.collect::<Vec<_>>());
+                assert_eq!(crop.count(), Some(count));
+            }
+        }
+        let crop = Crop::Corners { covering: Some(square(256)), flipped: None };
+        assert_eq!(crop.resized(Size::new(500, 375)), Size::new(341, 256));
+        let error = crop.parts(square(20), Size::new(20, 21)).err().unwrap();
+        assert!(error.to_string().contains("do not fit into the resized image of 20"), "{error}");
+    }
+
+    #[test]
     fn invalid_crops_are_rejected() {
         let valid = |crop: Crop| crop.validate(Size::new(8, 9)).is_ok();
         assert!(valid(Crop::Random { padding: 7, fill: BLACK }));
         assert!(!valid(Crop::Random { padding: 8, fill: BLACK }));
         assert!(!valid(Crop::ResizedCenter { covering: Size::new(0, 4) }));
+        assert!(!valid(Crop::Corners { covering: Some(Size::new(0, 4)), flipped: None }));
         let resize =
             |shorter, longest, multiple_of| valid(Crop::Resize { shorter, longest, multiple_of });
         assert!(resize(None, None, 1) && resize(Some(1 << 20), Some(1), 32));
@@ -683,7 +852,7 @@ mod tests {
         #[test]
         fn placements_lie_inside_image_and_sample(
             w in 1u32..3000, h in 1u32..3000, sample in (1u32..600, 1u32..600), seed: u64,
-            crop in 0usize..7, padding: u32,
+            crop in 0usize..9, padding: u32,
         ) {
             let image = Size::new(w, h);
             let sample = Size::new(sample.0, sample.1);
@@ -693,6 +862,7 @@ mod tests {
                 Crop::eval(sample), Crop::TRAIN, Crop::Stretch, Crop::Letterbox { fill },
                 Crop::Center { fill }, Crop::Random { padding, fill },
                 Crop::RandomScaled { shorter: (1, padding + 1), fill },
+                Crop::Cover { random: false }, Crop::Cover { random: true },
             ][crop];
             crop.validate(sample).unwrap();
             let Placement { source, bounds, target, .. } = place(crop, image, sample, seed);

@@ -32,6 +32,8 @@ const MAX_STD: f32 = 10.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageTransform {
     tensor: TensorSpec,
+    /// The sizes of which a sample has the one nearest to the aspect ratio of its image.
+    sizes: Vec<Size>,
     crop: Crop,
     /// The probabilities of a horizontal and a vertical flip.
     flips: (f64, f64),
@@ -51,6 +53,7 @@ impl ImageTransform {
     pub fn with_size(size: Size) -> Self {
         ImageTransform {
             tensor: TensorSpec::new(size),
+            sizes: Vec::new(),
             crop: Crop::eval(size),
             flips: (0.0, 0.0),
             filter: ResizeFilter::default(),
@@ -80,6 +83,7 @@ impl ImageTransform {
     pub fn parameters(&self) -> impl Iterator<Item = (&'static str, String)> {
         let ImageTransform {
             tensor: TensorSpec { size, format, color, normalization: Normalization { mean, std } },
+            sizes,
             crop,
             flips: (horizontal, vertical),
             filter,
@@ -92,8 +96,12 @@ impl ImageTransform {
             OnTruncated::Error => format!("{on_truncated:?}"),
         };
         let is_normalised = format.dtype != DType::U8;
+        let size = match &sizes[..] {
+            [] => size.to_string(),
+            sizes => sizes.iter().map(Size::to_string).collect::<Vec<_>>().join(" or "),
+        };
         [
-            ("size", size.to_string()),
+            ("size", size),
             ("crop", format!("{crop:?}")),
             ("flips", format!("{horizontal} {vertical}")),
             ("filter", format!("{filter:?}")),
@@ -111,6 +119,40 @@ impl ImageTransform {
     pub(crate) fn resized_to(mut self, size: Size) -> Self {
         self.tensor.size = size;
         self
+    }
+
+    /// Gives each sample the size of this list whose aspect ratio is nearest to that of the image: aspect
+    /// ratio buckets. The ratio of two aspect ratios is compared; of equal ones, the first is chosen.
+    ///
+    /// Fields of images support this, see `SampleField::image`; their samples differ in size. The crop is
+    /// usually [`Crop::Cover`].
+    ///
+    /// ```
+    /// use spdl_media::{Crop, ImageTransform, Size};
+    /// let sizes = [(1024, 1024), (1216, 832), (832, 1216)].map(|(w, h)| Size::new(w, h));
+    /// let transform = ImageTransform::new(1024).sizes(sizes).crop(Crop::Cover { random: false });
+    /// assert_eq!(transform.size_of(Size::new(3000, 2000)), Some(Size::new(1216, 832)));
+    /// ```
+    #[must_use]
+    pub fn sizes(mut self, sizes: impl IntoIterator<Item = Size>) -> Self {
+        self.sizes = sizes.into_iter().collect();
+        self
+    }
+
+    /// The list of [`sizes`](Self::sizes).
+    pub fn list_of_sizes(&self) -> &[Size] {
+        &self.sizes
+    }
+
+    /// The size of the sample of an upright image, if it depends on the image; otherwise `None`.
+    pub fn size_of(&self, image: Size) -> Option<Size> {
+        let aspect = |size: Size| f64::from(size.width.max(1)) / f64::from(size.height.max(1));
+        let distance = |size: &Size| {
+            let (own, other) = (aspect(*size), aspect(image));
+            own.max(other) / own.min(other)
+        };
+        let nearest = self.sizes.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        nearest.copied().or_else(|| self.crop.size_of(image))
     }
 
     /// Sets [`crop`](Self::crop) and the flips to the usual values for training or evaluation on
@@ -270,13 +312,29 @@ impl ImageTransform {
     pub(crate) fn fixed_size(&self) -> Size {
         match self.crop {
             Crop::Resize { .. } => Size::new(0, 0),
+            _ if !self.sizes.is_empty() => Size::new(0, 0),
             _ => self.tensor.size,
         }
     }
 
+    /// The number of crops in a sample, which is its first dimension, if the crop is
+    /// [`Crop::Corners`]; otherwise `None`.
+    ///
+    /// ```
+    /// use spdl_media::{Crop, ImageTransform, Size, image_fields};
+    /// let crop = Crop::Corners { covering: Some(Size::new(256, 256)), flipped: None };
+    /// let transform = ImageTransform::new(224).crop(crop);
+    /// assert_eq!(transform.crops(), Some(5));
+    /// assert_eq!(image_fields(&transform)[0].shape, [5, 224, 224, 3]);
+    /// ```
+    pub fn crops(&self) -> Option<usize> {
+        self.crop.count()
+    }
+
     /// The shape of a sample. 0 stands for any length.
-    pub(crate) fn shape(&self) -> [usize; 3] {
-        TensorSpec { size: self.fixed_size(), ..self.tensor }.shape()
+    pub(crate) fn shape(&self) -> Vec<usize> {
+        let tensor = TensorSpec { size: self.fixed_size(), ..self.tensor };
+        self.crops().into_iter().chain(tensor.shape()).collect()
     }
 
     /// The tensor that a sample becomes.
@@ -346,14 +404,30 @@ impl ImageTransform {
                 format!("invalid minimum share of rows {}: expected 0 to 1", self.min_partial),
             ));
         }
+        if self.crops().is_some() && self.flips != (0.0, 0.0) {
+            let message =
+                "several crops of an image are not flipped at random; set the probabilities to 0";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let varies = matches!(self.crop, Crop::Resize { .. } | Crop::Corners { .. });
+        if varies && !self.sizes.is_empty() {
+            let message =
+                format!("a list of sizes cannot be combined with the crop {:?}", self.crop);
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        self.sizes.iter().try_for_each(|&size| {
+            TensorSpec { size, ..self.tensor }.validate()?;
+            self.crop.validate(size)
+        })?;
         self.crop.validate(self.tensor.size)
     }
 }
 
 /// The fields of a batch: `images`, and `labels` (`i64`, one number per sample).
 pub fn image_fields(transform: &ImageTransform) -> Vec<Field> {
+    let shape: Vec<usize> = transform.crops().into_iter().chain(transform.tensor.shape()).collect();
     vec![
-        Field::new("images", transform.tensor.format.dtype, &transform.tensor.shape()),
+        Field::new("images", transform.tensor.format.dtype, &shape),
         Field::new("labels", DType::I64, &[]),
     ]
 }
@@ -392,6 +466,30 @@ mod tests {
         assert!(new(8).min_partial(1.1).validate().is_err());
         assert!(new(8).min_partial(f64::NAN).validate().is_err());
         assert!(new(8).crop(Crop::Random { padding: 8, fill: [0; 3] }).validate().is_err());
+    }
+
+    #[test]
+    fn a_sample_has_the_size_of_the_nearest_aspect_ratio() {
+        let new = ImageTransform::new;
+        let sizes = [(64, 64), (96, 48), (48, 96), (32, 32)].map(|(w, h)| Size::new(w, h));
+        let transform = new(64).sizes(sizes).crop(Crop::Cover { random: false });
+        let size_of = |w: u32, h: u32| {
+            let size = transform.size_of(Size::new(w, h)).unwrap();
+            (size.width, size.height)
+        };
+        assert_eq!(size_of(10, 10), (64, 64));
+        // The geometric mean of 1 and 2 is 1.414.
+        assert_eq!((size_of(1414, 1000), size_of(1415, 1000)), ((64, 64), (96, 48)));
+        assert_eq!((size_of(1000, 1414), size_of(1000, 1415)), ((64, 64), (48, 96)));
+        assert_eq!((size_of(9000, 1), size_of(0, 5)), ((96, 48), (48, 96)));
+        assert_eq!(transform.shape(), [0, 0, 3]);
+        assert!(transform.validate().is_ok());
+        assert!(transform.clone().sizes([Size::new(0, 3)]).validate().is_err());
+        let resize = Crop::Resize { shorter: None, longest: None, multiple_of: 1 };
+        assert!(transform.clone().crop(resize).validate().is_err());
+        assert_eq!(new(64).size_of(Size::new(3, 4)), None);
+        let size = |transform: &ImageTransform| transform.parameters().next().unwrap().1;
+        assert_eq!(size(&transform), "64x64 or 96x48 or 48x96 or 32x32");
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod image_transform;
 mod resize;
 mod sample;
 
-pub use crop::{Crop, EVAL_CROP_FRACTION, Mode, Placement, TRAIN_AREA, TRAIN_ASPECT};
+pub use crop::{Crop, EVAL_CROP_FRACTION, Flip, Mode, Placement, TRAIN_AREA, TRAIN_ASPECT};
 pub use format::{
     IMAGENET_MEAN, IMAGENET_STD, Layout, Normalization, SampleColor, SampleFormat, TensorSpec,
 };

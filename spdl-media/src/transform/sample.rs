@@ -1,5 +1,7 @@
 //! Writes resized planes as sample values: colour conversion, channel order, normalisation, type.
 
+use std::ops::Range;
+
 use fearless_simd::prelude::*;
 use fearless_simd::{Level, dispatch, i16x16, i16x32, i32x16, u8x16};
 use half::slice::HalfFloatSliceExt;
@@ -46,6 +48,16 @@ impl Sample<'_> {
             Sample::F16(values) => values.len(),
             Sample::BF16(values) => values.len(),
             Sample::F32(values) => values.len(),
+        }
+    }
+
+    /// A range of the values.
+    pub(crate) fn part(&mut self, range: Range<usize>) -> Sample<'_> {
+        match self {
+            Sample::U8(values) => Sample::U8(&mut values[range]),
+            Sample::F16(values) => Sample::F16(&mut values[range]),
+            Sample::BF16(values) => Sample::BF16(&mut values[range]),
+            Sample::F32(values) => Sample::F32(&mut values[range]),
         }
     }
 }
@@ -141,7 +153,6 @@ impl SampleWriter {
     }
 
     /// Writes interleaved RGB pixels of the sample's size.
-    #[cfg(feature = "augment")]
     pub(crate) fn write_pixels(&mut self, pixels: &[u8], sample: Sample<'_>) {
         debug_assert_eq!(pixels.len(), self.format.size.pixels() as usize * CHANNELS);
         self.write_from(&SampleSource::Pixels(pixels), sample);
@@ -172,7 +183,6 @@ enum SampleSource<'a> {
     /// Resized planes, and their rectangle in the sample.
     Planes(&'a ResizedPlanes, Rect),
     /// Interleaved RGB of the sample's size.
-    #[cfg(feature = "augment")]
     Pixels(&'a [u8]),
 }
 
@@ -189,7 +199,6 @@ impl SampleSource<'_> {
     ) {
         let (planes, target) = match *self {
             SampleSource::Planes(planes, target) => (planes, target),
-            #[cfg(feature = "augment")]
             SampleSource::Pixels(pixels) => {
                 let bytes = format.size.width as usize * CHANNELS;
                 let (pixels, _) = pixels[row as usize * bytes..][..bytes].as_chunks::<CHANNELS>();

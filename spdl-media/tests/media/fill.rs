@@ -10,7 +10,7 @@ use spdl_core::{
 use spdl_media::augment::{Augment, Augmenter, ImageMut, Scratch};
 use spdl_media::transform::{IMAGENET_MEAN, IMAGENET_STD};
 use spdl_media::{
-    CodecRegistry, Crop, FillImage, ImageTransform, Layout, Limits, Mode, OnTruncated, Rect,
+    CodecRegistry, Crop, FillImage, Flip, ImageTransform, Layout, Limits, Mode, OnTruncated, Rect,
     ResizeFilter, Sample, SampleColor, SampleFormat, image_fields,
 };
 
@@ -71,6 +71,83 @@ fn floats_are_normalised_bytes() {
             }
         }
     }
+}
+
+#[test]
+fn several_crops_are_parts_of_one_resized_image() {
+    let covering = Some(spdl_media::Size::new(31, 29));
+    for name in ["rgb.png", "420.jpg", "orientation-6.jpg"] {
+        let file = data(name);
+        let image = spdl_media::Decoder::new(&CodecRegistry::with_defaults(), &Limits::default())
+            .inspect(&file)
+            .unwrap()
+            .upright_size();
+        for format in [SampleFormat::NHWC_U8, SampleFormat::NCHW_F32] {
+            let crop = Crop::Corners { covering, flipped: Some(Flip::Horizontal) };
+            let transform = ImageTransform::new(SIDE).crop(crop).format(format);
+            let values = (SIDE * SIDE * 3) as usize;
+            let mut found = vec![0.0_f32; 10 * values];
+            let mut bytes = vec![0_u8; 10 * values];
+            let is_float = format == SampleFormat::NCHW_F32;
+            let sample = if is_float { Sample::F32(&mut found) } else { Sample::U8(&mut bytes) };
+            filler(&transform).write(&file, sample, || rng(0)).unwrap();
+            // The resized image, from which torchvision takes the crops.
+            let scale = (31.0 / f64::from(image.width)).max(29.0 / f64::from(image.height));
+            let is_wide = 29.0 / f64::from(image.height) == scale;
+            let (width, height) = match is_wide {
+                true => ((f64::from(image.width) * scale) as u32, 29),
+                false => (31, (f64::from(image.height) * scale) as u32),
+            };
+            let whole = ImageTransform::with_size(spdl_media::Size::new(width, height));
+            let mut pixels = vec![0; (width * height * 3) as usize];
+            let whole = whole.crop(Crop::Stretch);
+            filler(&whole).write(&file, Sample::U8(&mut pixels), || rng(0)).unwrap();
+            let (right, bottom) = (width - SIDE, height - SIDE);
+            let places = [(0, 0), (right, 0), (0, bottom), (right, bottom)];
+            for at in (0..4).chain(5..9) {
+                let (left, top) = places[at % 5];
+                for (x, y) in [(0, 0), (SIDE - 1, 0), (3, SIDE - 2), (11, 12)] {
+                    // Crops of the flipped image.
+                    let column = if at < 5 { left + x } else { width - 1 - left - x };
+                    let pixel = &pixels[((top + y) * width + column) as usize * 3..][..3];
+                    if !is_float {
+                        assert_eq!(self::at(&bytes[at * values..], x, y), pixel, "{name} {at}");
+                        continue;
+                    }
+                    for channel in 0..3 {
+                        let plane = at * values + channel * (SIDE * SIDE) as usize;
+                        let found = found[plane + (y * SIDE + x) as usize];
+                        let level = f32::from(pixel[channel]) / 255.0;
+                        let expected = (level - IMAGENET_MEAN[channel]) / IMAGENET_STD[channel];
+                        assert!((found - expected).abs() < 1e-4, "{name} {at}: {found} {expected}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn several_crops_are_neither_flipped_nor_augmented_nor_written_otherwise() {
+    let crop = Crop::Corners { covering: None, flipped: None };
+    let transform = ImageTransform::new(SIDE).crop(crop);
+    assert!(transform.clone().horizontal_flip(0.5).validate().is_err());
+    let augmented = filler(&transform).augment(Augmenter::new().then(Paint));
+    assert_eq!(augmented.unwrap_err().kind(), ErrorKind::Unsupported);
+    let mut sample = vec![0; (5 * SIDE * SIDE * 3) as usize];
+    let part = Rect { left: 0, top: 0, width: 4, height: 4 };
+    let mut fill = filler(&transform);
+    let written = fill.write_crop(&data("rgb.png"), Sample::U8(&mut sample), part, false);
+    assert_eq!(written.unwrap_err().kind(), ErrorKind::Unsupported);
+    // One crop is too small a sample, and a larger crop than the image an error.
+    let one = (SIDE * SIDE * 3) as usize;
+    let file = data("rgb.png");
+    let short = fill.write(&file, Sample::U8(&mut sample[..one]), || rng(0));
+    assert_eq!(short.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let large = ImageTransform::new(400).crop(crop);
+    let mut sample = vec![0; 5 * 400 * 400 * 3];
+    let error = filler(&large).write(&file, Sample::U8(&mut sample), || rng(0)).unwrap_err();
+    assert!(error.to_string().contains("do not fit"), "{error}");
 }
 
 /// Records the image, and fills it with a random level.

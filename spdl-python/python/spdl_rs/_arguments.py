@@ -169,14 +169,24 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
-def layout(value: Any) -> str:
-    """Returns `value` if it is a memory layout of samples that NumPy can represent."""
+def layout(value: Any, *, bfloat16: bool = False) -> str:
+    """Returns `value` if it is a memory layout of samples that NumPy can represent.
+
+    Args:
+        bfloat16: Whether arrays have the dtype of `ml_dtypes`, if that package is installed.
+    """
     if not isinstance(value, str):
         raise TypeError(f'layout must be a str such as "nhwc-u8" or "nchw-f32", not {value!r}')
     if value in ("nhwc-bf16", "nchw-bf16"):
+        # Imported here, so that `import spdl_rs` stays fast.
+        from importlib.util import find_spec
+
+        if bfloat16 and find_spec("ml_dtypes") is not None:
+            return value
         order, _ = value.split("-")
+        install = "install ml_dtypes, or " if bfloat16 else ""
         raise NotImplementedError(
-            f'layout="{value}": NumPy has no bfloat16; use "{order}-f32" or "{order}-u8" and convert '
+            f'layout="{value}": NumPy has no bfloat16; {install}use "{order}-f32" or "{order}-u8" and convert '
             "batches in the training loop: torch.from_numpy(images).to(torch.bfloat16)"
         )
     if value not in _LAYOUTS:

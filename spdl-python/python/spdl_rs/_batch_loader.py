@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ._tables import Source
-    from .recipes import Mix
+    from .recipes import Mix, Mosaic
 
 # The number of printed warnings is limited, for data sets with many broken links.
 _MAX_WARNINGS = 10
@@ -50,7 +50,7 @@ class BatchLoader(Generic[B]):
         remainder: str,
         device: _spdl_rs.CudaDevice | None = None,
         decode_with: list[str] | None = None,
-        mix: Mix | None = None,
+        mix: Mix | Mosaic | None = None,
         functions: _functions.Functions | None = None,
         memory_budget: SupportsIndex | None = None,
     ) -> None:

@@ -379,8 +379,14 @@ def _rows(value: Any, count: int) -> Sequence[Any]:
 
 def tensors_of(batch: dict[str, Any]) -> dict[str, Any]:
     """Replaces the arrays of a batch by tensors of PyTorch with the same memory."""
-    from_numpy = importlib.import_module("torch").from_numpy
-    return {name: _converted(value, from_numpy) for name, value in batch.items()}
+    torch = importlib.import_module("torch")
+
+    def tensor_of(array: Any) -> Any:
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    return {name: _converted(value, tensor_of) for name, value in batch.items()}
 
 
 def jax_arrays_of(batch: dict[str, Any]) -> dict[str, Any]:

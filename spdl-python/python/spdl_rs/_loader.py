@@ -30,8 +30,8 @@ from .usage import log_api_usage_once
 if TYPE_CHECKING:
     from ._tables import Source
     from .fields import Field
-    from .recipes import Mix
-    from .sequences import Bucket, ConcatAndSplit, Pack
+    from .recipes import Mix, Mosaic
+    from .sequences import Bucket, ConcatAndSplit, Pack, SameSize
 
 Output: TypeAlias = 'Literal["dict", "tuple", "torch", "jax"] | Callable[..., Any]'
 
@@ -60,11 +60,12 @@ class Loader(BatchLoader[Any]):
             or function, such as a dataclass, that is called with the fields as keyword arguments, on the thread that
             takes the batch (if Ctrl-C interrupts this call, its batch counts as delivered), or with `map` or
             `batch_map` where these run.
-        group: How samples are grouped by their number of tokens: `sequences.Pack`, `ConcatAndSplit` or `Bucket`.
-            `None`: each batch has the next samples. Grouped samples do not count in the memory budget. `filter` is
+        group: How samples are grouped by their number of tokens: `sequences.Pack`, `ConcatAndSplit` or `Bucket`; or
+            by the size of an image: `SameSize`. `None`: each batch has the next samples. Grouped samples do not count in the memory budget. `filter` is
             called before samples are grouped. `map`, `collate` and `mix` cannot be combined with `Pack` and
             `ConcatAndSplit`, whose batches have no samples; `batch_map` gets the sequences.
-        mix: A `recipes.Mix`: mixes the images and labels of each batch, before `map`.
+        mix: A `recipes.Mix`, which mixes the images and labels of each batch, or a `recipes.Mosaic`, which makes
+            mosaics of images with boxes; before `map`.
         filter: A function that gets the values of one sample as a `dict` and returns whether to keep the sample.
             It is called before images are decoded, so the `dict` has no `Image`, `Mask`, `Depth`,
             `Geometry` and `ImageSize`; `Boxes`, `KeyPoints` and arrays have the stored values. See below.
@@ -90,7 +91,8 @@ class Loader(BatchLoader[Any]):
         memory_budget: See `ImageLoader`. `mix`, `map` and `batch_map` need a further batch each.
         named_fields: The fields: `image=fields.Image(224)`.
 
-    Batches are filled with the samples that `filter` keeps, and `stats()["filtered"]` counts the others. So
+    Batches are filled with the samples that `filter` keeps, and `stats()["filtered"]` counts the others: those of
+    prefetched batches too, so that the count is exact for the delivered batches only at the end of an epoch. So
     `len(loader)` is an upper bound, and ranks may have different numbers of batches. An epoch without any sample is
     empty, and logs a warning.
 
@@ -100,8 +102,8 @@ class Loader(BatchLoader[Any]):
     At the end of the program, functions that still run are interrupted.
 
     If a function has an argument `rng`, it gets a `numpy.random.Generator` that depends only on `seed`, the epoch and
-    the sample (for `collate` and `batch_map`, the first sample): so its results are the same after resuming, on any
-    number of threads. An argument `generator` likewise gets a `torch.Generator` on the CPU. An argument with a default
+    the sample (for `collate` and `batch_map`, the first sample), or the part of a sample that `Bucket` has split: so
+    its results are the same after resuming, on any number of threads. An argument `generator` likewise gets a `torch.Generator` on the CPU. An argument with a default
     keeps its default. States belong to loaders with the same functions: whether a function exists is compared, but
     not its code.
 
@@ -169,8 +171,8 @@ class Loader(BatchLoader[Any]):
         batch_size: SupportsIndex,
         shuffle: bool = False,
         output: Output = "dict",
-        group: Pack | ConcatAndSplit | Bucket | None = None,
-        mix: Mix | None = None,
+        group: Pack | ConcatAndSplit | Bucket | SameSize | None = None,
+        mix: Mix | Mosaic | None = None,
         filter: Callable[..., bool] | None = None,
         map: Callable[..., Any] | None = None,
         collate: Callable[..., Any] | None = None,
@@ -193,6 +195,7 @@ class Loader(BatchLoader[Any]):
         **named_fields: Field,
     ) -> None:
         from .fields import Depth, Image, Key, Mask
+        from .recipes import Mix
 
         log_api_usage_once("spdl_rs.Loader")
         self._fields = _checked_fields(fields, named_fields)
@@ -216,10 +219,15 @@ class Loader(BatchLoader[Any]):
                 'output="jax" cannot be combined with executor="processes", because each process would reserve memory '
                 "of the devices; convert the batches with spdl_rs.io.to_jax or jax.device_put"
             )
-        stages = _stages(map, collate, batch_map, convert, self._fields)
+        lists = {
+            name
+            for name, one in self._fields.items()
+            if _collate_of(one, self._fields) != "stack" and not _has_one_size(name, self._fields, group)
+        }
+        stages = _stages(map, collate, batch_map, convert, lists)
         # The functions convert the batches.
         self._convert = None if stages else convert
-        native = _native(self._fields)
+        native = _native(self._fields, group)
         if stages:
             native.append((KEYS, Key()._native()))
         functions = _placed(stages, executor, processes, threads)
@@ -235,7 +243,7 @@ class Loader(BatchLoader[Any]):
             rank=rank,
             world_size=world_size,
             remainder=remainder,
-            mix=_checked_mix(mix, self._fields),
+            mix=_checked_mix(mix, self._fields, group),
             functions=functions,
             memory_budget=memory_budget,
         )
@@ -253,7 +261,7 @@ class Loader(BatchLoader[Any]):
             path_fields=_file_fields(self._fields, (Image,)),
             images=image_folder,
         )
-        if mix is not None and label is self._fields.get(mix.label):
+        if isinstance(mix, Mix) and label is self._fields.get(mix.label):
             if len(self.classes) > int(mix.classes):
                 raise ValueError(
                     f"mix has {mix.classes} classes, but the data set has {len(self.classes)}"
@@ -272,8 +280,8 @@ class Loader(BatchLoader[Any]):
         """
         if self._group is not None:
             raise TypeError(
-                "the number of batches of a loader with group depends on the lengths of its samples; count them "
-                "in an epoch, or limit the epoch in the training loop"
+                "the number of batches of a loader with group depends on the lengths or sizes of its samples; "
+                "count them in an epoch, or limit the epoch in the training loop"
             )
         return super().__len__()
 
@@ -343,7 +351,9 @@ def _collate_of(one: Field, fields: Mapping[str, Field]) -> str:
     return getattr(followed or one, "collate", None) or "stack"
 
 
-def _native(fields: Mapping[str, Field]) -> list[tuple[str, tuple[str, dict[str, Any]]]]:
+def _native(
+    fields: Mapping[str, Field], group: Any
+) -> list[tuple[str, tuple[str, dict[str, Any]]]]:
     """Returns names and parameters of the fields for the native module."""
     from .fields import Depth, Mask
 
@@ -352,17 +362,38 @@ def _native(fields: Mapping[str, Field]) -> list[tuple[str, tuple[str, dict[str,
         kind, settings = one._native()
         if isinstance(one, (Mask, Depth)):
             settings["collate"] = _collate_of(one, fields)
+        if _has_one_size(name, fields, group):
+            settings["collate"] = "same"
         native.append((name, (kind, settings)))
     return native
+
+
+def _has_one_size(name: str, fields: Mapping[str, Field], group: Any) -> bool:
+    """Whether `SameSize` groups this image, or the image that this mask or depth map follows."""
+    from .fields import Depth, Mask
+    from .sequences import SameSize
+
+    one = fields[name]
+    image = one.like if isinstance(one, (Mask, Depth)) else name
+    return isinstance(group, SameSize) and image == group.image
 
 
 def _checked_group(group: Any, fields: Mapping[str, Field], **functions: Any) -> Any:
     """Checks a grouping. `functions` are those that get samples, by name."""
     if group is None:
         return None
-    from .fields import Array
-    from .sequences import _ADDED, _Grouping
+    from .fields import Array, Image
+    from .io._crops import AspectBuckets
+    from .sequences import _ADDED, SameSize, _Grouping
 
+    if isinstance(group, SameSize):
+        image = fields.get(group.image)
+        if not isinstance(image, Image) or not isinstance(image.crop, AspectBuckets):
+            raise ValueError(
+                f"group needs an Image with the name {group.image!r} and crop=AspectBuckets(...); the fields are "
+                f"{', '.join(fields)}"
+            )
+        return group
     if not isinstance(group, _Grouping):
         raise TypeError(
             "group must be a class of spdl_rs.sequences, such as Pack(\"tokens\", length=2048), not "
@@ -410,28 +441,33 @@ def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) 
     return names
 
 
-def _checked_mix(mix: Any, fields: Mapping[str, Field]) -> Mix | None:
+def _checked_mix(mix: Any, fields: Mapping[str, Field], group: Any) -> Mix | Mosaic | None:
     from .fields import Image, Label, Number
-    from .recipes import Mix
+    from .io._crops import FiveCrop, TenCrop
+    from .recipes import Mix, Mosaic
 
     if mix is None:
         return None
-    if not isinstance(mix, Mix):
-        raise TypeError(f"mix must be a spdl_rs.recipes.Mix, not {check.shown(mix)}")
-    image, label = fields.get(mix.image), fields.get(mix.label)
-    is_label = isinstance(label, Label) or (
-        isinstance(label, Number) and label.dtype == "int64"
-    )
-    for name, is_valid, expected in (
-        (mix.image, isinstance(image, Image), "an Image"),
-        (mix.label, is_label, "a Label, or a Number of dtype int64,"),
-    ):
+    if not isinstance(mix, (Mix, Mosaic)):
+        raise TypeError(f"mix must be a spdl_rs.recipes.Mix or Mosaic, not {check.shown(mix)}")
+    image = fields.get(mix.image)
+    needed = [(mix.image, isinstance(image, Image), "an Image")]
+    if isinstance(mix, Mix):
+        label = fields.get(mix.label)
+        is_label = isinstance(label, Label) or (
+            isinstance(label, Number) and label.dtype == "int64"
+        )
+        needed.append((mix.label, is_label, "a Label, or a Number of dtype int64,"))
+    for name, is_valid, expected in needed:
         if not is_valid:
             raise ValueError(
                 f"mix needs {expected} with the name {name!r}; the fields are {', '.join(fields)}"
             )
-    if _collate_of(fields[mix.image], fields) != "stack":
+    is_stacked = _collate_of(fields[mix.image], fields) == "stack"
+    if not is_stacked and not _has_one_size(mix.image, fields, group):
         raise ValueError("mix needs images of one size; choose another crop than Resize(...)")
+    if isinstance(image.crop, (FiveCrop, TenCrop)):
+        raise ValueError(f"mix needs one crop of each image; crop={image.crop} makes several")
     return mix
 
 
@@ -453,7 +489,7 @@ def _stages(
     collate: Any,
     batch_map: Any,
     convert: Callable[[dict[str, Any]], Any] | None,
-    fields: Mapping[str, Field],
+    lists: set[str],
 ) -> list[tuple[str, MapSamples | MapBatch]]:
     """The stages of the functions of a loader. The last one yields batches as `output` wants them."""
     stages: list[tuple[str, MapSamples | MapBatch]] = []
@@ -463,7 +499,6 @@ def _stages(
         if collate is not None:
             stages.append(("map", MapSamples(map, early)))
         else:
-            lists = {name for name, one in fields.items() if _collate_of(one, fields) != "stack"}
             mapped = StackSamples(map, early, convert, lists=lists, is_last=batch_map is None)
             stages.append(("map", mapped))
         convert = None

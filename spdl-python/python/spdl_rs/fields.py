@@ -27,10 +27,10 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from . import _arguments as check
-from .io._crops import Resize
+from .io._crops import VARYING_CROPS
 from .io._image_parameters import ImageParameters
 from .io._native_settings import plain, set_frozen
 
@@ -55,9 +55,9 @@ __all__ = [
     "Text",
 ]
 
-_DTYPES = ("uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
+_DTYPES = ("bool", "uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
 DType: TypeAlias = Literal[
-    "uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
+    "bool", "uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
 ]
 _MASKS = ("uint8", "uint16", "int32", "int64")
 _COLLATE = ("stack", "list", "ragged", "pad")
@@ -79,7 +79,7 @@ class Ragged(NamedTuple):
 class Padded(NamedTuple):
     """Samples of different sizes, each at the start of an area of the largest size.
 
-    Other elements are 0, or `outside` for masks.
+    Other elements are 0, `padding` for arrays, or `outside` for masks.
     """
 
     values: Any
@@ -189,7 +189,8 @@ class Image(Field, ImageParameters):
         view: Images with the same number draw the same crop and flips, if their parameters are equal. Images
             with different numbers are independent views of one stored image, for example for contrastive
             learning.
-        collate: With `crop=Resize(...)`, which gives each image another size, `"list"` (the default): a list of
+        layout: Also `"nhwc-bf16"` and `"nchw-bf16"`, if `ml_dtypes` is installed: arrays have its dtype `bfloat16`.
+        collate: With `crop=Resize(...)` or `AspectBuckets(...)`, which give each image another size, `"list"` (the default): a list of
             arrays, or `"pad"`: `Padded`. Masks and depth maps that follow the image are collated in the same way, and
             padded with their number `outside`. Images of other crops are one array.
 
@@ -206,6 +207,7 @@ class Image(Field, ImageParameters):
     {'first': (4, 32, 32, 3), 'second': (4, 32, 32, 3)}
     """
 
+    _BFLOAT16: ClassVar[bool] = True
     _: KW_ONLY
     view: SupportsIndex = 0
     collate: Literal["list", "pad"] | None = None
@@ -213,11 +215,12 @@ class Image(Field, ImageParameters):
     def __post_init__(self) -> None:
         Field.__post_init__(self)
         ImageParameters.__post_init__(self)
-        if isinstance(self.crop, Resize):
+        if isinstance(self.crop, VARYING_CROPS):
             set_frozen(self, collate=check.choice("collate", self.collate or "list", ("list", "pad")))
         elif self.collate is not None:
             raise ValueError(
-                f"collate={check.shown(self.collate)} needs crop=Resize(...): images of other crops have one size"
+                f"collate={check.shown(self.collate)} needs crop=Resize(...) or AspectBuckets(...): images of other "
+                "crops have one size"
             )
         set_frozen(self, view=check.whole("view", self.view, 0, 2**32 - 1))
 
@@ -425,12 +428,13 @@ class Array(Field):
     Args:
         shape: The shape of a sample, in which `None` stands for any length: `(512,)`, `(None, 4)`, or `None`
             for a list of any length.
-        dtype: `"uint8"`, `"uint16"`, `"int16"`, `"int32"`, `"int64"`, `"float16"`, `"float32"` or `"float64"`.
-            Integers accept whole numbers in their range only.
+        dtype: `"bool"`, `"uint8"`, `"uint16"`, `"int16"`, `"int32"`, `"int64"`, `"float16"`, `"float32"` or
+            `"float64"`. Integers accept whole numbers in their range only, and `bool` accepts 0 and 1.
         rows_of: The name of a field of boxes. Each row (along the first dimension) belongs to a box, and is
             dropped with it.
         collate: `"stack"` for a fixed shape: one array `[N, ...]`. Otherwise `"list"` (the default): a list
             of arrays, `"ragged"`: `Ragged`, or `"pad"`: `Padded`.
+        padding: With `collate="pad"`, the elements outside the samples, such as -100 for targets. Default: 0.
 
     >>> from spdl_rs import fields
     >>> embedding = fields.Array(512, "float32", stored_as="npy")
@@ -442,6 +446,7 @@ class Array(Field):
     _: KW_ONLY
     rows_of: str | None = None
     collate: Literal["stack", "list", "ragged", "pad"] | None = None
+    padding: SupportsIndex | float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -453,9 +458,16 @@ class Array(Field):
             rows_of=check.text_or_none("rows_of", self.rows_of),
             collate=_checked_collate(self.collate, shape),
         )
+        if self.padding is not None:
+            if self.collate != "pad":
+                raise ValueError(f'padding={self.padding} needs collate="pad"')
+            check.real("padding", self.padding)
+            set_frozen(self, padding=plain(self.padding))
 
     def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "shape": _native_shape(_checked_shape(self.shape))}
+        padding = None if self.padding is None else check.real("padding", self.padding)
+        shape = _native_shape(_checked_shape(self.shape))
+        return {**super()._own(), "shape": shape, "padding": padding}
 
     def _stored(self) -> tuple[str, dict[str, Any]]:
         kind, settings = self._native()

@@ -10,6 +10,7 @@
 | `coco_detection` | an image, its boxes and their classes |
 | `ade20k` | an image and its mask, for semantic segmentation |
 | `Mix`, `deit_mix` | MixUp and CutMix of the images of a batch |
+| `Mosaic` | mosaics of the images of a batch, with their boxes |
 
 Each function but `deit_mix` returns one `fields.Image`, or a `dict` of several fields by name. `layout` is that of the
 image. Further arguments replace or add arguments of `fields.Image`, such as `stored_as`.
@@ -55,6 +56,7 @@ from .io._crops import (
 
 __all__ = [
     "Mix",
+    "Mosaic",
     "ade20k",
     "clip_eval",
     "clip_train",
@@ -143,6 +145,43 @@ class Mix:
             image=check.text("image", self.image),
             label=check.text("label", self.label),
         )
+
+
+@dataclass(frozen=True)
+class Mosaic:
+    """Mosaics of four images of a batch, with their boxes, for the argument `mix` of `Loader`.
+
+    The image itself and three others of the batch meet at a random centre, as in YOLOv4 (Bochkovskiy et al., 2020,
+    arXiv:2004.10934). Each keeps its size and is clipped. Boxes and masks follow: boxes are clipped, and dropped by the
+    limits of `fields.Boxes`, with the rows of the fields that name them in `rows_of`. Other fields keep the values of
+    the sample. Key points and `Geometry` are refused. The mosaics of a batch depend on its first sample.
+
+    Args:
+        p: The probability that an image becomes a mosaic.
+        center: The range of the centre, as fractions of width and height. `(0, 1)` shows as much of each image as
+            YOLOv5 before its random scale.
+        image: The name of the image, which has one size. Boxes and their rows are lists (`collate="list"`).
+
+    Raises:
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+
+    >>> from spdl_rs import Loader, fields
+    >>> loader = Loader("photos", batch_size=4, image=fields.Image(64), mix=Mosaic(p=0.5))
+    >>> loader.peek()["image"].shape
+    (4, 64, 64, 3)
+    """
+
+    p: float = 1.0
+    center: tuple[float, float] = (0.25, 0.75)
+    image: str = "image"
+
+    def __post_init__(self) -> None:
+        p, center = check.real("p", self.p), check.reals("center", self.center, 2)
+        if not 0 <= p <= 1:
+            raise ValueError(f"p must be 0 to 1, not {p}")
+        if not 0 <= center[0] <= center[1] <= 1:
+            raise ValueError(f"center must be two fractions that ascend, not {center}")
+        set_frozen(self, p=p, center=center, image=check.text("image", self.image))
 
 
 def deit_mix(classes: SupportsIndex = 1000) -> Mix:

@@ -5,6 +5,7 @@
 | `Pack` | whole samples, packed into sequences of one length with little padding |
 | `ConcatAndSplit` | all samples one after another, split into sequences of one length |
 | `Bucket` | samples of similar length, padded to the longest of the batch |
+| `SameSize` | images of one size, of `spdl_rs.io.AspectBuckets` |
 
 The tokens are a field `fields.Array(None, …)`: one row for each token, of any dtype and of any further
 dimensions, such as the features of audio frames. Several fields with the same number of rows are grouped alike:
@@ -35,12 +36,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, Literal, SupportsIndex, TypeAlias
 
 from . import _arguments as check
 from .io._native_settings import NativeSettings, set_frozen
 
-__all__ = ["Bucket", "ConcatAndSplit", "Pack"]
+__all__ = ["Bucket", "ConcatAndSplit", "Pack", "SameSize"]
 
 Number: TypeAlias = "SupportsIndex | float"
 Values: TypeAlias = "Number | Mapping[str, Number]"
@@ -254,3 +255,26 @@ class Bucket(_Grouping):
         name, settings = super()._native()
         bounds = _native_boundaries() if self.boundaries is None else self.boundaries
         return name, {**settings, "boundaries": bounds, "fields": self._native_fields(0)}
+
+
+@dataclass(frozen=True)
+class SameSize(NativeSettings):
+    """Batches images of the same size: aspect ratio buckets, as for Stable Diffusion.
+
+    The image has `crop=AspectBuckets(...)`. Its value is one array `[N, …]`, and so are masks and depth maps that
+    follow it; the sizes of batches differ. The size is determined from the header of the file, so that an image is
+    decoded once, to its final size. Up to `batch_size` decoded samples are held for each size. A sample that lacks an
+    optional image has zeros, in a batch of the first size; the size is 0 if all samples of the batch lack it.
+
+    Args:
+        image: The name of the image in the batch.
+
+    >>> from spdl_rs import sequences
+    >>> group = sequences.SameSize("image")
+    """
+
+    image: str = "image"
+    _packs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check.text("image", self.image)

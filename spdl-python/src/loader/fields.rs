@@ -15,7 +15,7 @@ use spdl_media::OnTruncated;
 use spdl_media::fill::{BoxFormat, Boxes, Mask, Points, SampleField, SampleSpec};
 
 use super::grouping::Grouping;
-use crate::interop::array::{Array, type_string};
+use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 use crate::operators::{Described, ImageDecoder};
 
@@ -23,7 +23,7 @@ use crate::operators::{Described, ImageDecoder};
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct SampleFields {
     pub(crate) spec: SampleSpec,
-    forms: Vec<(Py<PyString>, Form)>,
+    forms: Vec<(Py<PyString>, Form, View)>,
     /// Whether truncated images may have black rows.
     pub(crate) allows_partial: bool,
     /// How samples are grouped, and the layout of the groups; `None` if each batch has the next samples.
@@ -41,12 +41,23 @@ enum Form {
     Ragged,
     /// Values and sizes.
     Padded,
+    /// Values of one size, and sizes, which are not used.
+    SameSize,
     /// A list of `str`.
     Text,
     /// A list of `bytes`.
     Bytes,
     /// A list of the objects that JSON describes.
     Json,
+}
+
+/// How NumPy views the elements of a field.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum View {
+    /// With their dtype.
+    Own,
+    /// As `bool`.
+    Flags,
 }
 
 #[pymethods]
@@ -63,36 +74,40 @@ impl SampleFields {
         let mut spec = SampleSpec::new();
         let (mut forms, mut allows_partial) = (Vec::new(), false);
         for (name, described) in fields {
-            let (field, form, is_partial) = field_of(described)?;
-            forms.push((PyString::new(py, &name).unbind(), form));
+            let (field, form, view, is_partial) = field_of(described)?;
+            forms.push((PyString::new(py, &name).unbind(), form, view));
             spec = spec.with(name, field);
             allows_partial |= is_partial;
         }
         let mut grouping = None;
         if let Some(group) = group {
-            let (group, limits) = Grouping::of(group)?;
+            let (group, limits) = Grouping::of(group, &spec)?;
             allows_partial |= limits.truncates();
             spec = spec.sequences(limits);
             let layout = group.layout(spec.layout(1).fields());
             let layout = layout.map_err(|error| to_exception(py, &error))?;
             if group.packs() {
-                for (name, form) in &mut forms {
+                for (name, form, _) in &mut forms {
                     if group.contains(name.to_str(py)?) {
                         *form = Form::Array;
                     }
                 }
                 let added = SequenceLayout::ADDED.map(|name| PyString::new(py, name).unbind());
-                forms.extend(added.map(|name| (name, Form::Array)));
+                forms.extend(added.map(|name| (name, Form::Array, View::Own)));
             }
             grouping = Some((group, layout));
         }
         spec.validate().map_err(|error| to_exception(py, &error))?;
+        if spec.layout(1).fields().iter().any(|field| field.dtype == DType::BF16) {
+            // Now, because an import during finalization would unwind a daemon thread.
+            bfloat16(py)?;
+        }
         Ok(SampleFields { spec, forms, allows_partial, grouping })
     }
 }
 
 /// The field, the form of its values, and whether it allows partial images.
-fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, bool)> {
+fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, View, bool)> {
     let setting = |name: &str| settings.as_any().get_item(name);
     let dtype = || -> PyResult<DType> {
         let name: String = setting("dtype")?.extract()?;
@@ -102,6 +117,7 @@ fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, boo
         found.ok_or_else(|| PyValueError::new_err(format!("unknown dtype {name:?}")))
     };
     let mut allows_partial = false;
+    let mut view = View::Own;
     let (mut field, mut form) = match kind.as_str() {
         "Image" => {
             let decoder: PyRef<'_, ImageDecoder> = setting("decoder")?.extract()?;
@@ -145,9 +161,13 @@ fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, boo
         }
         "Number" | "Array" => {
             let shape: Vec<usize> = setting("shape")?.extract()?;
-            let dtype = dtype()?;
-            type_string(dtype)?;
-            (SampleField::numbers(dtype, &shape), Form::Array)
+            let is_flag = setting("dtype")?.extract::<String>()? == "bool";
+            let field = match is_flag {
+                true => SampleField::flags(&shape),
+                false => SampleField::numbers(dtype()?, &shape),
+            };
+            view = if is_flag { View::Flags } else { View::Own };
+            (field, Form::Array)
         }
         "Text" => (SampleField::text(), Form::Text),
         "Bytes" => (SampleField::bytes(), Form::Bytes),
@@ -182,11 +202,17 @@ fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, boo
             "list" => (Collation::List, Form::Arrays),
             "ragged" => (Collation::Ragged, Form::Ragged),
             "pad" => (Collation::Padded, Form::Padded),
+            "same" => (Collation::Padded, Form::SameSize),
             _ => (Collation::Stacked, Form::Array),
         };
         field = field.collation(collation);
     }
-    Ok((field, form, allows_partial))
+    if let Ok(padding) = setting("padding")
+        && let Some(padding) = padding.extract::<Option<f64>>()?
+    {
+        field = field.padding(padding);
+    }
+    Ok((field, form, view, allows_partial))
 }
 
 fn fault_of(kind: &str) -> impl Fn(PyErr) -> PyErr {
@@ -227,8 +253,8 @@ impl SampleFields {
         let arrays = batch.into_arrays().into_iter();
         let mut parts = Parts { arrays, lists: lists.into_iter(), as_array };
         let values = PyDict::new(py);
-        for (name, form) in &self.forms {
-            values.set_item(name, parts.take(*form)?)?;
+        for (name, form, view) in &self.forms {
+            values.set_item(name, parts.take(*form, *view)?)?;
         }
         Ok(values)
     }
@@ -240,20 +266,24 @@ impl<'py> Parts<'_, 'py> {
     }
 
     /// The value of the next field.
-    fn take(&mut self, form: Form) -> PyResult<Bound<'py, PyAny>> {
+    fn take(&mut self, form: Form, view: View) -> PyResult<Bound<'py, PyAny>> {
         let py = self.as_array.py();
         Ok(match form {
             Form::Array => {
                 let array = self.next()?;
-                self.convert(array)?
+                self.convert(array, view)?
+            }
+            Form::SameSize => {
+                let (array, _) = (self.next()?, self.next()?);
+                self.convert(array, view)?
             }
             Form::Arrays => {
                 let list = self.lists.next().unwrap_or_default();
-                let arrays = list.into_iter().map(|array| self.convert(array));
+                let arrays = list.into_iter().map(|array| self.convert(array, view));
                 PyList::new(py, arrays.collect::<PyResult<Vec<_>>>()?)?.into_any()
             }
-            Form::Ragged => self.pair(ragged_type(py)?)?,
-            Form::Padded => self.pair(padded_type(py)?)?,
+            Form::Ragged => self.pair(ragged_type(py)?, view)?,
+            Form::Padded => self.pair(padded_type(py)?, view)?,
             Form::Text => self.texts(|text| {
                 // Names of files need not be valid UTF-8.
                 Ok(OsStr::from_bytes(text).into_pyobject(py)?.into_any())
@@ -271,14 +301,22 @@ impl<'py> Parts<'_, 'py> {
         })
     }
 
-    fn convert(&self, array: spdl_core::Array) -> PyResult<Bound<'py, PyAny>> {
-        self.as_array.call1((Array::from(array),))
+    fn convert(&self, array: spdl_core::Array, view: View) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.as_array.py();
+        let dtype = array.dtype();
+        let array = self.as_array.call1((Array::from(array),))?;
+        match (dtype, view) {
+            // NumPy got two opaque bytes for each element.
+            (DType::BF16, _) => array.call_method1("view", (bfloat16(py)?,)),
+            (_, View::Flags) => array.call_method1("view", ("?",)),
+            (_, View::Own) => Ok(array),
+        }
     }
 
     /// The next two arrays, as a named tuple.
-    fn pair(&mut self, class: &Bound<'py, PyType>) -> PyResult<Bound<'py, PyAny>> {
+    fn pair(&mut self, class: &Bound<'py, PyType>, view: View) -> PyResult<Bound<'py, PyAny>> {
         let (first, second) = (self.next()?, self.next()?);
-        let arrays = (self.convert(first)?, self.convert(second)?);
+        let arrays = (self.convert(first, view)?, self.convert(second, View::Own)?);
         // The constructor of the class would run Python code.
         class.py().get_type::<PyTuple>().call_method1("__new__", (class, arrays))
     }
@@ -322,6 +360,12 @@ fn object_of<'py>(py: Python<'py>, value: &serde_json::Value) -> PyResult<Bound<
             object.into_any()
         }
     })
+}
+
+/// `bfloat16` of the package `ml_dtypes`.
+fn bfloat16(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static BFLOAT16: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    BFLOAT16.import(py, "ml_dtypes", "bfloat16")
 }
 
 fn ragged_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use spdl_core::stage::{Bucketing, Packing, Sequence, SequenceLayout, pieces};
-use spdl_core::{Batch, Field, PipelineBuilder, Result, StageOptions};
-use spdl_media::fill::Sequences;
+use spdl_core::{Array, Batch, Field, PipelineBuilder, Result, StageOptions};
+use spdl_media::fill::{SampleSpec, Sequences};
+use spdl_media::{Layout, Size};
 
 use crate::operators::Described;
 
@@ -24,6 +25,29 @@ enum Method {
     Blocks(u64),
     /// Samples of similar length.
     Bucket(Bucketing),
+    /// Images of one of these sizes.
+    SameSize(Arc<SizesOfImage>),
+}
+
+/// The sizes that an image can have.
+struct SizesOfImage {
+    image: String,
+    layout: Layout,
+    sizes: Vec<Size>,
+}
+
+impl SizesOfImage {
+    /// The number of the size of a sample, from 1. An absent image counts as one of the first size.
+    fn number(&self, sample: &Batch) -> usize {
+        let array = sample.list(&self.image).and_then(<[Array]>::first);
+        let (height, width) = match (array.map(Array::shape), self.layout) {
+            (Some(&[height, width, _]), Layout::Nhwc) => (height, width),
+            (Some(&[_, height, width]), Layout::Nchw) => (height, width),
+            _ => (0, 0),
+        };
+        let is_own = |size: &Size| (size.height as usize, size.width as usize) == (height, width);
+        self.sizes.iter().position(is_own).unwrap_or(0) + 1
+    }
 }
 
 /// A field with one row for each token.
@@ -36,8 +60,22 @@ struct SequenceSettings {
 impl Grouping {
     /// The grouping for the name and the parameters of a Python class, and the lengths of samples that
     /// it accepts.
-    pub(super) fn of((kind, settings): Described<'_>) -> PyResult<(Self, Sequences)> {
+    pub(super) fn of(
+        (kind, settings): Described<'_>,
+        spec: &SampleSpec,
+    ) -> PyResult<(Self, Sequences)> {
         let setting = |name: &str| settings.as_any().get_item(name);
+        if kind == "SameSize" {
+            let image: String = setting("image")?.extract()?;
+            let transform = spec.transform_of(&image);
+            let sizes = transform.map(|it| it.list_of_sizes().to_vec()).unwrap_or_default();
+            let layout = transform.map_or(Layout::Nhwc, |it| it.sample_format().layout);
+            let method = Method::SameSize(Arc::new(SizesOfImage { image, layout, sizes }));
+            return Ok((
+                Grouping { method, sequences: Vec::new(), split: None },
+                Sequences::default(),
+            ));
+        }
         let number = |name: &str| setting(name)?.extract::<Option<u64>>();
         let fields: Vec<(String, f64, Option<f64>)> = setting("fields")?.extract()?;
         let limits = Sequences::of(fields.iter().map(|(name, ..)| name.as_str()));
@@ -81,7 +119,7 @@ impl Grouping {
 
     /// Whether batches consist of sequences of equal length.
     pub(super) fn packs(&self) -> bool {
-        !matches!(self.method, Method::Bucket(_))
+        matches!(self.method, Method::Pack(_) | Method::Blocks(_))
     }
 
     pub(super) fn contains(&self, field: &str) -> bool {
@@ -93,7 +131,7 @@ impl Grouping {
         match self.method {
             // sequence, pack, batch
             Method::Pack(_) | Method::Blocks(_) => 3,
-            Method::Bucket(_) => 2,
+            Method::Bucket(_) | Method::SameSize(_) => 2,
         }
     }
 
@@ -143,16 +181,26 @@ impl Grouping {
                     join.join_packed(&parts.collect::<Vec<_>>())
                 }),
             Method::Bucket(bucketing) => {
-                let bucketing = bucketing.clone().batch_size(batch_size);
-                let bucketing = if drop_last { bucketing.drop_last() } else { bucketing };
+                let bucketing = with_size(bucketing.clone(), batch_size, drop_last);
                 samples
                     .bucket("bucket", bucketing, |sample| sample.tokens() as f64)
+                    .map(options, move |bucket| join.join(&bucket.items))
+            }
+            Method::SameSize(sizes) => {
+                let boundaries = (1..sizes.sizes.len()).map(|number| number as f64);
+                let bucketing = with_size(Bucketing::boundaries(boundaries), batch_size, drop_last);
+                let sizes = Arc::clone(sizes);
+                samples
+                    .bucket("bucket", bucketing, move |sample| sizes.number(sample.sample()) as f64)
                     .map(options, move |bucket| join.join(&bucket.items))
             }
         }
     }
 
     fn description(&self) -> String {
+        if let Method::SameSize(sizes) = &self.method {
+            return format!("{} of one size", sizes.image);
+        }
         let fields = self.sequences.iter().map(|SequenceSettings { name, padding, separator }| {
             let separator = separator.map(|one| format!(", separator {one}")).unwrap_or_default();
             format!("{name} (padding {padding}{separator})")
@@ -160,4 +208,9 @@ impl Grouping {
         let split = self.split.map(|most| format!(", split to {most} tokens")).unwrap_or_default();
         format!("{}{split}", fields.collect::<Vec<_>>().join(", "))
     }
+}
+
+fn with_size(bucketing: Bucketing, batch_size: usize, drop_last: bool) -> Bucketing {
+    let bucketing = bucketing.batch_size(batch_size);
+    if drop_last { bucketing.drop_last() } else { bucketing }
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use spdl_core::source::Remainder;
-use spdl_core::{Error, ErrorKind, OnError, Result, Shard};
+use spdl_core::{Batch, Error, ErrorKind, OnError, Result, Shard, Stage, StageContext};
 use spdl_io::StoredRecord;
 use spdl_io::datasets::OpenedDataset;
 use spdl_media::ImageTransform;
 use spdl_media::augment::Mix;
+use spdl_media::fill::{Mosaic, SampleSpec};
 
 use super::fields::SampleFields;
 use crate::cuda::CudaDevice;
@@ -24,6 +25,33 @@ pub(crate) enum Content {
     Images(ImageTransform),
     /// The fields of samples.
     Fields(Arc<Py<SampleFields>>),
+}
+
+/// What mixes the samples of each batch.
+#[derive(Clone)]
+pub(crate) enum BatchMix {
+    Mix(Box<Mix>),
+    Mosaic(Mosaic),
+}
+
+impl BatchMix {
+    pub(crate) fn parameters(&self) -> Vec<(String, String)> {
+        match self {
+            BatchMix::Mix(mix) => mix.parameters().collect(),
+            BatchMix::Mosaic(mosaic) => mosaic.parameters().collect(),
+        }
+    }
+}
+
+impl Stage<Batch> for BatchMix {
+    type Out = Batch;
+
+    fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, Batch>) -> Result<()> {
+        match self {
+            BatchMix::Mix(mix) => mix.process(batch, cx),
+            BatchMix::Mosaic(mosaic) => mosaic.process(batch, cx),
+        }
+    }
 }
 
 /// The argument from which [`Content`] is made.
@@ -49,7 +77,7 @@ pub(crate) struct Settings {
     /// Folders with NVIDIA libraries, if the device decodes; `None` if the host decodes.
     pub(crate) decode_with: Option<Vec<PathBuf>>,
     /// Mixes the samples of each batch.
-    pub(crate) mix: Option<Mix>,
+    pub(crate) mix: Option<BatchMix>,
     /// Memory for encoded samples and batches, in bytes; `None` for the default.
     pub(crate) memory_budget: Option<usize>,
 }
@@ -85,6 +113,10 @@ impl Settings {
             ContentArgument::Images(decoder) => Content::Images(decoder.transform.clone()),
             ContentArgument::Fields(fields) => Content::Fields(Arc::new(fields)),
         };
+        let mix = match (mix, &content) {
+            (Some(mix), Content::Fields(fields)) => Some(mix_of(&mix, &fields.get().spec)?),
+            _ => None,
+        };
         let on_error = max_failures.map_or(Ok(OnError::Raise), |most| failure_policy(&most))?;
         let remainder = match remainder {
             "pad" => Remainder::Pad,
@@ -103,7 +135,7 @@ impl Settings {
             shard,
             device,
             decode_with,
-            mix: mix.map(|mix| mix_of(&mix)).transpose()?,
+            mix,
             memory_budget,
         })
     }
@@ -119,8 +151,16 @@ impl Settings {
     }
 }
 
-/// The stage of a `spdl_rs.recipes.Mix`.
-fn mix_of(recipe: &Bound<'_, PyAny>) -> PyResult<Mix> {
+/// The stage of a `spdl_rs.recipes.Mix` or `Mosaic`.
+fn mix_of(recipe: &Bound<'_, PyAny>, spec: &SampleSpec) -> PyResult<BatchMix> {
+    let fault = |error: Error| to_exception(recipe.py(), &error);
+    if recipe.get_type().name()? == "Mosaic" {
+        let image: String = recipe.getattr("image")?.extract()?;
+        let (least, most) = recipe.getattr("center")?.extract()?;
+        let probability = recipe.getattr("p")?.extract()?;
+        let mosaic = spec.mosaic(&image).and_then(|it| it.probability(probability));
+        return mosaic.and_then(|it| it.center(least, most)).map(BatchMix::Mosaic).map_err(fault);
+    }
     let number = |name: &str| recipe.getattr(name)?.extract::<f64>();
     let alpha = |name: &str| recipe.getattr(name)?.extract::<Option<f64>>();
     let classes = recipe.getattr("classes")?.extract()?;
@@ -140,7 +180,7 @@ fn mix_of(recipe: &Bound<'_, PyAny>) -> PyResult<Mix> {
         }
         Ok(mix.fields(&image, &label))
     };
-    made().map_err(|error: Error| to_exception(recipe.py(), &error))
+    made().map(|mix| BatchMix::Mix(Box::new(mix))).map_err(fault)
 }
 
 impl Settings {

@@ -8,7 +8,7 @@ use spdl_core::memory::BufferPool;
 use spdl_core::{DType, Field, Result, SampleRng};
 use spdl_media::augment::Augmenter;
 use spdl_media::{
-    CodecRegistry, Crop, FillImage, ImageTransform, Limits, Mode, OnTruncated, ResizeFilter,
+    CodecRegistry, Crop, FillImage, Flip, ImageTransform, Limits, Mode, OnTruncated, ResizeFilter,
     Sample, SampleColor, SampleFormat, Size, image_fields,
 };
 
@@ -66,8 +66,11 @@ impl ImageDecoder {
         let mode = if train { Mode::Train } else { Mode::Eval };
         let format: SampleFormat = layout.parse().map_err(fault)?;
         let filter: ResizeFilter = filter.parse().map_err(fault)?;
-        // Reject dtypes without a NumPy equivalent now, not at the first image.
-        type_string(format.dtype)?;
+        // Reject dtypes without a NumPy equivalent now, not at the first image. Python has checked whether
+        // `ml_dtypes` is installed.
+        if format.dtype != DType::BF16 {
+            type_string(format.dtype)?;
+        }
         let on_truncated = min_partial.map_or(OnTruncated::Error, |_| OnTruncated::Partial);
         let mut transform = ImageTransform::with_size(Size::new(size.0, size.1))
             .mode(mode)
@@ -81,6 +84,12 @@ impl ImageDecoder {
         }
         if let Some((mean, std)) = normalization {
             transform = transform.normalization(mean, std);
+        }
+        if let Some((kind, settings)) = &crop
+            && kind == "AspectBuckets"
+        {
+            let sizes: Vec<(u32, u32)> = settings.as_any().get_item("sizes")?.extract()?;
+            transform = transform.sizes(sizes.into_iter().map(|(w, h)| Size::new(w, h)));
         }
         if let Some(crop) = crop {
             transform = transform.crop(crop_of(crop)?);
@@ -184,6 +193,17 @@ fn crop_of((kind, settings): Described<'_>) -> PyResult<Crop> {
             longest: setting("longest")?.extract()?,
             multiple_of: setting("multiple_of")?.extract()?,
         },
+        "AspectBuckets" => Crop::Cover { random: setting("random")?.extract()? },
+        "FiveCrop" | "TenCrop" => {
+            let covering: Option<(u32, u32)> = setting("covering")?.extract()?;
+            let flipped = match setting("vertical_flip") {
+                Ok(is_vertical) if is_vertical.extract()? => Some(Flip::Vertical),
+                Ok(_) => Some(Flip::Horizontal),
+                Err(_) => None,
+            };
+            let covering = covering.map(|(width, height)| Size::new(width, height));
+            Crop::Corners { covering, flipped }
+        }
         "RandomScaledCrop" => Crop::RandomScaled {
             shorter: setting("shorter")?.extract()?,
             fill: setting("fill")?.extract()?,

@@ -68,8 +68,10 @@ from ._convert import (
     to_torch,
 )
 from ._crops import (
+    AspectBuckets,
     CenterCrop,
     Crop,
+    FiveCrop,
     Letterbox,
     RandomCrop,
     RandomResizedCrop,
@@ -77,6 +79,7 @@ from ._crops import (
     Resize,
     ResizedCenterCrop,
     Stretch,
+    TenCrop,
 )
 from ._device_images import decode_image_nvjpeg, load_image_batch_nvjpeg
 from ._device_video import (
@@ -105,6 +108,7 @@ from ._zip import iter_zipfile
 __all__ = [
     "Array",
     "ArrayInterface",
+    "AspectBuckets",
     "AugMix",
     "AugmentImage",
     "Augmentation",
@@ -117,6 +121,7 @@ __all__ = [
     "Crop",
     "DecodeImage",
     "Fetch",
+    "FiveCrop",
     "GaussianBlur",
     "Letterbox",
     "NpzFile",
@@ -140,6 +145,7 @@ __all__ = [
     "Resize",
     "ResizedCenterCrop",
     "Stretch",
+    "TenCrop",
     "TimmAugMix",
     "TimmRandAugment",
     "TrivialAugmentWide",

@@ -6,6 +6,7 @@ distributions, with different random numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,5 +221,137 @@ class RandomScaledCrop(Crop):
             raise ValueError(f"shorter must be in order, not {(least, most)}")
         set_frozen(self, shorter=(least, most), fill=color("fill", self.fill))
 
+
+@dataclass(frozen=True)
+class AspectBuckets(Crop):
+    """Resizes the image to cover one of several sizes, the one with the nearest aspect ratio, and crops it.
+
+    For `fields.Image` only. With `group=sequences.SameSize("image")`, each batch has images of one size. The ratio of
+    two aspect ratios is compared; of sizes with equal ratios, the first is chosen.
+
+    Args:
+        sizes: The sizes: (height, width) each. `of` makes a list.
+        random: Whether a random part of the resized image is cropped. Default: the centre.
+
+    Raises:
+        TypeError, ValueError: An argument is out of range or has the wrong type.
+
+    >>> from spdl_rs import Loader, fields, sequences
+    >>> from spdl_rs.io import AspectBuckets
+    >>> image = fields.Image(crop=AspectBuckets([(48, 48), (32, 64), (64, 32)]))
+    >>> loader = Loader("photos", batch_size=2, image=image, group=sequences.SameSize("image"))
+    >>> [batch["image"].shape for batch in loader]
+    [(2, 48, 48, 3), (2, 48, 48, 3)]
+    """
+
+    sizes: Sequence[tuple[int, int]]
+    random: bool = False
+
+    def __post_init__(self) -> None:
+        listed = check.listed("sizes", self.sizes, "a list of sizes")
+        if not listed:
+            raise ValueError("sizes must not be empty")
+        sides = [size("sizes", one, check.MAX_SIDE) for one in listed]
+        sizes = tuple(one if isinstance(one, tuple) else (one, one) for one in sides)
+        set_frozen(self, sizes=sizes, random=check.flag("random", self.random))
+
+    @classmethod
+    def of(
+        cls, area: int, *, multiple_of: int = 64, max_ratio: float = 2.0, random: bool = False
+    ) -> AspectBuckets:
+        """Returns the largest sizes of at most this area for all widths and heights, as for SDXL.
+
+        Args:
+            area: The maximum number of pixels, such as `1024 * 1024`.
+            multiple_of: Widths and heights are multiples of this number.
+            max_ratio: The maximum ratio of the longer and the shorter side.
+            random: See the class.
+
+        >>> from spdl_rs.io import AspectBuckets
+        >>> len(AspectBuckets.of(1024 * 1024).sizes), AspectBuckets.of(256 * 256, multiple_of=64).sizes
+        (13, ((192, 320), (256, 256), (320, 192)))
+        """
+        area = check.whole("area", area, 1, check.MAX_SIDE**2)
+        step = check.whole("multiple_of", multiple_of, 1, check.MAX_SIDE)
+        most = check.real("max_ratio", max_ratio)
+        if step * step > area:
+            raise ValueError(f"area={area} is smaller than a square of multiple_of={step}")
+        if not most >= 1:
+            raise ValueError(f"max_ratio must be at least 1, not {most}")
+        sizes = set()
+        for side in range(step, min(area // step, check.MAX_SIDE) + 1, step):
+            other = min(area // side, check.MAX_SIDE) // step * step
+            if max(side, other) <= most * min(side, other):
+                sizes |= {(side, other), (other, side)}
+        return cls(sorted(sizes), random)
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        name, settings = super()._native()
+        return name, {**settings, "sizes": [(width, height) for height, width in self.sizes]}
+
+
+class _Corners(Crop):
+    """Base class of crops that make several samples of an image."""
+
+    covering: int | tuple[int, int] | None
+
+    def __post_init__(self) -> None:
+        if self.covering is not None:
+            set_frozen(self, covering=size("covering", self.covering))
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        name, settings = super()._native()
+        covering = None if self.covering is None else width_and_height(self.covering)
+        return name, {**settings, "covering": covering}
+
+
+@dataclass(frozen=True)
+class FiveCrop(_Corners):
+    """Crops the four corners and the centre of the resized image: `[5, …]` per sample (`FiveCrop`).
+
+    The order is upper left, upper right, lower left, lower right, centre. The image is decoded and resized once.
+    Flips and augmentations are refused.
+
+    Args:
+        covering: The length to which the shorter side is resized before; or (height, width). `None`: no resize.
+
+    Raises:
+        TypeError, ValueError: `covering` is not a valid size. A crop larger than the resized image is an error of
+            the sample.
+
+    >>> from spdl_rs import Loader, fields
+    >>> from spdl_rs.io import FiveCrop
+    >>> loader = Loader("photos", batch_size=2, image=fields.Image(48, crop=FiveCrop(64)))
+    >>> loader.peek()["image"].shape
+    (2, 5, 48, 48, 3)
+    """
+
+    covering: int | tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class TenCrop(_Corners):
+    """Crops the corners and the centre of the resized image, and of its flip: `[10, …]` per sample (`TenCrop`).
+
+    The first five crops are those of `FiveCrop`, the others those of the flipped image, in the same order.
+
+    Args:
+        covering: See `FiveCrop`.
+        vertical_flip: Whether the flip is vertical. Default: horizontal.
+
+    Raises:
+        TypeError, ValueError: See `FiveCrop`.
+    """
+
+    covering: int | tuple[int, int] | None = None
+    vertical_flip: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_frozen(self, vertical_flip=check.flag("vertical_flip", self.vertical_flip))
+
+
+VARYING_CROPS = (Resize, AspectBuckets)
+"""Crops that give each image another size."""
 
 RANDOM_CROPS = (RandomResizedCrop, RandomCrop, RandomScaledCrop)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from .. import _spdl_rs
 from .._arguments import MAX_SIDE, choice, flag, layout, real, reals
 from .._arguments import min_partial as checked_min_partial
 from ._augmentations import Augmentation, several
-from ._crops import RANDOM_CROPS, Crop, Resize
+from ._crops import RANDOM_CROPS, VARYING_CROPS, AspectBuckets, Crop
 from ._native_settings import set_frozen, size, width_and_height
 
 # Larger standard deviations are for pixels from 0 to 255.
@@ -22,12 +22,22 @@ _MAX_STD = 10
 class ImageParameters:
     """Base class of `DecodeImage` and `fields.Image`, which describe the parameters."""
 
+    _BFLOAT16: ClassVar[bool] = False
+    """Whether arrays of bfloat16 are possible."""
+
     size: int | tuple[int, int] = 224
     _: KW_ONLY
     train: bool = False
-    layout: Literal["nhwc-u8", "nhwc-f16", "nhwc-f32", "nchw-u8", "nchw-f16", "nchw-f32"] = (
-        "nhwc-u8"
-    )
+    layout: Literal[
+        "nhwc-u8",
+        "nhwc-f16",
+        "nhwc-bf16",
+        "nhwc-f32",
+        "nchw-u8",
+        "nchw-f16",
+        "nchw-bf16",
+        "nchw-f32",
+    ] = "nhwc-u8"
     crop: Crop | None = None
     horizontal_flip: float | None = None
     vertical_flip: float = 0.0
@@ -41,12 +51,12 @@ class ImageParameters:
     min_partial: float = 0.5
 
     def __post_init__(self) -> None:
-        layout(self.layout)
+        layout(self.layout, bfloat16=self._BFLOAT16)
         if self.crop is not None and not isinstance(self.crop, Crop):
             raise TypeError(
                 f"crop must be a crop of spdl_rs.io, such as Stretch(), not {self.crop!r}"
             )
-        if isinstance(self.crop, Resize) and self.size != type(self).size:
+        if isinstance(self.crop, VARYING_CROPS) and self.size != type(self).size:
             raise ValueError(
                 f"size={self.size} has no effect on crop={self.crop}, which determines the size; omit it"
             )
@@ -89,6 +99,7 @@ class ImageParameters:
         default = 0.5 if self.train else 0.0
         flips = default if self.horizontal_flip is None else self.horizontal_flip, self.vertical_flip
         crops = self.train if self.crop is None else isinstance(self.crop, RANDOM_CROPS)
+        crops = crops or (isinstance(self.crop, AspectBuckets) and self.crop.random)
         steps = several("augment", self.augment)
         return crops or any(0 < flip < 1 for flip in flips) or any(step._is_random for step in steps)
 

@@ -21,7 +21,7 @@ from .._secrets import without_secrets
 from .._spdl_rs import Array
 from . import _repeated_draws as repeated_draws
 from ._augmentations import Augmentation, several
-from ._crops import Resize
+from ._crops import VARYING_CROPS
 from ._batch_check import mismatch_message, mismatched
 from ._buffer import Buffer
 from ._image_parameters import ImageParameters
@@ -155,10 +155,10 @@ class DecodeImage(ImageParameters):
 
     def __post_init__(self) -> None:
         set_frozen(self, seed=whole("seed", self.seed, 0, 2**64 - 1))
-        if isinstance(self.crop, Resize):
+        if isinstance(self.crop, VARYING_CROPS):
             raise ValueError(
-                "DecodeImage has one size, but crop=Resize(...) gives each image another; use Loader with "
-                "fields.Image, or Letterbox() or Stretch()"
+                f"DecodeImage has one size, but crop={type(self.crop).__name__}(...) gives each image another; use "
+                "Loader with fields.Image, or Letterbox() or Stretch()"
             )
         super().__post_init__()
 
