@@ -374,7 +374,7 @@ def test_errors_name_the_data_set(here, tmp_path):
     ("make", "error"),
     [
         (lambda: mix([]), ValueError),
-        (lambda: mix({"a": -1.0, "b": 1}), ValueError),
+        (lambda: mix({"a": -1.0, "b": 3}), ValueError),
         (lambda: mix({"a": math.nan, "b": 1}), ValueError),
         (lambda: mix({"a": math.inf, "b": 1}), ValueError),
         (lambda: mix(["a", "b"], [0, 0]), ValueError),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import warnings
@@ -102,8 +101,7 @@ class BatchLoader(Generic[B]):
         images: Path | None = None,
     ) -> None:
         """Opens the data set. Issues its warnings to the caller of the constructor."""
-        open = functools.partial(
-            self._open_data,
+        self._open_arguments: dict[str, Any] = dict(
             labels=check.labels_of(labels),
             image_field=check.text_or_none("image_field", image_field),
             label_field=check.text_or_none("label_field", label_field),
@@ -117,7 +115,7 @@ class BatchLoader(Generic[B]):
             path_fields=list(path_fields),
             images=None if images is None else os.fsdecode(images),
         )
-        self._opened = sources.Opened(source, open, has_labels)
+        self._opened = sources.Opened(source, has_labels)
         self._epoch = 0
         self._samples.check(self._settings)
         self._monitor = _spdl_rs.Monitor()
@@ -131,7 +129,7 @@ class BatchLoader(Generic[B]):
         self._warn()
 
     def _open_data(
-        self, data: Any, is_part: bool, shares: _spdl_rs.Samples | None, **arguments: Any
+        self, data: Any, is_part: bool, shares: _spdl_rs.Samples | None
     ) -> _spdl_rs.Samples:
         """Opens a data set of the source."""
         table = _tables.table_of(data)
@@ -140,7 +138,10 @@ class BatchLoader(Generic[B]):
             places, is_list = [], False
         else:
             places, is_list = check.addresses(data)
-        if arguments["labels"] is not None and (is_part or not is_list):
+        arguments = self._open_arguments
+        # Only one data set can have labels.
+        labels = arguments.pop("labels", None)
+        if labels is not None and (is_part or not is_list):
             raise ValueError(
                 "labels can be set only for a list of paths; the labels of a data set come from its "
                 "folders or from its samples"
@@ -156,6 +157,7 @@ class BatchLoader(Generic[B]):
             is_list=is_list,
             table=table,
             items=None if items is None else (items.name, items.len, first),
+            labels=labels,
             is_part=is_part,
             shares=shares,
             **arguments,
@@ -164,7 +166,10 @@ class BatchLoader(Generic[B]):
     @property
     def _samples(self) -> _spdl_rs.Samples:
         """The samples of the epoch that the next `iter` starts."""
-        return self._opened.at(self._epoch)
+        return self._samples_of(self._epoch)
+
+    def _samples_of(self, epoch: int) -> _spdl_rs.Samples:
+        return self._opened.at(epoch, self._open_data)
 
     def _start(self, epoch: int, state: str | None) -> Batches[B]:
         """Starts an epoch."""
@@ -319,7 +324,7 @@ class BatchLoader(Generic[B]):
         if began:
             return _loader_state.to_dict(self._NAME, monitor.state())
         position = _spdl_rs.Epoch.position(
-            self._opened.at(epoch), self._settings, epoch, resume, self._functions
+            self._samples_of(epoch), self._settings, epoch, resume, self._functions
         )
         return _loader_state.to_dict(self._NAME, position)
 
@@ -355,7 +360,7 @@ class BatchLoader(Generic[B]):
         """
         text = _loader_state.to_text(self._NAME, state)
         epoch = state.get("epoch")
-        samples = self._opened.at(epoch if isinstance(epoch, int) else self._epoch)
+        samples = self._samples_of(epoch if isinstance(epoch, int) else self._epoch)
         position = _spdl_rs.Epoch.position(
             samples, self._settings, self._epoch, text, self._functions
         )

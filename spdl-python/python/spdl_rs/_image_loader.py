@@ -293,7 +293,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         )
 
     def _start(self, epoch: int, state: str | None) -> ImageBatches:
-        samples = self._opened.at(epoch)
+        samples = self._samples_of(epoch)
         return ImageBatches(samples, self._settings, epoch, state, self._functions)
 
     def __repr__(self) -> str:

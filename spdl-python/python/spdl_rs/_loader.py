@@ -289,7 +289,7 @@ class Loader(BatchLoader[Any]):
         return self._group is not None or len(self) > 0
 
     def _start(self, epoch: int, state: str | None) -> Batches[Any]:
-        samples = self._opened.at(epoch)
+        samples = self._samples_of(epoch)
         arguments = samples, self._settings, epoch, state, self._functions
         if self._convert is None:
             return Batches(*arguments)

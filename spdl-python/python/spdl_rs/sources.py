@@ -58,6 +58,10 @@ __all__ = ["Curriculum", "Mix", "Source", "concat", "curriculum", "mix"]
 AnySource: TypeAlias = "Any"
 """A source of a loader, or one of the values of this module, except a curriculum."""
 
+# Opens a data set. It gets the data set, whether it is part of an expression, and a data set with which it shares its
+# cache.
+Open: TypeAlias = "Callable[[Any, bool, _spdl_rs.Samples | None], _spdl_rs.Samples]"
+
 _MOST_SHOWN = 8
 
 
@@ -322,18 +326,13 @@ class Opened:
 
     Args:
         source: The source of the loader.
-        open: Opens a data set. It gets the data set, whether it is part of an expression, and a data set with which it
-            shares its cache.
         has_labels: Whether the loader uses labels.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        open: Callable[[Any, bool, _spdl_rs.Samples | None], _spdl_rs.Samples],
-        has_labels: bool,
-    ) -> None:
-        self._source, self._open, self._has_labels = source, open, has_labels
+    def __init__(self, source: Any, has_labels: bool) -> None:
+        self._source, self._has_labels = source, has_labels
+        # `None` between calls of `at`, because the function refers to the loader, which would be part of a cycle.
+        self._open: Open | None = None
         self._data: dict[Any, tuple[Any, _spdl_rs.Samples]] = {}
         # Those of the last epoch, because an expression may have a source several times, and epochs share sources.
         self._made: dict[int, tuple[Source | Mix, _spdl_rs.Samples]] = {}
@@ -341,10 +340,14 @@ class Opened:
         self._classes: list[str] | None = None
         self._lock = ForkSafeLock()
 
-    def at(self, epoch: int) -> _spdl_rs.Samples:
-        """Returns the samples of an epoch."""
+    def at(self, epoch: int, open: Open) -> _spdl_rs.Samples:
+        """Returns the samples of an epoch. `open` opens a data set."""
         with self._lock.held():
-            return self._at(epoch)
+            self._open = open
+            try:
+                return self._at(epoch)
+            finally:
+                self._open = None
 
     def _at(self, epoch: int) -> _spdl_rs.Samples:
         last = self._last
@@ -385,6 +388,7 @@ class Opened:
         if key not in self._data:
             others = [samples for _, samples in self._data.values()]
             is_part = isinstance(self._source, (Source, Mix, Curriculum))
+            assert self._open is not None
             opened = self._open(data, is_part, others[0] if others else None)
             # The data is kept, so that its `id` stays unique.
             self._data[key] = data, opened
