@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import tarfile
+import zipfile
 
 
 def write_members(path, members):
@@ -23,6 +24,14 @@ def write_tar(path, samples):
     for name, image, label in samples:
         members += [(f"{name}.png", image), (f"{name}.cls", str(label).encode())]
     write_members(path, members)
+
+
+def write_zip(path, members):
+    """Writes a zip archive of `members`, stored and compressed in turn, in reverse order."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for number, (name, data) in enumerate(reversed(members)):
+            method = zipfile.ZIP_STORED if number % 2 else zipfile.ZIP_DEFLATED
+            archive.writestr(name, data, compress_type=method)
 
 
 def write_csv(path, rows):

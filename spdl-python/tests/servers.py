@@ -70,7 +70,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _list(self, bucket, prefix, with_body):
         root = self.server.folder / bucket.strip("/")
         found = []
-        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        for path in sorted(filter(pathlib.Path.is_file, root.rglob("*")), key=str):
             key = path.relative_to(root).as_posix()
             if key.startswith(prefix):
                 found.append(

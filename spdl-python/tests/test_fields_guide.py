@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import re
+import shutil
 import sys
 import types
 
@@ -12,10 +13,12 @@ import numpy
 import pytest
 from arrow_columns import Columns
 from conftest import picture, write_png
-from dataset_files import write_members, write_tar
-from test_loader import coco, grey_png
+from dataset_files import write_members, write_tar, write_zip
+from servers import serving
+from test_loader import coco, grey_png, voc
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "fields.md"
+PARQUET = pathlib.Path(__file__).parents[2] / "spdl-io/tests/data/parquet/images.parquet"
 SECTIONS = [
     "Images and captions",
     "Boxes and classes",
@@ -146,6 +149,59 @@ def test_the_program_with_several_data_sets_runs(tmp_path, monkeypatch):
     owls = [key for key in keys if "owl" in key]
     # Of 15 samples, 10 are owls. The first and the last pass may be incomplete.
     assert abs(len(owls) - 1843.2 * 10 / 15) <= 10
+
+
+def test_the_program_for_voc_runs(tmp_path, monkeypatch):
+    (program,) = programs("Pascal VOC")
+    voc(tmp_path / "VOC2012")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    assert names["batch"]["mask"].shape == (2, 512, 512)
+    assert sum(map(len, names["batch"]["boxes"])) == sum(map(len, names["batch"]["difficult"]))
+
+
+def test_the_program_for_imagenet_runs(tmp_path, monkeypatch):
+    (program,) = programs("ImageNet's validation images")
+    (tmp_path / "imagenet/val").mkdir(parents=True)
+    rows = ["ImageId,PredictionString"]
+    for number in range(3):
+        write_png(tmp_path / f"imagenet/val/ILSVRC2012_val_{number:08}.JPEG", picture(number))
+        rows.append(f"ILSVRC2012_val_{number:08},n0144076{4 - number} 1 2 3 4")
+    (tmp_path / "imagenet/LOC_val_solution.csv").write_text("\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    assert names["labels"].tolist() == [2, 1, 0] and names["names"][0] == "n01440764"
+
+
+def test_the_program_for_zip_archives_runs(tmp_path, monkeypatch):
+    (program,) = programs("Zip archives")
+    image = members(1, tmp_path)["png"]
+    write_zip(tmp_path / "photos.zip", [(f"photos/{name}/1.png", image) for name in ("cat", "dog")])
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    assert sorted(names["batch"]["label"]) == [0, 1] and names["loader"].classes == ["cat", "dog"]
+
+
+def test_the_program_for_hugging_face_runs(tmp_path, monkeypatch):
+    (program,) = programs("Files of Hugging Face")
+    if not PARQUET.is_file():
+        pytest.skip("the golden Parquet files of the repository are missing")
+    revision = "refs/convert/parquet"
+    files = tmp_path / "datasets/username/pets/resolve" / revision / "default/train"
+    files.mkdir(parents=True)
+    shutil.copy(PARQUET, files / "0000.parquet")
+    tree = tmp_path / "api/datasets/username/pets/tree" / revision / "default"
+    tree.mkdir(parents=True)
+    entry = {"type": "file", "path": "default/train/0000.parquet", "size": PARQUET.stat().st_size}
+    (tree / "train").write_text(json.dumps([entry]))
+    names = {}
+    with serving(tmp_path) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        exec(program, names)
+    assert names["batch"]["image"].shape[1:] == (3, 224, 224)
 
 
 def test_the_programs_with_data_of_python_run(tmp_path, monkeypatch):

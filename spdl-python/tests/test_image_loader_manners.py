@@ -9,7 +9,7 @@ import time
 
 import pytest
 import spdl_rs
-from dataset_files import write_litdata, write_mds, write_tar
+from dataset_files import write_litdata, write_mds, write_tar, write_zip
 from servers import serving
 from test_waiting import assert_ends_well, assert_no_threads, descriptors, running
 
@@ -25,6 +25,8 @@ def server(many, tmp_path):
     write_tar(tmp_path / "a.tar", samples)
     write_mds(tmp_path / "mds", samples)
     write_litdata(tmp_path / "litdata", samples)
+    members = [(f"{name}.png", image) for name, image, _ in samples]
+    write_zip(tmp_path / "a.zip", [*members, *((f"{name}.cls", b"1") for name, _, _ in samples)])
     for path in paths:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     with serving(tmp_path) as server:
@@ -131,7 +133,7 @@ def test_other_threads_run_while_the_loader_waits_for_a_server(server):
     timer.join()
 
 
-@pytest.mark.parametrize("name", ["a.tar", "mds/index.json"])
+@pytest.mark.parametrize("name", ["a.tar", "mds/index.json", "a.zip"])
 def test_loaders_and_epochs_leak_no_threads_or_files(server, name):
     def once():
         loader = spdl_rs.ImageLoader(f"{server.address}/{name}", batch_size=4, size=32)
@@ -156,7 +158,7 @@ def test_loaders_and_epochs_leak_no_threads_or_files(server, name):
 
 
 # promise: R8
-@pytest.mark.parametrize("name", ["a.tar", "mds/index.json", "litdata/index.json"])
+@pytest.mark.parametrize("name", ["a.tar", "mds/index.json", "litdata/index.json", "a.zip"])
 @pytest.mark.parametrize("cache", ["None", "sys.argv[2]"])
 def test_a_forked_child_runs_new_epochs_of_a_loader(server, tmp_path, name, cache):
     script = f"""
@@ -237,7 +239,7 @@ def test_a_forked_child_may_drop_an_inherited_loader(server):
         "loader.state_dict(); del loader",
     ],
 )
-@pytest.mark.parametrize("name", ["a.tar", "mds/index.json"])
+@pytest.mark.parametrize("name", ["a.tar", "mds/index.json", "a.zip"])
 def test_a_process_exits_cleanly_during_a_remote_epoch(server, name, ending):
     script = "import sys, threading, spdl_rs\n"
     script += "loader = spdl_rs.ImageLoader(sys.argv[1], batch_size=4, size=32)\n" + ending

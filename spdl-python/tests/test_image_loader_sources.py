@@ -17,6 +17,7 @@ from dataset_files import (
     write_recordio,
     write_tar,
     write_tfrecord,
+    write_zip,
 )
 from servers import serving
 
@@ -55,6 +56,11 @@ def everything(many, samples, tmp_path_factory):
     numbered = [(f"{number:02}", *sample[1:]) for number, sample in enumerate(samples)]
     write_lmdb(root / "train_lmdb" / "data.mdb", numbered)
     (root / "train_lmdb" / "lock.mdb").write_bytes(b"")
+    write_zip(root / "photos.zip", [(f"class{label}/{name}.png", image) for name, image, label in samples])
+    (root / "zips").mkdir()
+    members = [(f"{number:02}.{kind}", data) for number, (_, image, label) in enumerate(samples) for kind, data in (("png", image), ("cls", str(label)))]
+    write_zip(root / "zips" / "1.zip", members[:40])
+    write_zip(root / "zips" / "2.zip", members[40:])
     (root / "tars").mkdir()
     for number in range(3):
         shutil.copy(root / f"shard-{number:03}.tar", root / "tars")
@@ -98,6 +104,9 @@ SHARDS = ["shard-000.tar", "shard-001.tar", "shard-002.tar"]
         "all.rec",
         "train_lmdb",
         "train_lmdb/data.mdb",
+        "photos.zip",
+        "zips",
+        "zips/{1,2}.zip",
     ],
     ids=str,
 )
@@ -110,26 +119,64 @@ def test_every_format_gives_the_images_and_labels_of_the_folder(everything, many
     assert_same(load(source, train=train), expected)
 
 
-@pytest.mark.parametrize("name", ["mds", "litdata", "all.rec", "train_lmdb"])
-def test_batches_of_records_do_not_depend_on_threads_and_resume_exactly(everything, name):
+@pytest.mark.parametrize(
+    "names",
+    ["photos", "tars", "part-{0..2}.tfrecord", "list.csv", "mds", "litdata", "all.rec", "train_lmdb", "photos.zip", "zips", "imagenet/LOC_val_solution.csv", "VOC/ImageSets/Main/dog_val.txt"],
+)
+def test_every_format_resumes_exactly_on_any_number_of_threads(everything, samples, names):
+    if not (everything / "VOC").exists():
+        write_voc(everything / "VOC", samples)
+        write_imagenet(everything / "imagenet", samples)
+
     def loader(threads):
-        settings = {"batch_size": 7, "size": 16, "train": True, "threads": threads}
-        return spdl_rs.ImageLoader(everything / name, **settings)
+        settings = {"batch_size": 7, "size": 16, "train": True, "threads": threads, "seed": 3}
+        return spdl_rs.ImageLoader(everything / names, **settings)
 
     def copies(batches):
         return [(images.tobytes(), labels.tolist()) for images, labels in batches]
 
     expected = copies(loader(1))
-    for threads in [2, 5]:
-        assert copies(loader(threads)) == expected
-        first = loader(threads)
-        batches = iter(first)
-        found = copies(next(batches) for _ in range(2))
-        state = first.state_dict()
-        batches.close()
+    assert copies(loader(3)) == expected
+    assert len({label for _, labels in expected for label in labels}) > 1
+    for step in (1, 4):
+        interrupted = loader(2)
+        batches = iter(interrupted)
+        begin = copies([next(batches) for _ in range(step)])
         resumed = loader(3)
-        resumed.load_state_dict(state)
-        assert found + copies(resumed) == expected
+        resumed.load_state_dict(interrupted.state_dict())
+        batches.close()
+        assert begin + copies(resumed) == expected
+
+
+def write_voc(folder, samples):
+    lines = []
+    for name in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (folder / name).mkdir(parents=True)
+    for number, (_, image, label) in enumerate(samples):
+        (folder / "JPEGImages" / f"{number}.png").write_bytes(image)
+        (folder / "Annotations" / f"{number}.xml").write_text(f"<annotation><filename>{number}.png</filename></annotation>")
+        lines.append(f"{number}  {label % 3 - 1}\n")
+    (folder / "ImageSets/Main/dog_val.txt").write_text("".join(lines))
+
+
+def write_imagenet(folder, samples):
+    (folder / "val").mkdir(parents=True)
+    lines = ["ImageId,PredictionString\n"]
+    for number, (_, image, label) in enumerate(samples, start=1):
+        # The format is detected from the content.
+        (folder / "val" / f"ILSVRC2012_val_{number:08}.JPEG").write_bytes(image)
+        lines.append(f"ILSVRC2012_val_{number:08},n0144076{9 - label} 1 2 3 4\n")
+    (folder / "LOC_val_solution.csv").write_text("".join(lines))
+
+
+def test_labels_of_imagenet_equal_those_of_folders_of_classes(samples, tmp_path):
+    write_imagenet(tmp_path, samples)
+    loader = spdl_rs.ImageLoader(tmp_path / "LOC_val_solution.csv", batch_size=64, size=16)
+    ((_, labels),) = loader
+    assert labels.tolist() == [4 - label for _, _, label in samples]
+    assert loader.classes == sorted(f"n0144076{9 - label}" for label in range(5))
+    with pytest.warns(spdl_rs.DatasetWarning, match="LOC_val_solution.csv"):
+        spdl_rs.ImageLoader(tmp_path / "val", batch_size=1)
 
 
 def test_a_list_of_names_has_no_labels(everything, many):
@@ -148,6 +195,8 @@ def test_a_list_of_names_has_no_labels(everything, many):
         "litdata/index.json",
         "all.rec",
         "train_lmdb/data.mdb",
+        "photos.zip",
+        "zips/{1,2}.zip",
     ],
     ids=str,
 )
@@ -188,6 +237,8 @@ def test_a_list_of_urls_with_labels(everything, many, samples):
         "mds",
         "litdata/",
         "train_lmdb/",
+        "photos.zip",
+        "zips/*.zip",
     ],
     ids=str,
 )
@@ -209,13 +260,33 @@ def test_an_object_store_gives_the_images_of_the_folder(everything, many, names,
         loader = spdl_rs.ImageLoader(source, batch_size=16, size=32)
         assert_same(load(source), load(many))
         assert bucket in repr(loader) and "canary" not in repr(loader)
-        if names in ("photos", "list.csv"):
-            expected = [f"class{number}" for number in range(5)] if names == "photos" else []
+        if names in ("photos", "photos.zip", "list.csv"):
+            expected = [] if names == "list.csv" else [f"class{number}" for number in range(5)]
             assert loader.classes == expected
 
 
+def test_a_data_set_of_hugging_face_gives_the_images_of_the_folder(everything, many, tmp_path, monkeypatch):
+    files = tmp_path / "datasets/me/pets/resolve/main"
+    shutil.copytree(everything / "zips", files / "data")
+    tree = tmp_path / "api/datasets/me/pets/tree/main"
+    tree.mkdir(parents=True)
+    (tree / "data").write_text(
+        json.dumps([{"type": "file", "path": f"data/{path.name}", "size": path.stat().st_size} for path in (files / "data").iterdir()])
+    )
+    with serving(tmp_path) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        monkeypatch.setenv("HF_TOKEN", "hf_canary")
+        for name in ("{1,2}.zip", "*.zip", ""):
+            loader = spdl_rs.ImageLoader(f"hf://datasets/me/pets/data/{name}", batch_size=16, size=32)
+            assert_same(load(f"hf://datasets/me/pets@main/data/{name}"), load(many))
+            assert "hf://datasets/me/pets" in repr(loader) and "canary" not in f"{loader!r} {loader.stats()}"
+        with pytest.raises(spdl_rs.NotFoundError) as caught:
+            spdl_rs.ImageLoader("hf://datasets/me/pets/gone.tar", batch_size=1)
+        assert "hf_canary" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
-    "address", ["http://h/x", "https://h/x", "s3://b/x", "gs://b/x", "az://b/x"]
+    "address", ["http://h/x", "https://h/x", "s3://b/x", "gs://b/x", "az://b/x", "hf://datasets/a/b/x"]
 )
 def test_every_store_is_built_in(address, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "someone")
@@ -349,6 +420,8 @@ def test_a_single_image_file_is_an_error_with_advice(many):
         ("gone-{0..3}.tar", FileNotFoundError, "gone-0.tar"),
         ("gone-*.tar", FileNotFoundError, "gone"),
         ("list.tar.gz", spdl_rs.UnsupportedError, "tar"),
+        ("rows.lance", spdl_rs.UnsupportedError, "pass the Arrow table to the loader"),
+        ("hf://me/model/x.tar", ValueError, "hf://datasets/USER/NAME/PATH"),
         ("ftp://host/x.tar", ValueError, 'unknown address scheme "ftp"'),
         ("http:///x.tar", ValueError, "no host or bucket name"),
         ("s3://bucket/x.tar?signature=canary", ValueError, "accept no query"),

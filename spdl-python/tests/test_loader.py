@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import xml.etree.ElementTree
 import zlib
 from typing import Any
 
@@ -1101,6 +1102,63 @@ def test_coco_annotations_are_a_data_set(tmp_path, where):
         with pytest.raises(spdl_rs.SpdlError, match="cannot find the images.*`Loader.image_folder=") as caught:
             Loader(path, batch_size=2, image=fields.Image(32))
         assert caught.value.key == str(path)
+
+
+def voc(folder):
+    """Writes two photos, their masks and annotations in the layout of Pascal VOC. Returns the annotations."""
+    for name in ("Annotations", "JPEGImages", "SegmentationClass", "ImageSets/Segmentation", "ImageSets/Main"):
+        (folder / name).mkdir(parents=True)
+    boxes = {"0": [("dog", (11, 21, 30, 40), 1), ("person", (1, 1, 80, 60), 0)], "1": []}
+    texts = []
+    for number, (name, objects) in enumerate(boxes.items()):
+        write_png(folder / "JPEGImages" / f"{name}.png", picture(number))
+        (folder / "SegmentationClass" / f"{name}.png").write_bytes(grey_png(numpy.full((60, 80), number + 12, "u1")))
+        parts = [f"<annotation><filename>{name}.png</filename><segmented>1</segmented>"]
+        for label, edges, difficult in objects:
+            parts.append(f"<object><name>{label}</name><difficult>{difficult}</difficult><bndbox>")
+            parts += [f"<{edge}>{value}</{edge}>" for edge, value in zip(("xmin", "ymin", "xmax", "ymax"), edges)]
+            parts.append("</bndbox></object>")
+        texts.append("".join([*parts, "</annotation>"]))
+        (folder / "Annotations" / f"{name}.xml").write_text(texts[-1])
+    (folder / "ImageSets/Segmentation/train.txt").write_text("0\n1\n")
+    (folder / "ImageSets/Main/person_train.txt").write_text("0  1\n1 -1\n")
+    return texts
+
+
+def test_an_image_set_of_voc_is_a_data_set(tmp_path):
+    texts = voc(tmp_path / "VOC")
+    like = {
+        "image": fields.Image((60, 80), crop=CenterCrop()),
+        "mask": fields.Mask(),
+        "boxes": fields.Boxes(),
+        "stored": fields.Json(stored_as="bndbox"),
+        "classes": fields.Array(None, "int64", rows_of="boxes"),
+        "difficult": fields.Array(None, "int64", rows_of="boxes"),
+    }
+    source = tmp_path / "VOC/ImageSets/Segmentation/train.txt"
+    loader = Loader(source, like, batch_size=2)
+    assert len(loader.classes) == 20 and loader.classes[14] == "person"
+    batch = loader.peek()
+    assert (batch["image"][0] == picture(0)).all()
+    assert [set(mask.flat) for mask in batch["mask"]] == [{12}, {13}]
+    assert [boxes.tolist() for boxes in batch["boxes"]] == [[[10, 20, 30, 40], [0, 0, 80, 60]], []]
+    assert [numbers.tolist() for numbers in batch["classes"]] == [[11, 14], []]
+    assert [numbers.tolist() for numbers in batch["difficult"]] == [[1, 0], []]
+    # The stored numbers are those that torchvision's VOCDetection returns as text.
+    for text, boxes in zip(texts, batch["stored"]):
+        parsed = xml.etree.ElementTree.fromstring(text).findall("object/bndbox")
+        assert boxes == [[float(edge.text) for edge in bndbox] for bndbox in parsed]
+    labels = Loader(tmp_path / "VOC/ImageSets/Main/person_train.txt", batch_size=2, label=fields.Label())
+    assert labels.peek()["label"].tolist() == [1, -1]
+    # A damaged file is an error of its sample.
+    (tmp_path / "VOC/Annotations/1.xml").write_text(texts[1][:-5])
+    with pytest.warns(spdl_rs.DatasetWarning, match="1.xml"):
+        loader = Loader(source, like, batch_size=1, on_error="skip")
+    assert [len(batch["image"]) for batch in loader] == [1]
+    (dropped,) = loader.stats()["dropped"]
+    assert "1.xml" in str(dropped)
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="ImageSets/Segmentation/train.txt"):
+        Loader(tmp_path / "VOC", like, batch_size=1)
 
 
 def test_a_folder_of_images_needs_coco_annotations(tmp_path):

@@ -48,14 +48,18 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
               any depth. A folder that contains only images has no classes. Names that start with a dot
               are ignored. The file extension identifies images (`.jpg`, `.jpeg`, `.png`, `.webp`,
               `.gif`, `.bmp`, `.tif` and so on, in any case). The content selects the decoder.
-            - Tar shards in the layout of `webdataset` (`.tar`), Parquet (`.parquet`), TFRecord
-              (`.tfrecord`), RecordIO of MXNet (`.rec`), LMDB (`.mdb`, `.lmdb`, or a folder with `data.mdb`); MDS of
-              MosaicML Streaming or LitData of Lightning (its folder, or its `index.json`); a data set
-              that `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`, COCO annotations in `.json`), whose
-              rows may be addresses in any store. Names may contain braces, as in `"shard-{000..147}.tar"`, and `*`
+            - Tar shards in the layout of `webdataset` (`.tar`), zip archives of class folders or in that layout
+              (`.zip`), Parquet (`.parquet`), TFRecord (`.tfrecord`), RecordIO of MXNet (`.rec`), LMDB (`.mdb`, `.lmdb`,
+              or a folder with `data.mdb`); MDS of MosaicML Streaming or LitData of Lightning (its folder, or its
+              `index.json`); a data set that `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`), whose rows
+              may be addresses in any store; COCO annotations (`.json`); an image set of Pascal VOC
+              (`VOC2012/ImageSets/Main/train.txt`); labels of ImageNet's validation images (`LOC_val_solution.csv`,
+              `imagenet_2012_validation_synset_labels.txt`), in a folder next to them. Names may contain braces, as in
+              `"shard-{000..147}.tar"`, and `*`
               and `?` if the store can list objects. A folder of such files is one data set. Several
               files may be passed as a list.
-            - Addresses of such data: `http://`, `https://`, `s3://`, `gs://`, `az://`. Web servers cannot
+            - Addresses of such data: `http://`, `https://`, `s3://`, `gs://`, `az://`, and
+              `hf://datasets/USER/NAME@REVISION/PATH` for data sets of Hugging Face. Web servers cannot
               list objects, so each file must be named. Credentials come from the environment, as for the
               command-line tools of each store. Passwords and signatures in addresses are never printed.
             - A list of paths of images, or of their addresses in one store.

@@ -86,8 +86,8 @@ class Loader(BatchLoader[Any]):
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
             of a sample together.
-        image_folder: The folder of the images of COCO annotations. Default: the first folder near the annotations that
-            contains the first image.
+        image_folder: The folder of the images of COCO annotations, or of labels of ImageNet's validation images.
+            Default: the first folder near the annotations that contains the first image.
         memory_budget: See `ImageLoader`. `mix`, `map` and `batch_map` need a further batch each.
         named_fields: The fields: `image=fields.Image(224)`.
 

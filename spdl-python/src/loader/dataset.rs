@@ -549,8 +549,8 @@ impl Opened {
 
     /// Whether the data set has a cache of decoded parts, with threads.
     fn reads_parts(&self) -> bool {
-        use DatasetKind::{LitData, Mds, Parquet};
-        matches!(self.data.kind, LitData | Mds | Parquet)
+        use DatasetKind::{LitData, Mds, Parquet, ZipShards};
+        matches!(self.data.kind, LitData | Mds | Parquet | ZipShards)
     }
 
     /// Whether the data set uses threads, which a forked child does not have.
@@ -712,7 +712,7 @@ impl OpenRequest {
     fn check_not_an_image(&self) -> Result<()> {
         match &self.addresses[..] {
             [one] if DatasetKind::of_name(one).is_none() && Path::new(one).is_file() => {
-                let message = "unknown data set format: the file name does not end with .tar, .parquet, \
+                let message = "unknown data set format: the file name does not end with .tar, .zip, .parquet, \
                                .tfrecord, .tfrecords, .rec, .mdb, .lmdb, .txt, .csv, .jsonl or .json; for images, pass a folder, or a list of image files";
                 Err(Error::new(ErrorKind::InvalidArgument, message).with_key(self.shown.as_str()))
             }

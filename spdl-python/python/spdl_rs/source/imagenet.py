@@ -202,7 +202,7 @@ def _label(folder: Path, mappings: Mapping[str, int]) -> int:
 def _no_images(folder: Path) -> NotFoundError:
     message = f'no images found in "{folder}": expected <class>/<name>.JPEG'
     if any(folder.glob("*.JPEG")):
-        message += "; move each image to a folder of its class"
+        message += "; move each image to a folder of its class, or open LOC_val_solution.csv with spdl_rs.ImageLoader"
     return NotFoundError(message, kind="not-found", key=str(folder))
 
 
