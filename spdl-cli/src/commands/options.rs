@@ -14,9 +14,9 @@ macro_rules! data_help {
         "\
 Data sets, DATA:
   Tar archives, a folder with tar archives, or the output of `spdl pack`; or any other data set that
-  `spdl bench` reads: folders of images, lists of files, Parquet, TFRecord, MDS, LitData, RecordIO,
-  LMDB, and URLs (http://, https://, s3://, gs://, az://). `spdl bench --help` lists the cargo
-  features that some formats and URLs need
+  `spdl bench` reads: folders of images, zip archives, lists of files, Parquet, TFRecord, MDS,
+  LitData, RecordIO, LMDB, and URLs (http://, https://, s3://, gs://, az://, hf://).
+  `spdl bench --help` lists the cargo features that some formats and URLs need
 
 "
     };

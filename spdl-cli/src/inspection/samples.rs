@@ -61,11 +61,12 @@ impl Samples {
         of_field.or_else(|| record.row.as_ref()?.group.object())
     }
 
-    /// The key of a sample within its tar shard; for other samples, the whole key.
+    /// The key of a sample within its tar or zip archive; for other samples, the whole key.
     pub(crate) fn short_name<'a>(&self, record: &'a StoredRecord) -> &'a [u8] {
         let key = record.key.as_bytes();
-        let shard =
-            self.shard_of(record).filter(|_| self.opened.set.kind == DatasetKind::TarShards);
+        let is_archive =
+            matches!(self.opened.set.kind, DatasetKind::TarShards | DatasetKind::ZipShards);
+        let shard = self.shard_of(record).filter(|_| is_archive);
         let name = shard.and_then(|shard| key.strip_prefix(shard.as_bytes())?.strip_prefix(b":"));
         name.unwrap_or(key)
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -46,6 +47,54 @@ fn shards(folder: &Path) -> Vec<std::path::PathBuf> {
     shards
 }
 
+/// Writes the images of `packed` to `photos.zip`, in reverse order, stored and compressed in turn.
+fn zip_photos(folder: &Folder) {
+    let mut archive = zip::ZipWriter::new(fs::File::create(folder.join("photos.zip")).unwrap());
+    for number in (0..IMAGES).rev() {
+        let methods = [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated];
+        let options = zip::write::SimpleFileOptions::default()
+            .compression_method(methods[number as usize % 2]);
+        let name = image_name(number, CLASSES);
+        archive.start_file(format!("photos/{name}"), options).unwrap();
+        archive.write_all(&png(number)).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+#[test]
+fn a_zip_archive_is_listed_verified_and_packed() {
+    let (folder, _) = packed();
+    zip_photos(&folder);
+    let zip = folder.join("photos.zip");
+    let run = |command: &str, arguments: &[&str]| {
+        finish(spdl().arg(command).arg(&zip).args(arguments).output().unwrap())
+    };
+    let listed = run("ls", &[]);
+    assert!(listed.stdout.ends_with("1 file, 60 samples\n"), "{}", listed.stdout);
+    assert_eq!(run("stat", &["--json"]).json()["samples"], IMAGES);
+    let result = run("verify", &["--json"]).json();
+    assert_eq!((&result["images"], &result["bad_total"]), (&IMAGES.into(), &0.into()));
+    let name = format!("photos/{}", image_name(7, CLASSES));
+    let key = name.trim_end_matches(".png");
+    let image = spdl().arg("cat").arg(&zip).args([key, "--field", "png"]).output().unwrap();
+    assert!(image.status.success(), "{}", String::from_utf8_lossy(&image.stderr));
+    assert_eq!(image.stdout, png(7));
+    let again = folder.join("again");
+    let pack = run("pack", &[again.to_str().unwrap(), "--shard-samples", "7"]);
+    assert_eq!(pack.code, 0, "{}", pack.stderr);
+    let json = bench_all(&[&again], &[], &[]).json();
+    assert_eq!(checksum(&json), checksum(&bench_all(&[&zip], &[], &[]).json()));
+    // A damaged member is found.
+    let mut bytes = fs::read(&zip).unwrap();
+    let at = bytes.windows(4).position(|it| it == b"IDAT").unwrap() + 8;
+    bytes[at] ^= 1;
+    fs::write(&zip, bytes).unwrap();
+    let found = run("verify", &[]);
+    assert_eq!(found.code, 1);
+    let words = ["photos.zip:photos/class-", "CRC-32 mismatch"];
+    assert!(words.iter().all(|it| found.stdout.contains(it)), "{}{}", found.stdout, found.stderr);
+}
+
 // promise: DATA7
 #[test]
 fn all_storage_formats_give_the_same_batches() {
@@ -57,6 +106,7 @@ fn all_storage_formats_give_the_same_batches() {
         }
     }
     folder.add("list.csv", rows.as_bytes());
+    zip_photos(&folder);
     let all = shards(&folder.join("shards"));
     assert_eq!(all.len(), 9);
     let braces = folder.join("shards/shard-00000{0..8}.tar");
@@ -66,6 +116,7 @@ fn all_storage_formats_give_the_same_batches() {
         (vec![braces], "tar shards"),
         (vec![folder.join("shards/*.tar")], "tar shards"),
         (vec![folder.join("list.csv")], "list of files"),
+        (vec![folder.join("photos.zip")], "zip archives"),
     ] {
         for mode in ["eval", "train"] {
             let json = bench_all(&data, &["--mode", mode], &[]).json();
@@ -387,6 +438,26 @@ mod stores {
         }
         let run = bench_all(&[format!("{url}/bucket/images/")], &[], &[]);
         assert!(run.line().contains("does not support listing"), "{}", run.line());
+    }
+
+    #[test]
+    fn a_data_set_of_hugging_face_is_read_with_the_token_of_the_environment() {
+        let (folder, expected) = packed();
+        let server = FaultServer::start(Vec::<(String, Vec<u8>)>::new());
+        server.insert_folder(folder.path(), "datasets/me/photos/resolve/v1/");
+        let url = server.url();
+        let environment = [("HF_ENDPOINT", &*url), ("HF_TOKEN", "canary-token-54")];
+        let data = ["hf://datasets/me/photos@v1/shards/shard-00000{0..8}.tar"];
+        let json = bench_all(&data, &[], &environment).json();
+        assert_eq!(checksum(&json), checksum(&expected));
+        let token = ("authorization".to_owned(), "Bearer canary-token-54".to_owned());
+        assert!(server.seen().iter().all(|seen| seen.headers.contains(&token)));
+        server.set_faults(FaultPlan::script(|_| Some(Fault::Forbidden)));
+        let run = bench_all(&data, &[], &environment);
+        assert!(run.line().contains("set HF_TOKEN"), "{}", run.line());
+        assert!(!format!("{}{}", run.stdout, run.stderr).contains("canary"), "{}", run.stderr);
+        let run = bench_all(&["hf://me/photos/x.tar"], &[], &environment);
+        assert!(run.line().contains("hf://datasets/USER/NAME/PATH"), "{}", run.line());
     }
 
     // promise: DATA5

@@ -307,6 +307,7 @@ const KAGGLE: &str = "ImageId,PredictionString\n\
                       ILSVRC2012_val_00000003,n01440764 1 2 3 4\n";
 const SYNSETS: &str = "n03995372\nn01751748\nn01440764\n";
 
+// feature: Q07
 #[test]
 fn labels_of_imagenet_are_indices_of_the_sorted_wordnet_ids() {
     for (file, text, images) in [
@@ -372,6 +373,7 @@ fn invalid_labels_of_imagenet_are_errors_with_their_line() {
     }
 }
 
+// feature: Q07
 #[test]
 fn a_flat_folder_of_imagenet_has_a_warning_with_advice() {
     let folder = tempfile::tempdir().unwrap();

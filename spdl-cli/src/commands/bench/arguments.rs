@@ -62,6 +62,7 @@ Data sets, DATA:
                       the actual format is detected from the content. A folder with Parquet,
                       TFRecord, MDS, LitData, RecordIO or LMDB files, or tar shards (as
                       `spdl pack` writes them), is a data set of that kind
+  *.zip               zip archives, with one folder for each class, or members as in tar shards
   *.tar               tar shards in the WebDataset layout: members with the same key are one sample
   *.parquet           Parquet files, as Hugging Face writes them (feature `parquet`)
   *.tfrecord          TFRecord files of tf.train.Example
@@ -69,8 +70,12 @@ Data sets, DATA:
   *.mdb *.lmdb        LMDB files with one value per file or image
   *.txt *.csv *.jsonl a list of files, with classes
   *.json              COCO annotations
+  ImageSets/*/*.txt   an image set of Pascal VOC
+  LOC_val_solution.csv, imagenet_2012_validation_synset_labels.txt
+                      the labels of the validation images of ImageNet, in a folder next to them
   Each is a local path or a URL: `https://…` and `http://…` (feature `http`), `s3://…` (`s3`),
-  `gs://…` (`gcs`), `az://…` (`azure`). Braces expand: {0000..0147}, {train,val}. The last part of
+  `gs://…` (`gcs`), `az://…` (`azure`), `hf://datasets/USER/NAME/PATH` (`http`): a data set of
+  Hugging Face. Braces expand: {0000..0147}, {train,val}. The last part of
   a name may contain the wildcards `*` and `?`, if the store can list objects.
 
 Environment variables for stores (files such as ~/.aws are not read):
@@ -87,6 +92,8 @@ Environment variables for stores (files such as ~/.aws are not read):
       managed identity of the instance
       AZURE_SKIP_SIGNATURE   true: anonymous access
   http  user name and password in the URL
+  hf  HF_TOKEN            token, for private data sets
+      HF_ENDPOINT         URL of a mirror [default: https://huggingface.co]
   HTTPS_PROXY and NO_PROXY apply to all stores
 
 Checkpoint file, FILE:

@@ -47,10 +47,10 @@ Examples:
 
 Data sets, SRC, as for `spdl bench`:
   a folder of images     SRC/CLASS/**/IMAGE, or images directly in SRC
-  files of one kind      .tar; .parquet; .tfrecord; .rec; .mdb, .lmdb; a list: .txt, .csv,
-                         .jsonl; COCO annotations: .json
+  files of one kind      .tar; .zip; .parquet; .tfrecord; .rec; .mdb, .lmdb; a list: .txt, .csv,
+                         .jsonl; COCO annotations: .json; an image set of Pascal VOC: .txt
   another folder         with such files, or with MosaicML or LitData shards (index.json)
-  a URL                  any of these at http://, https://, s3://, gs:// or az://
+  a URL                  any of these at http://, https://, s3://, gs://, az:// or hf://
   Names may contain braces ({000..147}), and `*` and `?` in their last part; quote such names for
   the shell. `spdl bench --help` lists the cargo feature that each kind needs
 

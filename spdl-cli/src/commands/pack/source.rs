@@ -97,7 +97,9 @@ impl PackSource {
                 let below = key.strip_prefix(&self.folder[..]).unwrap_or(key);
                 (Key::from_bytes(below), key_of_file(below))
             }
-            DatasetKind::TarShards => (record.key.clone(), key_of_archive_sample(record)),
+            DatasetKind::TarShards | DatasetKind::ZipShards => {
+                (record.key.clone(), key_of_archive_sample(record))
+            }
             _ => (record.key.clone(), key_of_row(key)),
         }
     }
@@ -161,6 +163,8 @@ fn key_of_archive_sample(record: &StoredRecord) -> Vec<u8> {
         StoredField::At(extent, _) => Some(extent.object.as_bytes()),
         _ => None,
     });
+    let of_row = || Some(record.row.as_ref()?.group.object()?.as_bytes());
+    let archive = archive.or_else(of_row);
     let key = record.key.as_bytes();
     let name = archive.and_then(|archive| key.strip_prefix(archive)?.strip_prefix(b":"));
     valid_key(name.unwrap_or(key))
