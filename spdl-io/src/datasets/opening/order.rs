@@ -187,23 +187,18 @@ mod tests {
             let mut found = all(&chosen, len, 7, 0);
             found.sort_unstable();
             prop_assert_eq!(found, (0..len).collect::<Vec<_>>());
-            let mut start = 0;
-            let mut expected = Vec::new();
+            // The ends of all groups, or of parts without groups.
+            let mut ends = vec![0];
             for (items, order) in &parts {
-                let mut inside = |end| {
-                    let count = positions.iter().filter(|at| (start..end).contains(*at)).count();
-                    expected.extend((count > 0).then_some(count as u64));
-                    start = end;
+                let lens = match order {
+                    ReadOrder::Groups(lens) => lens.to_vec(),
+                    _ => vec![*items],
                 };
-                let first = start;
-                match order {
-                    ReadOrder::Groups(lens) => {
-                        let mut end = first;
-                        lens.iter().for_each(|len| { end += len; inside(end); });
-                    }
-                    _ => inside(first + items),
-                }
+                lens.iter().for_each(|len| ends.push(ends[ends.len() - 1] + len));
             }
+            let count = |range: Range<u64>| positions.iter().filter(|at| range.contains(at)).count();
+            let expected = ends.windows(2).map(|pair| count(pair[0]..pair[1]) as u64);
+            let expected: Vec<u64> = expected.filter(|count| *count > 0).collect();
             if !matches!(chosen, ReadOrder::Any) {
                 prop_assert_eq!(groups_of(&chosen, len), expected.repeat(times as usize));
             }
