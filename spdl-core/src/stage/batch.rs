@@ -255,14 +255,15 @@ mod tests {
     fn a_list_of_a_batch_can_be_replaced() {
         let mut batch = Batch::empty(vec![SampleId::default(); 2]);
         let field = Field::new("boxes", DType::F32, &[0, 4]);
-        let list = |rows: [usize; 2]| rows.map(|rows| array(DType::F32, &[rows, 4])).to_vec();
-        batch.lists.push((field.collation(crate::stage::Collation::List), list([1, 2])));
-        let before = batch.replace_list("boxes", list([3, 0])).unwrap();
+        let of = |rows: &[usize]| -> Vec<Array> {
+            rows.iter().map(|&rows| array(DType::F32, &[rows, 4])).collect()
+        };
+        batch.lists.push((field.collation(crate::stage::Collation::List), of(&[1, 2])));
+        let before = batch.replace_list("boxes", of(&[3, 0])).unwrap();
         assert_eq!(before[1].shape(), [2, 4]);
         assert_eq!(batch.list("boxes").unwrap()[0].shape(), [3, 4]);
-        let short = list([1, 1]).split_off(1);
         let wrong = vec![array(DType::F32, &[1, 5]), array(DType::F32, &[1, 4])];
-        for (name, list) in [("boxes", short), ("boxes", wrong), ("masks", list([1, 1]))] {
+        for (name, list) in [("boxes", of(&[1])), ("boxes", wrong), ("masks", of(&[1, 1]))] {
             let error = batch.replace_list(name, list).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         }

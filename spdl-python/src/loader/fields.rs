@@ -23,7 +23,7 @@ use crate::operators::{Described, ImageDecoder};
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct SampleFields {
     pub(crate) spec: SampleSpec,
-    forms: Vec<(Py<PyString>, Form, View)>,
+    forms: Vec<(Py<PyString>, Form, NumpyView)>,
     /// Whether truncated images may have black rows.
     pub(crate) allows_partial: bool,
     /// How samples are grouped, and the layout of the groups; `None` if each batch has the next samples.
@@ -53,7 +53,7 @@ enum Form {
 
 /// How NumPy views the elements of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum View {
+enum NumpyView {
     /// With their dtype.
     Own,
     /// As `bool`.
@@ -93,7 +93,7 @@ impl SampleFields {
                     }
                 }
                 let added = SequenceLayout::ADDED.map(|name| PyString::new(py, name).unbind());
-                forms.extend(added.map(|name| (name, Form::Array, View::Own)));
+                forms.extend(added.map(|name| (name, Form::Array, NumpyView::Own)));
             }
             grouping = Some((group, layout));
         }
@@ -107,7 +107,7 @@ impl SampleFields {
 }
 
 /// The field, the form of its values, and whether it allows partial images.
-fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, View, bool)> {
+fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, NumpyView, bool)> {
     let setting = |name: &str| settings.as_any().get_item(name);
     let dtype = || -> PyResult<DType> {
         let name: String = setting("dtype")?.extract()?;
@@ -117,7 +117,7 @@ fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, Vie
         found.ok_or_else(|| PyValueError::new_err(format!("unknown dtype {name:?}")))
     };
     let mut allows_partial = false;
-    let mut view = View::Own;
+    let mut view = NumpyView::Own;
     let (mut field, mut form) = match kind.as_str() {
         "Image" => {
             let decoder: PyRef<'_, ImageDecoder> = setting("decoder")?.extract()?;
@@ -166,7 +166,7 @@ fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, Vie
                 true => SampleField::flags(&shape),
                 false => SampleField::numbers(dtype()?, &shape),
             };
-            view = if is_flag { View::Flags } else { View::Own };
+            view = if is_flag { NumpyView::Flags } else { NumpyView::Own };
             (field, Form::Array)
         }
         "Text" => (SampleField::text(), Form::Text),
@@ -266,7 +266,7 @@ impl<'py> Parts<'_, 'py> {
     }
 
     /// The value of the next field.
-    fn take(&mut self, form: Form, view: View) -> PyResult<Bound<'py, PyAny>> {
+    fn take(&mut self, form: Form, view: NumpyView) -> PyResult<Bound<'py, PyAny>> {
         let py = self.as_array.py();
         Ok(match form {
             Form::Array => {
@@ -301,22 +301,22 @@ impl<'py> Parts<'_, 'py> {
         })
     }
 
-    fn convert(&self, array: spdl_core::Array, view: View) -> PyResult<Bound<'py, PyAny>> {
+    fn convert(&self, array: spdl_core::Array, view: NumpyView) -> PyResult<Bound<'py, PyAny>> {
         let py = self.as_array.py();
         let dtype = array.dtype();
         let array = self.as_array.call1((Array::from(array),))?;
         match (dtype, view) {
             // NumPy got two opaque bytes for each element.
             (DType::BF16, _) => array.call_method1("view", (bfloat16(py)?,)),
-            (_, View::Flags) => array.call_method1("view", ("?",)),
-            (_, View::Own) => Ok(array),
+            (_, NumpyView::Flags) => array.call_method1("view", ("?",)),
+            (_, NumpyView::Own) => Ok(array),
         }
     }
 
     /// The next two arrays, as a named tuple.
-    fn pair(&mut self, class: &Bound<'py, PyType>, view: View) -> PyResult<Bound<'py, PyAny>> {
+    fn pair(&mut self, class: &Bound<'py, PyType>, view: NumpyView) -> PyResult<Bound<'py, PyAny>> {
         let (first, second) = (self.next()?, self.next()?);
-        let arrays = (self.convert(first, view)?, self.convert(second, View::Own)?);
+        let arrays = (self.convert(first, view)?, self.convert(second, NumpyView::Own)?);
         // The constructor of the class would run Python code.
         class.py().get_type::<PyTuple>().call_method1("__new__", (class, arrays))
     }
