@@ -292,12 +292,17 @@ def litdata():
             "image": Image(path="a.png", bytes=encoded(i, "PNG")),
             "info": {"id": i, "score": 0.1 * i},
             "label": i - 1,
+            "marks": [True, i % 2 == 0],
+            "mixed": [i, ["a", None]],
             "photo": Jpeg(bytes=encoded(i, "JPEG"), max_quality=None),
             "pil": PillowImage.new("L", (2, 2), i),
             "pixels": torch.arange(2 * i, dtype=torch.int32).reshape(2, i),
+            "rows": [{"a": i, "b": "ß", "c": None, "d": 0.5, "e": True}] * i,
+            "scores": [0.5, float("inf")],
             "tags": [i, i + 1],
             "text": f"größe {i}",
             "weights": torch.tensor([0.5 * i, -1], dtype=torch.float16),
+            "words": ["a", "ß"],
         }
 
     def write(name, samples, **options):

@@ -29,6 +29,10 @@ fn blob(index: u64) -> FieldValue {
     sample(&fetcher, &samples, index).unwrap().remove("blob").unwrap()
 }
 
+fn json(value: serde_json::Value) -> FieldValue {
+    FieldValue::Json(value)
+}
+
 #[test]
 fn leaves_have_the_written_values() {
     let fetcher = folder("litdata/plain");
@@ -43,7 +47,11 @@ fn leaves_have_the_written_values() {
             ("info.id", FieldValue::Integer(number)),
             ("info.score", FieldValue::Float(0.1 * f64::from(i))),
             ("label", FieldValue::Integer(number - 1)),
+            ("marks", json(serde_json::json!([true, i % 2 == 0]))),
+            ("mixed", json(serde_json::json!([i, ["a", null]]))),
+            ("scores", FieldValue::Floats(vec![0.5, f64::INFINITY])),
             ("tags", FieldValue::Integers(vec![number, number + 1])),
+            ("words", json(serde_json::json!(["a", "ß"]))),
             ("text", FieldValue::Text(format!("größe {i}").into())),
         ];
         for (name, value) in expected {
@@ -68,7 +76,9 @@ fn leaves_have_the_written_values() {
         let half = [[0, 0], [0, 0x38], [0, 0x3C], [0, 0x3E], [0, 0x40]][count];
         assert_eq!(array("weights"), (NpyType::Float(2), vec![2], [half, [0, 0xBC]].concat()));
         assert_eq!(array("pil"), (NpyType::UInt(1), vec![2, 2], vec![i; 4]));
-        assert_eq!(found.len(), 14);
+        let row = serde_json::json!({"a": i, "b": "ß", "c": null, "d": 0.5, "e": true});
+        assert_eq!(found["rows"], json(vec![row; count].into()));
+        assert_eq!(found.len(), 19);
     }
     assert_eq!(samples.item(4).unwrap().key.as_str(), Some("litdata/plain/chunk-0-1.bin:1"));
 }
@@ -106,7 +116,7 @@ fn changed(name: &str, from: &str, to: &str) -> Arc<MemoryFetcher> {
 fn sizes_without_the_offsets_are_accepted() {
     // Early versions store the size of the samples only.
     for (name, from, to) in [
-        ("litdata/plain", "3446", "3426"),
+        ("litdata/plain", "3852", "3832"),
         #[cfg(feature = "zstd")]
         ("litdata/zstd", "779", "759"),
     ] {

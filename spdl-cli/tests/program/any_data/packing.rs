@@ -178,6 +178,33 @@ fn mds_columns_become_fields() {
     assert!(listed.ends_with("2 files, 5 samples\n"), "{listed}");
 }
 
+#[test]
+fn litdata_leaves_become_fields_and_other_records_are_listed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../spdl-io/tests/data");
+    let data = [root.join("litdata/plain")];
+    let folder = Folder::new();
+    let result = pack(&data, &folder.join("set"), &[]);
+    assert_eq!(result.code, 0, "{}", result.stderr);
+    let found = contents(&folder.join("set"));
+    assert_eq!(found.len(), 5);
+    let fields = &found["chunk-0-1/1"];
+    for name in ["png", "cls", "text.txt", "tags.npy", "boxes.npy", "blob", "flag.json"] {
+        assert!(fields.contains_key(name), "{name}: {:?}", fields.keys());
+    }
+    assert_eq!(fields["cls"], b"3", "the label is the sample number minus 1");
+    for (name, files, samples) in [
+        ("litdata/plain", 2, 5),
+        ("recordio", 2, 8),
+        ("recordio/a.rec", 1, 5),
+        ("lmdb/pairs", 1, 7),
+        ("lmdb/plain.lmdb", 1, 5),
+    ] {
+        let listed = run("ls", &[root.join(name)], &[]).stdout;
+        let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+        assert!(listed.ends_with(&format!("{files}, {samples} samples\n")), "{name}: {listed}");
+    }
+}
+
 #[cfg(feature = "parquet")]
 #[test]
 fn parquet_columns_become_fields() {

@@ -219,6 +219,8 @@ impl LmdbFile {
             next.is_none_or(|&next| self.split(next).0 != self.split(sorted[*at]).0)
         };
         self.ends = (0..sorted.len()).filter(is_last).map(|at| at as u32 + 1).collect();
+        self.ends.shrink_to_fit();
+        sorted.shrink_to_fit();
         self.sorted = sorted;
     }
 

@@ -146,3 +146,38 @@ impl<'a> TaggedReader<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A dictionary, as LitData's function `_nested_dumps` encodes it.
+    const DICTIONARY: &[u8] = b"\x05\x04\0\0\0\x04\0\0\0none\x0b\x01\0\0\0n\x08\xfe\xff\xff\xff\xff\xff\xff\xff\
+        \x04\0\0\0deep\x05\x03\0\0\0\x01\0\0\0f\x09\0\0\0\0\0\0\xe0?\x03\0\0\0yes\x0a\x01\x01\0\0\0s\
+        \x07\x02\0\0\0\xc3\x9f\x01\0\0\0l\x02\x01\0\0\0\x01\0\0\0\0\0\0\0";
+
+    #[test]
+    fn dictionaries_and_json_are_read() {
+        let expected = serde_json::json!({
+            "none": null, "n": -2, "deep": {"f": 0.5, "yes": true, "s": "ß"}, "l": [1]
+        });
+        let found = tagged(&Bytes::from_static(DICTIONARY)).unwrap();
+        assert_eq!(found, FieldValue::Json(expected.clone()));
+        let text = expected.to_string().into_bytes();
+        assert_eq!(tagged(&text.into()).unwrap(), FieldValue::Json(expected));
+    }
+
+    #[test]
+    fn damage_deep_nesting_and_endless_lists_are_errors() {
+        for len in 0..DICTIONARY.len() {
+            let error = tagged(&DICTIONARY[..len].to_vec().into()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{len}");
+        }
+        let deep = [5, 1, 0, 0, 0, 0, 0, 0, 0].repeat(1000);
+        let records = [6, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0].to_vec();
+        let numbers = [2, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0].to_vec();
+        for bytes in [deep, records, numbers, [DICTIONARY, b"x"].concat()] {
+            assert_eq!(tagged(&bytes.into()).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+    }
+}
