@@ -465,6 +465,14 @@ def test_runs_of_aspect_buckets_resume(sizes, random):
         other.load_state_dict(state)
 
 
+def test_ranks_and_their_combined_states_deliver_every_image_of_a_bucket_once(sizes):
+    def make(**settings):
+        return Loader(sizes, of_one_size(), batch_size=2, group=SameSize("image"), **settings)
+
+    indices = [index for batch in delivered_by_ranks(make) for index in batch["index"].tolist()]
+    assert sorted(indices) == list(range(20))
+
+
 def test_functions_and_absent_images_of_aspect_buckets(sizes, tmp_path):
     def halved(sample):
         return {**sample, "image": sample["image"] // 2}

@@ -356,6 +356,7 @@ impl SampleField {
         self
     }
 
+    #[cfg(feature = "png")]
     pub(super) fn dtype(&self) -> DType {
         self.dtype
     }
