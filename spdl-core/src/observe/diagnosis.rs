@@ -309,6 +309,7 @@ mod tests {
                 dedicated: false,
                 items: 100,
                 failures: 0,
+                retries: 0,
                 items_out: 100,
                 fill_rate: None,
                 busy: Duration::from_secs_f64(busy),

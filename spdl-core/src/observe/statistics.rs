@@ -14,6 +14,7 @@ use crate::observe::histogram::{Counts, Histogram, Quantiles};
 use crate::observe::stalls::{Activity, StageProgress};
 use crate::source::sample::SampleId;
 use crate::stage::aggregate::FillRate;
+use crate::sync::Counter;
 
 /// A snapshot of a pipeline's counters, while the pipeline runs or after its end.
 ///
@@ -189,6 +190,8 @@ pub struct StageStatistics {
     pub items: u64,
     /// Number of items that failed.
     pub failures: u64,
+    /// Number of repeated attempts of [`Retried`](crate::stage::Retried): all but the first per item.
+    pub retries: u64,
     /// Number of outputs: zero or more for each input.
     pub items_out: u64,
     /// The share of the capacity of outputs that is not padding, in 0..=1. `None` if outputs have no
@@ -313,6 +316,7 @@ pub(crate) struct StageMeter {
     dedicated: AtomicBool,
     items: AtomicU64,
     failures: AtomicU64,
+    pub(crate) retries: Counter,
     items_out: AtomicU64,
     fill_used: AtomicU64,
     fill_capacity: AtomicU64,
@@ -333,6 +337,7 @@ impl StageMeter {
             dedicated: AtomicBool::new(false),
             items: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            retries: Counter::default(),
             items_out: AtomicU64::new(0),
             fill_used: AtomicU64::new(0),
             fill_capacity: AtomicU64::new(0),
@@ -419,6 +424,7 @@ impl StageMeter {
             dedicated: self.dedicated.load(Ordering::Relaxed),
             items: self.items.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
+            retries: self.retries.get(),
             items_out: self.items_out.load(Ordering::Relaxed),
             filled: FillRate {
                 used: self.fill_used.load(Ordering::Relaxed),
@@ -445,6 +451,7 @@ pub(crate) struct StageSnapshot {
     dedicated: bool,
     pub(crate) items: u64,
     failures: u64,
+    retries: u64,
     items_out: u64,
     filled: FillRate,
     pub(crate) busy_nanos: u64,
@@ -461,6 +468,7 @@ impl StageSnapshot {
             dedicated: self.dedicated,
             items: self.items.saturating_sub(earlier.items),
             failures: self.failures.saturating_sub(earlier.failures),
+            retries: self.retries.saturating_sub(earlier.retries),
             items_out: self.items_out.saturating_sub(earlier.items_out),
             filled: self.filled.since(earlier.filled),
             busy_nanos: self.busy_nanos.saturating_sub(earlier.busy_nanos),
@@ -476,6 +484,7 @@ impl StageSnapshot {
             dedicated: self.dedicated,
             items: self.items,
             failures: self.failures,
+            retries: self.retries,
             items_out: self.items_out,
             fill_rate: self.filled.share(),
             busy: Duration::from_nanos(self.busy_nanos),

@@ -45,6 +45,9 @@ pub(crate) struct StageControl {
     pub(crate) handle: ConcurrencyControl,
     /// Whether the stage can process several items concurrently.
     pub(crate) adjustable: bool,
+    /// Gives the queue after the stage at least this capacity, which would otherwise limit the
+    /// concurrency.
+    pub(crate) widen: Option<Box<dyn Fn(usize) + Send + Sync>>,
 }
 
 /// How a stage is notified of a new concurrency.
@@ -78,7 +81,8 @@ impl Control {
     }
 
     /// Sets how many items a stage processes concurrently; 0 means 1. For a stage with dedicated
-    /// threads, the number is also the number of its threads. Items in progress are finished.
+    /// threads, the number is also the number of its threads. The queue after the stage gets at least
+    /// this capacity. Items in progress are finished.
     /// Excess instances stay unused until the pipeline ends.
     ///
     /// # Errors
@@ -101,6 +105,9 @@ impl Control {
             Some(ConcurrencyControl::Dedicated(_))
         );
         let concurrency = if own { bounded(concurrency)? } else { concurrency.max(1) };
+        if let Some(widen) = self.stage_control(stage).and_then(|control| control.widen.as_ref()) {
+            widen(concurrency);
+        }
         meter.concurrency.store(concurrency, Ordering::SeqCst);
         match self.stage_control(stage).map(|control| &control.handle) {
             Some(ConcurrencyControl::Dedicated(pool)) => pool.resize(concurrency)?,

@@ -185,6 +185,9 @@ pub struct PipelineSettings {
 pub struct StageDefinition {
     /// Name given to the builder.
     pub name: String,
+    /// Name in the fingerprint, if it differs: [`StageOptions::identity`](crate::StageOptions::identity).
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) identity: Option<String>,
     /// Kind of the stage.
     pub kind: Construct,
     /// Type of the inputs, without module paths. `None` for a source.
@@ -196,7 +199,8 @@ pub struct StageDefinition {
     /// sets none. `None` for any other stage that sets none, and for stages that aggregate.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub concurrency: Option<Setting<usize>>,
-    /// Order that the options of a CPU stage set. `None` for other stages, and if no order is set.
+    /// Order that the options of a CPU stage or an async stage set. `None` for other stages, and if no
+    /// order is set.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub order: Option<Setting<Order>>,
     /// Failure policy that the stage's options set. `None`: the policy of the pipeline.
@@ -237,6 +241,7 @@ impl StageDefinition {
     pub fn new<In: ?Sized, Out: ?Sized>(name: &str, kind: Construct) -> Self {
         StageDefinition {
             name: name.to_owned(),
+            identity: None,
             kind,
             input: Some(short_type_name::<In>()),
             output: short_type_name::<Out>(),
@@ -292,12 +297,13 @@ impl StageDefinition {
         self
     }
 
-    /// Adds the parameters of `options`.
+    /// Adds the identity and the parameters of `options`.
     #[must_use]
     pub(crate) fn with_parameters(
         mut self,
         options: &crate::pipeline::options::StageOptions,
     ) -> Self {
+        self.identity = options.identity.as_deref().map(str::to_owned);
         self.parameters.extend(options.parameters.iter().cloned());
         self
     }
@@ -381,7 +387,7 @@ impl Definition {
     ) -> Result<()> {
         let stages = self.source.iter().chain(&self.stages);
         for stage in stages.filter(|stage| stage.kind != Construct::Upload) {
-            let name = &stage.name;
+            let name = stage.identity.as_ref().unwrap_or(&stage.name);
             let mut add = |what: &str, value: String| {
                 let part = format!("stage {name}{}{what}", if what.is_empty() { "" } else { ": " });
                 match parts.insert(part.clone(), shortened(value)) {
@@ -423,12 +429,16 @@ impl Definition {
         Ok(())
     }
 
-    /// Whether every stage emits its outputs in input order.
+    /// Whether every stage emits its outputs in input order: by its options, or because it processes
+    /// one item at a time.
     pub(crate) fn keeps_order(&self) -> bool {
         let order = self.settings.as_ref().map_or(Order::Completion, |it| it.order.value);
         self.all_stages().all(|stage| match stage.kind {
             Construct::Source | Construct::Batch | Construct::Aggregate | Construct::Fill => true,
-            _ => stage.order.as_ref().map_or(order, |own| own.value) == Order::Input,
+            _ => {
+                stage.order.as_ref().map_or(order, |own| own.value) == Order::Input
+                    || stage.concurrency.as_ref().is_some_and(|own| own.value == 1)
+            }
         })
     }
 

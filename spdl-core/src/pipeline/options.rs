@@ -43,6 +43,8 @@ impl fmt::Display for Order {
 #[derive(Clone, Debug)]
 pub struct StageOptions {
     pub(crate) name: Arc<str>,
+    /// See [`StageOptions::identity`].
+    pub(crate) identity: Option<Arc<str>>,
     pub(crate) concurrency: Option<usize>,
     pub(crate) order: Option<Order>,
     pub(crate) on_error: Option<OnError>,
@@ -70,6 +72,7 @@ impl StageOptions {
     pub fn new(name: &str) -> Self {
         StageOptions {
             name: name.into(),
+            identity: None,
             concurrency: None,
             order: None,
             on_error: None,
@@ -77,6 +80,22 @@ impl StageOptions {
             workers: Workers::Shared,
             parameters: Vec::new(),
         }
+    }
+
+    /// Sets the name from which random numbers are derived, and which checkpoint states contain.
+    /// Default: the name of the stage.
+    ///
+    /// Set it if the name differs between runs, for example because it contains the number of the
+    /// pipeline in the process. It must be unique in the pipeline.
+    #[must_use]
+    pub fn identity(mut self, identity: &str) -> Self {
+        self.identity = Some(identity.into());
+        self
+    }
+
+    /// The name in random numbers and checkpoint states.
+    pub(crate) fn identified(&self) -> &Arc<str> {
+        self.identity.as_ref().unwrap_or(&self.name)
     }
 
     /// Sets how many items the stage processes concurrently; 0 means 1.

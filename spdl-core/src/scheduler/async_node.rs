@@ -359,6 +359,7 @@ where
             seed: self.core.shared.seed,
             stage: self.core.number,
             runtime: Arc::clone(runtime),
+            retries: self.core.meter.retries.clone(),
             memory,
         };
         let stage = Arc::clone(&self.stage);

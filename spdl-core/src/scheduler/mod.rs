@@ -311,7 +311,9 @@ impl RunContext {
 pub(crate) struct StageCore {
     pub(crate) shared: Arc<RunContext>,
     pub(crate) meter: Arc<StageMeter>,
-    /// Hash of the stage's name, for its random numbers.
+    /// Name in random numbers and checkpoint states.
+    pub(crate) identity: Arc<str>,
+    /// Hash of the identity, for random numbers.
     pub(crate) number: u64,
     pub(crate) failure_budget: Arc<FailureBudget>,
     tried_here: AtomicU64,
@@ -413,11 +415,17 @@ impl StageCore {
         StageCore {
             shared: Arc::clone(shared),
             meter: Arc::new(StageMeter::new(Arc::clone(name), kind, concurrency)),
+            identity: Arc::clone(name),
             number: stage_number(name),
             failure_budget,
             tried_here: AtomicU64::new(0),
             measure,
         }
+    }
+
+    /// Sets the name in random numbers and checkpoint states.
+    pub(crate) fn identified(self, identity: &Arc<str>) -> Self {
+        StageCore { number: stage_number(identity), identity: Arc::clone(identity), ..self }
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {

@@ -52,6 +52,7 @@ use crate::memory::in_flight::InFlightMemory;
 use crate::runtime::Runtime;
 use crate::source::random::{ItemRng, SampleRng, purpose_number};
 use crate::source::sample::SampleId;
+use crate::sync::Counter;
 
 /// A step that computes. Only one worker at a time uses an instance, so `&mut self` needs no lock.
 ///
@@ -168,6 +169,8 @@ pub(crate) trait Outlet<Out> {
     }
     /// Records that the item has no output.
     fn filter_out(&mut self) {}
+    /// Counts a repeated attempt.
+    fn count_retry(&mut self) {}
     /// Waits; the worker may do other work meanwhile.
     fn wait(&mut self, duration: Duration) -> Result<()>;
     /// Returns `Stopped` if the pipeline is stopping.
@@ -468,6 +471,8 @@ pub struct AsyncContext {
     pub(crate) seed: u64,
     pub(crate) stage: u64,
     pub(crate) runtime: Arc<dyn Runtime>,
+    /// Counts the stage's repeated attempts.
+    pub(crate) retries: Counter,
     /// Present if the stage's outputs are measured.
     pub(crate) memory: Option<Arc<InFlightMemory>>,
 }
@@ -476,7 +481,8 @@ impl AsyncContext {
     /// Creates a context outside a pipeline, for tests and direct calls of a stage.
     pub fn new(seed: u64, id: SampleId, stage: &str, runtime: Arc<dyn Runtime>) -> Self {
         let stage = crate::source::random::stage_number(stage);
-        AsyncContext { header: ItemHeader::new(id, None), seed, stage, runtime, memory: None }
+        let (header, retries) = (ItemHeader::new(id, None), Counter::default());
+        AsyncContext { header, seed, stage, runtime, retries, memory: None }
     }
 
     /// Epoch and position of the item.

@@ -315,6 +315,7 @@ where
             };
             let delay = attempts.failed(error, || cx.rng_for(PURPOSE))?;
             self.retries.add(1);
+            cx.retries.add(1);
             cx.runtime().sleep(delay).await;
         }
         let result = self.stage.process(item, cx).await;
@@ -339,6 +340,7 @@ impl<In: Clone, S: Stage<In>> Stage<In> for Retried<S, S::Out> {
             let Err(error) = self.attempt(item.clone(), cx) else { return self.emit_buffered(cx) };
             let delay = attempts.failed(error, || cx.rng_for(PURPOSE))?;
             self.retries.add(1);
+            cx.outlet.count_retry();
             cx.wait(delay)?;
         }
         self.attempt(item, cx).map_err(|error| attempts.finally(error))?;

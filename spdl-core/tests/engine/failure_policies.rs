@@ -701,6 +701,7 @@ fn a_cpu_stage_retries_transient_failures() {
             // 38 numbers take three attempts, 13 takes four, 17 takes one.
             assert_eq!(flaky.calls(), 38 * 3 + 4 + 1);
             assert_eq!(retries.get(), 38 * 2 + 3);
+            assert_eq!(monitor.statistics().stages[1].retries, retries.get());
             let dropped = monitor.statistics().dropped;
             assert_eq!(dropped[0].reason, "too slow (after 4 attempts)");
             assert_eq!(dropped[1].reason, "17 is bad");
@@ -725,9 +726,12 @@ fn an_async_stage_retries_transient_failures() {
         let stage = Retried::new(Ask(Arc::clone(&flaky)), quick()).unwrap();
         let retries = stage.retries();
         let builder = PipelineBuilder::new(numbers(40)).async_stage("ask", stage);
-        let items = run(builder.on_error(ANY).deterministic()).unwrap();
+        let pipeline = builder.on_error(ANY).deterministic().build().unwrap();
+        let monitor = pipeline.monitor();
+        let items: Vec<i64> = pipeline.map(Result::unwrap).collect();
         assert_eq!(items, (0..40).filter(|&n| n != 13 && n != 17).collect::<Vec<_>>());
         assert_eq!((flaky.calls(), retries.get()), (38 * 3 + 4 + 1, 38 * 2 + 3));
+        assert_eq!(monitor.statistics().stages[1].retries, retries.get());
     });
 }
 

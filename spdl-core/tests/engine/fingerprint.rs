@@ -98,3 +98,60 @@ fn an_inserted_stage_changes_only_the_next_one() {
     assert!(message.contains("stage first was cpu behind source"), "{error}");
     assert!(!message.contains("stage second"), "{error}");
 }
+
+#[test]
+fn states_and_random_numbers_know_a_stage_by_its_identity() {
+    let run = |name: &str, state: Option<State>| {
+        let named = |stage: &str| {
+            StageOptions::new(&format!("{name}:{stage}")).identity(stage).concurrency(1)
+        };
+        let builder = numbers()
+            .flat_map(named("pieces"), |n| [Ok(n), Ok(n)])
+            .stage(named("draw"), || Ok(Draw))
+            .batch(named("batch"), 3, false)
+            .unbatch(named("split"));
+        let builder = match state {
+            Some(state) => builder.resume(state),
+            None => builder,
+        };
+        builder.build().unwrap()
+    };
+    let whole: Vec<u64> = run("one", None).map(Result::unwrap).collect();
+    for count in [0, 1, 5, 10, 24] {
+        let mut first = run("two", None);
+        let start: Vec<u64> = first.by_ref().take(count).map(Result::unwrap).collect();
+        let rest = run("three", Some(first.state().unwrap())).map(Result::unwrap);
+        assert_eq!(start.into_iter().chain(rest).collect::<Vec<_>>(), whole, "{count}");
+    }
+}
+
+struct Draw;
+
+impl spdl_core::Stage<i64> for Draw {
+    type Out = u64;
+
+    fn process(&mut self, _: i64, cx: &mut spdl_core::StageContext<'_, u64>) -> Result<()> {
+        let number = cx.rng().next_u64();
+        cx.emit(number)
+    }
+}
+
+#[test]
+fn a_list_in_part_resumes_if_each_stage_keeps_the_order_in_some_way() {
+    use spdl_core::Order;
+    let resume = |order: Order, concurrency: usize| {
+        let build = || {
+            let source = DatasetSource::new((0..12).collect::<Vec<i64>>());
+            let wait = StageOptions::new("wait").order(order).concurrency(concurrency);
+            PipelineBuilder::new(source)
+                .map_async(wait, |n| async move { Ok(n) })
+                .batch("batch", 4, false)
+                .unbatch(StageOptions::new("split").concurrency(1))
+        };
+        let state = begun(build());
+        build().resume(state).build().map(|pipeline| pipeline.count())
+    };
+    assert_eq!(resume(Order::Input, 3).unwrap(), 11);
+    assert_eq!(resume(Order::Completion, 1).unwrap(), 11);
+    assert!(resume(Order::Completion, 3).unwrap_err().message().contains("in part"));
+}

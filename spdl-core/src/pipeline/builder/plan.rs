@@ -183,6 +183,19 @@ impl Plan {
         }))
     }
 
+    /// Lets the control of a stage change the capacity of the queue after the stage.
+    pub(super) fn control_queue<T: Send + 'static>(&mut self, name: &str, queue: &Arc<Queue<T>>) {
+        // A control may outlive the pipeline.
+        let queue = Arc::downgrade(queue);
+        if let Some(control) = self.controls.iter_mut().rfind(|control| &*control.name == name) {
+            control.widen = Some(Box::new(move |capacity| {
+                if let Some(queue) = queue.upgrade() {
+                    queue.set_least(capacity);
+                }
+            }));
+        }
+    }
+
     /// Adds a node that workers of `pool` run.
     pub(super) fn place(
         &mut self,
@@ -329,6 +342,7 @@ impl Plan {
         };
         let concurrency = options.concurrency.unwrap_or(concurrency);
         StageCore::new(&self.shared, &options.name, kind, concurrency, failure_budget, measure)
+            .identified(options.identified())
     }
 
     /// Creates the core of a node that does not appear in statistics.
@@ -471,7 +485,7 @@ impl Plan {
         }
         let mut add_control = |handle| {
             let name = Arc::clone(core.name());
-            self.controls.push(StageControl { name, handle, adjustable: !fixed });
+            self.controls.push(StageControl { name, handle, adjustable: !fixed, widen: None });
         };
         let place = match &options.workers {
             Workers::Shared => {
@@ -485,7 +499,7 @@ impl Plan {
                 let pool = self.executor_pool(executor, core.concurrency());
                 let name = Arc::clone(core.name());
                 let handle = ConcurrencyControl::Executor(Arc::clone(&pool));
-                self.controls.push(StageControl { name, handle, adjustable: !fixed });
+                self.controls.push(StageControl { name, handle, adjustable: !fixed, widen: None });
                 return pool;
             }
         };

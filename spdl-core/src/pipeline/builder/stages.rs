@@ -99,6 +99,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 .queue
                 .unwrap_or_else(|| CPU_QUEUE.max(core.concurrency().saturating_mul(2)));
             let queue = plan.queue(&core, out.last, capacity, Some(&pool));
+            plan.control_queue(core.name(), &queue);
             made.queue.set_takers(&pool.signal);
             let position = plan.position(made.depth + 1);
             let node = CpuNode {
@@ -111,7 +112,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 sizer: out.sizer,
                 aggregates,
                 turns: (order == Order::Input && !aggregates).then(Default::default),
-                state: CpuNodeState::carrying(plan.carry_of(&options.name)),
+                state: CpuNodeState::carrying(plan.carry_of(options.identified())),
             };
             let meter = Arc::clone(&node.core.meter);
             plan.place(pool, position, &meter, Arc::new(node));
@@ -352,6 +353,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             .at(Location::caller())
             .with_options(&options);
         definition.concurrency = Some(Setting::new(options.concurrency, ASYNC_CONCURRENCY));
+        definition.order = options.order.map(|order| Setting::new(Some(order), order));
         definition.retry = stage.retry();
         self.then(definition, move |plan, made, out: OutputSettings<S::Out>| {
             let own = out.sizer.is_some();
@@ -372,7 +374,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let settings_changed = Arc::new(AtomicWaker::new());
             let (name, handle) =
                 (Arc::clone(core.name()), ConcurrencyControl::Task(Arc::clone(&settings_changed)));
-            plan.controls.push(StageControl { name, handle, adjustable: true });
+            plan.controls.push(StageControl { name, handle, adjustable: true, widen: None });
+            plan.control_queue(core.name(), &queue);
             let node = AsyncNode {
                 core,
                 stage: Arc::new(stage),

@@ -129,7 +129,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     fn order(&self, place: EmissionPlace) -> EmissionOrder {
         let EmissionPlace { number, in_order, split_at_start, split_at_end } = place;
         EmissionOrder {
-            stage: Arc::clone(self.node.core.name()),
+            stage: Arc::clone(&self.node.core.identity),
             number,
             in_order,
             split_at_start,
@@ -304,6 +304,10 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
 
     fn add_fill_rate(&mut self, more: FillRate) {
         self.node.core.meter.filled(more);
+    }
+
+    fn count_retry(&mut self) {
+        self.node.core.meter.retries.add(1);
     }
 
     fn carry(&mut self, header: &ItemHeader) -> u64 {
