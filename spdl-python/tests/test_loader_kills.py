@@ -16,9 +16,10 @@ import zlib
 import pytest
 from arrow_columns import Columns
 from conftest import picture, write_png
-from dataset_files import write_members
+from dataset_files import write_litdata, write_lmdb, write_members, write_recordio, write_zip
 from spdl_rs import Loader, fields, recipes
 from spdl_rs.sequences import Bucket, ConcatAndSplit, Pack
+from spdl_rs.sources import Source, concat, mix
 from test_loader import SAMPLES, all_fields, copies, frozen, members
 from test_loader_items import ITEMS, Pets, of_pets
 from test_sequences import LENGTHS, loader_of, write
@@ -67,6 +68,17 @@ def of_columns(data, **settings):
     return Loader(columns, sample_fields, key=fields.Key(), **settings)
 
 
+def of_images(choose):
+    sample_fields = {"image": fields.Image(16, train=True), "key": fields.Key()}
+    return lambda data, **settings: Loader(choose(data), sample_fields, **settings)
+
+
+def of_several(data):
+    names = ["litdata", "images.rec", "images_lmdb", "images.zip"]
+    parts = [Source(str(data / name)) for name in names]
+    return mix([concat(parts[0], parts[1].take(5)), parts[2].skip(3), parts[3]], weights=[3, 2, 1])
+
+
 def of_items(data, **settings):
     return of_pets(Pets(images_in(data)), **settings)
 
@@ -81,6 +93,10 @@ LOADERS = {
     "buckets": of_sequences(Bucket("tokens", max_tokens=40)),
     "a table": of_columns,
     "a data set": of_items,
+    "chunks": of_images(lambda data: data / "litdata"),
+    "a database": of_images(lambda data: data / "images_lmdb"),
+    "an archive": of_images(lambda data: data / "images.zip"),
+    "several data sets": of_images(of_several),
 }
 
 
@@ -97,6 +113,12 @@ def data(tmp_path_factory):
     for number in range(ITEMS):
         write_png(str(folder / f"{number:02}.png"), picture(number))
     write(folder / "sequences.jsonl", LENGTHS)
+    samples = [(path.stem, path.read_bytes(), 0) for path in images_in(folder)]
+    write_litdata(folder / "litdata", samples)
+    write_recordio(folder / "images.rec", samples)
+    (folder / "images_lmdb").mkdir()
+    write_lmdb(folder / "images_lmdb" / "data.mdb", samples)
+    write_zip(folder / "images.zip", [(f"{name}.png", image) for name, image, _ in samples])
     return folder
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ._arguments import Path
     from ._items import MapDataset
-    from .sources import Curriculum, Mix
+    from .sources import Curriculum, Mixture
     from .sources import Source as Chosen
 
 
@@ -31,7 +31,7 @@ class ArrowArray(Protocol):
 
 
 Source: TypeAlias = (
-    "Path | Iterable[Path] | ArrowStream | ArrowArray | MapDataset | Chosen | Mix | Curriculum"
+    "Path | Iterable[Path] | ArrowStream | ArrowArray | MapDataset | Chosen | Mixture | Curriculum"
 )
 """What loaders accept as `source`."""
 

@@ -53,7 +53,7 @@ from ._secrets import without_secrets
 if TYPE_CHECKING:
     from . import _spdl_rs
 
-__all__ = ["Curriculum", "Mix", "Source", "concat", "curriculum", "mix"]
+__all__ = ["Curriculum", "Mixture", "Source", "concat", "curriculum", "mix"]
 
 AnySource: TypeAlias = "Any"
 """A source of a loader, or one of the values of this module, except a curriculum."""
@@ -81,7 +81,7 @@ class Source:
     __slots__ = ("_data", "_method", "_parts", "_settings")
 
     def __init__(self, data: Any) -> None:
-        if isinstance(data, (Source, Mix, Curriculum)):
+        if isinstance(data, (Source, Mixture, Curriculum)):
             raise TypeError(f"data must be a data set, such as a path, not {data!r}")
         self._data: Any = data
         self._parts: tuple[Source, ...] = ()
@@ -201,13 +201,13 @@ class Source:
         return f"{self._parts[0]!r}.{self._method}({', '.join(arguments)})"
 
 
-class Mix:
+class Mixture:
     """A mixture of data sets, made by `mix`."""
 
     __slots__ = ("_parts", "_until", "_weights")
 
     def __init__(
-        self, parts: tuple[Source | Mix, ...], weights: tuple[float, ...], until: str | int
+        self, parts: tuple[Source | Mixture, ...], weights: tuple[float, ...], until: str | int
     ) -> None:
         self._parts, self._weights, self._until = parts, weights, until
 
@@ -243,7 +243,7 @@ def concat(*sources: AnySource) -> Source:
     if not parts:
         raise ValueError("concat needs at least one source")
     for part in parts:
-        if isinstance(part, Mix):
+        if isinstance(part, Mixture):
             raise TypeError(f"a mixture has no fixed samples to concatenate: {part!r}")
     source = object.__new__(Source)
     source._data, source._parts, source._method, source._settings = None, parts, "concat", {}
@@ -255,7 +255,7 @@ def mix(
     weights: Iterable[float] | None = None,
     *,
     until: Literal["all_exhausted", "first_exhausted"] | SupportsIndex = "all_exhausted",
-) -> Mix:
+) -> Mixture:
     """Samples of several data sets in given proportions.
 
     Each source keeps its own order, shuffled if the loader shuffles. A source that ends earlier is repeated, each time
@@ -297,14 +297,14 @@ def mix(
         raise ValueError("at least one weight must be greater than 0")
     if isinstance(until, str):
         check.choice("until", until, ("all_exhausted", "first_exhausted"))
-        return Mix(parts, numbers, until)
-    return Mix(parts, numbers, check.whole("until", until, 1, 2**62))
+        return Mixture(parts, numbers, until)
+    return Mixture(parts, numbers, check.whole("until", until, 1, 2**62))
 
 
 def curriculum(function: Callable[[int], AnySource]) -> Curriculum:
     """A source that depends on the number of the epoch.
 
-    `function` gets the number of an epoch, from 0, and returns a path, a `Source` or a `Mix`. It must return the same
+    `function` gets the number of an epoch, from 0, and returns a path, a `Source` or a `Mixture`. It must return the same
     source each time it is called with the same number: a resumed run calls it again. The classes must be the same in all
     epochs: pass `classes` to the loader if the data sets differ. `len(loader)` is that of the epoch that the next `iter`
     starts. Data sets stay open, and are opened when an epoch first uses them. If `until` of a mixture is a number and its
@@ -335,7 +335,7 @@ class Opened:
         self._open: Open | None = None
         self._data: dict[Any, tuple[Any, _spdl_rs.Samples]] = {}
         # Those of the last epoch, because an expression may have a source several times, and epochs share sources.
-        self._made: dict[int, tuple[Source | Mix, _spdl_rs.Samples]] = {}
+        self._made: dict[int, tuple[Source | Mixture, _spdl_rs.Samples]] = {}
         self._last: tuple[int, _spdl_rs.Samples] | None = None
         self._classes: list[str] | None = None
         self._lock = ForkSafeLock()
@@ -371,10 +371,10 @@ class Opened:
         return samples
 
     def samples(
-        self, source: Any, before: dict[int, tuple[Source | Mix, _spdl_rs.Samples]] | None = None
+        self, source: Any, before: dict[int, tuple[Source | Mixture, _spdl_rs.Samples]] | None = None
     ) -> _spdl_rs.Samples:
         """Returns the samples of a source. `before` has those of an earlier epoch."""
-        if not isinstance(source, (Source, Mix)):
+        if not isinstance(source, (Source, Mixture)):
             return self.data(source)
         key = id(source)
         made = self._made.get(key) or (before or {}).get(key)
@@ -387,7 +387,7 @@ class Opened:
         key = os.fsdecode(data) if isinstance(data, (str, bytes, os.PathLike)) else id(data)
         if key not in self._data:
             others = [samples for _, samples in self._data.values()]
-            is_part = isinstance(self._source, (Source, Mix, Curriculum))
+            is_part = isinstance(self._source, (Source, Mixture, Curriculum))
             assert self._open is not None
             opened = self._open(data, is_part, others[0] if others else None)
             # The data is kept, so that its `id` stays unique.
@@ -397,7 +397,7 @@ class Opened:
     def joined(
         self,
         parts: list[_spdl_rs.Samples],
-        source: Source | Mix,
+        source: Source | Mixture,
         weights: list[float] | None,
         until: str | int | None,
     ) -> _spdl_rs.Samples:
@@ -405,13 +405,13 @@ class Opened:
         return type(parts[0]).joined(parts, repr(source), self._has_labels, weights, until)
 
 
-def _part(source: Any) -> Source | Mix:
+def _part(source: Any) -> Source | Mixture:
     if isinstance(source, Curriculum):
         raise TypeError("a curriculum cannot be a part of another source")
-    return source if isinstance(source, (Source, Mix)) else Source(source)
+    return source if isinstance(source, (Source, Mixture)) else Source(source)
 
 
-def _shown_part(part: Source | Mix) -> str:
+def _shown_part(part: Source | Mixture) -> str:
     if isinstance(part, Source) and not part._method:
         return _shown(part._data)
     return repr(part)
