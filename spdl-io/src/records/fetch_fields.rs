@@ -109,7 +109,7 @@ impl FieldChoice {
         match value {
             FieldValue::Null if !self.is_optional => {
                 let message = match self.path.is_empty() {
-                    true => "the value is null".to_owned(),
+                    true => format!("the value is null or missing: field {field:?}"),
                     false => format!("no value at {:?}", self.path.join(".")),
                 };
                 Err(fault(Error::new(ErrorKind::NotFound, message)))

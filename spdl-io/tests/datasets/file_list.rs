@@ -32,6 +32,35 @@ fn known<'a>(record: &'a StoredRecord, name: &str) -> &'a FieldValue {
     }
 }
 
+/// The value of a CSV cell: empty cells are null.
+fn cell(text: &str) -> FieldValue {
+    if text.is_empty() { FieldValue::Null } else { FieldValue::Text(text.into()) }
+}
+
+#[test]
+fn csv_without_a_path_column_has_rows_of_values() {
+    let options = FileListOptions::default().value_columns(["text", "url"]);
+    let of = |text: &'static str| FileList::parse(text, ListFormat::Csv, "data/", &options);
+    let list = of("text,label\n\"two\nlines\",b\n,a\n").unwrap();
+    assert_eq!(files_and_labels(&list), [("list:0".to_owned(), 1), ("list:1".to_owned(), 0)]);
+    let first = list.item(0).unwrap();
+    assert_eq!(first.names().collect::<Vec<_>>(), ["text"]);
+    assert_eq!(known(&first, "text"), &cell("two\nlines"));
+    assert_eq!(known(&list.item(1).unwrap(), "text"), &FieldValue::Null);
+    // A column that is read as a value names no files.
+    assert_eq!(
+        known(&of("url\nhttps://a/b\n").unwrap().item(0).unwrap(), "url"),
+        &cell("https://a/b")
+    );
+    let with_path = of("path,text\na.txt,b\n").unwrap();
+    assert_eq!(with_path.item(0).unwrap().key, Key::from("data/a.txt"));
+    let error = of("words,score\na,1\n").unwrap_err();
+    assert!(
+        error.message().contains("no column \"text\": the columns are words, score"),
+        "{error}"
+    );
+}
+
 #[test]
 fn csv_cells_equal_those_of_python() {
     let rows: Vec<Vec<String>> = golden_lines("list.tsv")
@@ -53,8 +82,8 @@ fn csv_cells_equal_those_of_python() {
             item.label,
             ["cat", "dog"].iter().position(|it| *it == row[1]).map_or(-1, |it| it as i64)
         );
-        assert_eq!(known(item, "caption"), &FieldValue::Text((*row[2]).into()));
-        assert_eq!(known(item, "width"), &FieldValue::Text((*row[3]).into()));
+        assert_eq!(known(item, "caption"), &cell(&row[2]));
+        assert_eq!(known(item, "width"), &cell(&row[3]));
     }
 }
 
@@ -424,8 +453,8 @@ proptest! {
         let list = parse(&text, ListFormat::Csv).unwrap();
         prop_assert_eq!(list.len() as usize, rows.len());
         for (item, row) in items(&list).iter().zip(&rows) {
-            prop_assert_eq!(known(item, "b"), &FieldValue::Text((*row[0]).into()));
-            prop_assert_eq!(known(item, "c"), &FieldValue::Text((*row[1]).into()));
+            prop_assert_eq!(known(item, "b"), &cell(&row[0]));
+            prop_assert_eq!(known(item, "c"), &cell(&row[1]));
         }
     }
 

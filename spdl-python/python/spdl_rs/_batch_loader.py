@@ -98,6 +98,7 @@ class BatchLoader(Generic[B]):
         has_labels: bool = True,
         file_fields: Sequence[str] = (),
         path_fields: Sequence[str] = (),
+        value_fields: Sequence[Sequence[str]] = (),
         images: Path | None = None,
     ) -> None:
         """Opens the data set. Issues its warnings to the caller of the constructor."""
@@ -113,6 +114,7 @@ class BatchLoader(Generic[B]):
             has_labels=has_labels,
             file_fields=list(file_fields),
             path_fields=list(path_fields),
+            value_fields=[list(names) for names in value_fields],
             images=None if images is None else os.fsdecode(images),
         )
         self._opened = sources.Opened(source, has_labels)

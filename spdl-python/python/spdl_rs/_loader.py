@@ -265,6 +265,7 @@ class Loader(BatchLoader[Any]):
             if len(self.classes) > int(mix.classes):
                 raise ValueError(
                     f"mix has {mix.classes} classes, but the data set has {len(self.classes)}"
+            value_fields=_value_fields(self._fields),
                 )
 
     @property
@@ -437,6 +438,22 @@ def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) 
     for name, one in fields.items():
         if isinstance(one, classes) and one.at is None:
             stored = name if one.stored_as is None else one.stored_as
+def _value_fields(fields: Mapping[str, Field]) -> list[list[str]]:
+    """The alternative columns of each field; empty if a field needs the file that a row of a list names."""
+    from .fields import Depth, Image, Label, Mask, _Unstored
+
+    found = []
+    for name, one in fields.items():
+        if isinstance(one, (Label, _Unstored)):
+            continue
+        stored = name if one.stored_as is None else one.stored_as
+        names = [stored] if isinstance(stored, str) else list(stored)
+        if isinstance(one, (Image, Mask, Depth)) or "file" in names:
+            return []
+        found.append(names)
+    return found
+
+
             names += [stored] if isinstance(stored, str) else stored
     return names
 

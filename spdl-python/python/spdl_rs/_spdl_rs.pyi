@@ -295,6 +295,7 @@ class Samples:
         label_field: str | None = None,
         file_fields: list[str] | None = None,
         path_fields: list[str] | None = None,
+        value_fields: list[list[str]] | None = None,
         images: str | None = None,
         classes: list[str] | None = None,
         cache: str | None = None,

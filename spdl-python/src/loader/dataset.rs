@@ -85,6 +85,8 @@ struct OpenRequest {
     file_fields: Vec<String>,
     /// Columns of lists that are tried as the path column after the default ones.
     path_fields: Vec<String>,
+    /// The alternative columns of each field, if no field needs a file.
+    value_fields: Vec<Vec<String>>,
     /// The folder of the images of COCO annotations.
     images: Option<String>,
     /// The class names that the caller passed. Allowed only if a field holds the labels.
@@ -144,7 +146,7 @@ impl Samples {
     /// with this name, number of items, and position of its first item. The cache of `shares` is used if it has one.
     #[staticmethod]
     #[pyo3(signature = (
-        addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=None, path_fields=None,
+        addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=None, path_fields=None, value_fields=None,
         images=None, classes=None,
         cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, has_labels=true, is_part=false, shares=None
     ))]
@@ -160,6 +162,7 @@ impl Samples {
         label_field: Option<String>,
         file_fields: Option<Vec<String>>,
         path_fields: Option<Vec<String>>,
+        value_fields: Option<Vec<Vec<String>>>,
         images: Option<String>,
         classes: Option<Vec<String>>,
         cache: Option<PathBuf>,
@@ -188,6 +191,7 @@ impl Samples {
             label_field,
             file_fields: file_fields.unwrap_or_default(),
             path_fields: path_fields.unwrap_or_default(),
+            value_fields: value_fields.unwrap_or_default(),
             images,
             classes,
             cache_folder: cache.map(|folder| (folder, cache_size)),
@@ -549,8 +553,8 @@ impl Opened {
 
     /// Whether the data set has a cache of decoded parts, with threads.
     fn reads_parts(&self) -> bool {
-        use DatasetKind::{LitData, Mds, Parquet, ZipShards};
-        matches!(self.data.kind, LitData | Mds | Parquet | ZipShards)
+        use DatasetKind::{JsonLines, LitData, Mds, Parquet, ZipShards};
+        matches!(self.data.kind, JsonLines | LitData | Mds | Parquet | ZipShards)
     }
 
     /// Whether the data set uses threads, which a forked child does not have.
@@ -627,7 +631,8 @@ impl OpenRequest {
     fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::default()
             .file_fields(self.file_fields.iter().cloned())
-            .path_fields(self.path_fields.iter().cloned());
+            .path_fields(self.path_fields.iter().cloned())
+            .value_fields(self.value_fields.clone());
         if let Some(folder) = &self.images {
             options = options.images(folder);
         }
@@ -713,7 +718,7 @@ impl OpenRequest {
         match &self.addresses[..] {
             [one] if DatasetKind::of_name(one).is_none() && Path::new(one).is_file() => {
                 let message = "unknown data set format: the file name does not end with .tar, .zip, .parquet, \
-                               .tfrecord, .tfrecords, .rec, .mdb, .lmdb, .txt, .csv, .jsonl or .json; for images, pass a folder, or a list of image files";
+                               .tfrecord, .tfrecords, .rec, .mdb, .lmdb, .txt, .csv, .jsonl, .ndjson or .json; for images, pass a folder, or a list of image files";
                 Err(Error::new(ErrorKind::InvalidArgument, message).with_key(self.shown.as_str()))
             }
             _ => Ok(()),

@@ -42,8 +42,8 @@ pub(super) struct ListColumns {
     names: Vec<Arc<str>>,
     /// Whether the list itself names its columns: in a CSV header, or as JSON members.
     pub(super) are_named: bool,
-    /// For CSV, the index of the path column.
-    path: usize,
+    /// For CSV, the index of the path column; `None` if rows name no files.
+    path: Option<usize>,
     /// For CSV, the index of the label column.
     label: Option<usize>,
     /// For JSON, the names of the path member; the first existing one is used.
@@ -122,6 +122,7 @@ impl ListColumns {
         }
         if options.path.is_none() {
             path_names.extend(options.other_paths.iter().cloned());
+            path_names.retain(|name| !options.values.contains(name));
         }
         let label_names = names_or_default(&options.label, &options.default_labels);
         let are_named = format != ListFormat::Lines;
@@ -134,6 +135,7 @@ impl ListColumns {
         let file_names = files.map(|(_, name)| name.as_str().into()).collect();
         let mut columns = ListColumns {
             are_named,
+            path: Some(0),
             path_names,
             label_names,
             file_names,
@@ -159,7 +161,11 @@ impl ListColumns {
         let missing = |name: &str| invalid(format!("no column {name:?}: the columns are {listed}"));
         let has_options = options.path.is_some() || options.label.is_some();
         let (path, label) = (find(&columns.path_names), find(&columns.label_names));
-        let Some(path) = path else {
+        let has_value = names.iter().any(|name| options.values.iter().any(|it| **it == **name));
+        if path.is_none() && !has_value {
+            if let Some(name) = options.values.first() {
+                return Err(missing(name));
+            }
             if let Some(name) = &options.path {
                 return Err(missing(name));
             }
@@ -184,12 +190,12 @@ impl ListColumns {
             columns.are_named = false;
             columns.label = (columns.names.len() == 2).then_some(1);
             return Ok((columns, start));
-        };
+        }
         if let (None, Some(name)) = (label, options.label.as_deref()) {
             return Err(missing(name));
         }
         for (at, name) in names.iter().enumerate() {
-            let is_other = at != path && Some(at) != label;
+            let is_other = Some(at) != path && Some(at) != label;
             if is_other && (&**name == FILE_FIELD || names[..at].contains(name)) {
                 let message = match &**name {
                     FILE_FIELD => {
@@ -218,6 +224,11 @@ impl ListColumns {
             // `names` lists all CSV columns. In JSON, each row may have another label member.
             None => self.names.is_empty() && self.label_names.iter().any(|it| it == name),
         }
+    }
+
+    /// Whether rows name files.
+    pub(super) fn has_path(&self) -> bool {
+        self.path.is_some()
     }
 
     /// Whether a JSON member names files.
@@ -259,7 +270,7 @@ impl ListColumns {
             let fields = self.file_columns.iter().filter(|(column, _)| *column == at);
             let before = row.files.len();
             row.files.extend(fields.map(|(_, field)| (Arc::clone(field), cell.clone())));
-            if at == self.path {
+            if Some(at) == self.path {
                 row.path = cell;
                 continue;
             }
@@ -271,7 +282,13 @@ impl ListColumns {
             })?;
             match Some(at) == self.label {
                 true => row.label = Some(text.to_owned()).filter(|text| !text.trim().is_empty()),
-                false => row.others.push((Arc::clone(name), FieldValue::Text(text.into()))),
+                false => {
+                    let value = match text {
+                        "" => FieldValue::Null,
+                        text => FieldValue::Text(text.into()),
+                    };
+                    row.others.push((Arc::clone(name), value));
+                }
             }
         }
         Ok(row)
@@ -358,7 +375,7 @@ fn looks_like_header(text: &[u8], first: &CsvRow<'_>) -> bool {
 }
 
 /// A JSON value as a field.
-fn field_of(value: Value) -> FieldValue {
+pub(super) fn field_of(value: Value) -> FieldValue {
     match value {
         Value::Null => FieldValue::Null,
         Value::Bool(value) => FieldValue::Bool(value),

@@ -7,6 +7,7 @@
 //! | `coco` | annotations in the format of COCO |
 //! | `voc` | annotations in the format of Pascal VOC |
 //! | `imagenet` | labels of the validation images of ImageNet |
+//! | `json_lines` | JSON Lines that name no files, such as text corpora |
 //! | `addresses` | rows that are addresses of stores |
 //! | `row_stores` | the fetcher of a list whose rows lie in several stores |
 //! | `options` | [`FileListOptions`] |
@@ -15,6 +16,8 @@ mod addresses;
 mod coco;
 mod columns;
 mod imagenet;
+#[expect(unreachable_pub, reason = "the macro for data sets makes methods public")]
+mod json_lines;
 mod options;
 mod row_stores;
 mod rows;
@@ -35,10 +38,12 @@ pub(crate) use self::coco::CocoDocument;
 pub(crate) use self::columns::{FILE_FIELD, LABEL_COLUMNS};
 use self::columns::{FileMembers, ListColumns, ListRow};
 pub(crate) use self::imagenet::{VALIDATION_IMAGE, is_validation_labels};
+pub(crate) use self::json_lines::{JsonLines, is_compressed, is_json_lines};
 pub use self::options::FileListOptions;
 pub(crate) use self::row_stores::RowStores;
 use self::rows::{corrupt, csv_row, json_line, line};
 pub(crate) use self::voc::folder_of_image_set;
+use crate::datasets::common::row_key;
 use crate::fetch::{Fetcher, Key};
 use crate::files::{STALL_TIMEOUT, os_error};
 use crate::records::label_text::{LabelColumn, LabelText};
@@ -52,6 +57,8 @@ use crate::records::{Encoding, Extent, FieldValue, StoredRecord};
 /// | `.csv` | `cats/1.jpg,cat` | RFC 4180; the header is optional |
 /// | `.jsonl`, `.ndjson` | `{"path": "cats/1.jpg", "label": 0, "caption": "a cat"}` | JSON Lines |
 ///
+/// - [`FileListOptions::value_columns`] makes the path column of CSV optional. A sample without a path has no field
+///   `file`, and its key is `LIST:ROW`; rows count from 0.
 /// - Path column: the first existing one of `path`, `file`, `file_name`, `filename`, `file_path`,
 ///   `filepath`, `key`, `url`, `uri`, `image`, `img`, `image_path` and `img_path`.
 /// - Label column: the first existing one of `label`, `class` and `cls`. Further label columns become fields.
@@ -65,7 +72,7 @@ use crate::records::{Encoding, Extent, FieldValue, StoredRecord};
 ///   unchanged. Opening does not check that the files exist. The fetcher must support addresses as keys; the
 ///   fetcher of [`OpenedDataset`](super::OpenedDataset) opens the store of each row.
 /// - Each sample has the field `file` with the bytes of the file, and one field per other column.
-///   CSV columns become texts, in column order. JSON members keep their types, and are sorted by
+///   CSV columns become texts, in column order; empty cells become null. JSON members keep their types, and are sorted by
 ///   name. The columns of [`FileListOptions::file_columns`] hold the bytes of further files.
 /// - Blank lines and a UTF-8 byte order mark are ignored.
 ///
@@ -308,7 +315,7 @@ impl FileList {
                 (row, line(text, start).1)
             }
         };
-        match row.path.is_empty() {
+        match row.path.is_empty() && self.columns.has_path() {
             true => Err(corrupt("the path of this row is empty", start)),
             false => Ok((row, end)),
         }
@@ -347,6 +354,9 @@ impl FileList {
 
     /// The first local path for which `condition` holds.
     pub(crate) fn first_path(&self, condition: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+        if !self.columns.has_path() {
+            return None;
+        }
         let path = |start: &u32| {
             let (row, _) = self.row(&self.text, *start as usize).ok()?;
             Some(self.key_of(&row.path).to_path().into_owned())
@@ -412,9 +422,18 @@ impl Dataset for FileList {
             return Err(error.clone());
         }
         let (row, _) = self.row(&self.text, start as usize)?;
-        let key = self.key_of(&row.path);
-        let mut record = StoredRecord::new(key.clone()).with_label(label);
-        record = record.with_stored(FILE_FIELD, Extent::whole(key), Encoding::Bytes);
+        let mut record = match self.columns.has_path() {
+            true => {
+                let key = self.key_of(&row.path);
+                let file = Extent::whole(key.clone());
+                StoredRecord::new(key).with_stored(FILE_FIELD, file, Encoding::Bytes)
+            }
+            false => {
+                let list = self.name.as_deref().unwrap_or("list");
+                StoredRecord::new(row_key(&list.into(), index))
+            }
+        };
+        record = record.with_label(label);
         for (name, path) in row.files {
             record = match path.is_empty() {
                 true => record.with_known(name, FieldValue::Null),

@@ -15,6 +15,8 @@ pub struct FileListOptions {
     pub(super) other_paths: Vec<String>,
     /// The label columns that are tried if `label` is not set.
     pub(super) default_labels: Vec<&'static str>,
+    /// Columns that the caller reads as values.
+    pub(super) values: Vec<String>,
     pub(super) max_bytes: u64,
 }
 
@@ -28,6 +30,7 @@ impl Default for FileListOptions {
             files: Vec::new(),
             other_paths: Vec::new(),
             default_labels: LABEL_COLUMNS.to_vec(),
+            values: Vec::new(),
             max_bytes: 1 << 30,
         }
     }
@@ -64,6 +67,14 @@ impl FileListOptions {
         names: impl IntoIterator<Item = impl Into<String>>,
     ) -> Self {
         self.other_paths = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the columns that the caller reads as values, if it reads no files. A CSV list that has one of them
+    /// needs no path column. Default: none.
+    #[must_use]
+    pub fn value_columns(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.values = names.into_iter().map(Into::into).collect();
         self
     }
 

@@ -9,7 +9,8 @@ use super::labels::Unlabeled;
 use super::order::ReadOrder;
 use super::{DatasetKind, OpenLocation, OpenOptions, OpenedDataset};
 use crate::datasets::file_list::{
-    LABEL_COLUMNS, RowStores, folder_of_image_set, is_validation_labels,
+    JsonLines, LABEL_COLUMNS, RowStores, folder_of_image_set, is_compressed, is_json_lines,
+    is_validation_labels,
 };
 use crate::datasets::lmdb::PATTERNS as LMDB_NAMES;
 use crate::datasets::mds::shard::ShardIndex;
@@ -56,7 +57,9 @@ impl Opener<'_> {
         shard_lens: Vec<u64>,
     ) -> OpenedDataset {
         let order = match kind {
-            DatasetKind::Parquet => ReadOrder::Groups(shard_lens.clone().into()),
+            DatasetKind::Parquet | DatasetKind::JsonLines if !shard_lens.is_empty() => {
+                ReadOrder::Groups(shard_lens.clone().into())
+            }
             _ => ReadOrder::Any,
         };
         OpenedDataset {
@@ -95,9 +98,13 @@ impl Opener<'_> {
         if kind != Some(DatasetKind::FileList) || !locations.iter().all(has_images) {
             self.options.check_no_images()?;
         }
+        let is_values = !self.options.value_fields.is_empty()
+            && locations.iter().all(|location| is_json_lines(&location.key));
+        let kind = if is_values { Some(DatasetKind::JsonLines) } else { kind };
         match kind {
             Some(
-                kind @ (DatasetKind::TarShards
+                kind @ (DatasetKind::JsonLines
+                | DatasetKind::TarShards
                 | DatasetKind::ZipShards
                 | DatasetKind::Parquet
                 | DatasetKind::TfRecord
@@ -166,6 +173,14 @@ impl Opener<'_> {
                 let samples = WebDataset::fetch_files(self.fetcher, keys, &options).await?;
                 Ok(self.archive_dataset(kind, samples))
             }
+            DatasetKind::JsonLines => {
+                let mut fields = self.options.value_fields.clone();
+                fields.extend(self.options.label_field.iter().map(|name| vec![name.clone()]));
+                let samples = JsonLines::fetch(fetcher, keys, &fields).await?;
+                // Rows of compressed files are read together.
+                let lens = if samples.is_compressed() { samples.shard_lens() } else { Vec::new() };
+                Ok(self.dataset(kind, samples, lens))
+            }
             _ => Ok(self.archive_dataset(kind, self.open_tar(keys).await?)),
         }
     }
@@ -216,9 +231,15 @@ impl Opener<'_> {
     }
 
     async fn open_file_list(&self, key: &Key) -> Result<OpenedDataset> {
+        if is_compressed(key) {
+            let message = "a list of files must not be compressed; decompress the list";
+            let error = Error::new(ErrorKind::Unsupported, message);
+            return Err(error.with_key(key.display_name()));
+        }
         let mut options = FileListOptions::default()
             .file_columns(self.options.file_fields.iter().cloned())
-            .other_path_columns(self.options.path_fields.iter().cloned());
+            .other_path_columns(self.options.path_fields.iter().cloned())
+            .value_columns(self.options.value_fields.iter().flatten().cloned());
         if let Some(name) = &self.options.image_field {
             options = options.image_field(name);
         }

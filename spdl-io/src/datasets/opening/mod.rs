@@ -34,7 +34,7 @@ use self::labels::Unlabeled;
 pub use self::options::OpenOptions;
 use self::order::ReadOrder;
 use self::several::Renumbered;
-use super::file_list::FILE_FIELD;
+use super::file_list::{FILE_FIELD, is_json_lines};
 use crate::datasets::ImageFolder;
 use crate::fetch::{Fetcher, Key, address_in};
 #[cfg(feature = "cache")]
@@ -67,6 +67,10 @@ pub enum DatasetKind {
     Lmdb,
     /// Parquet files.
     Parquet,
+    /// Files of JSON Lines whose rows name no files: see [`OpenOptions::value_fields`]. Each row is read when it is
+    /// needed; the key of a sample is `FILE:ROW`, and rows count from 0. Opening reads the files once. Memory use:
+    /// 8 bytes per row. Compressed files (`.gz`, `.zst`) are decompressed as a whole, up to 1 GiB each.
+    JsonLines,
     /// Samples of another program: see [`OpenedDataset::of_samples`].
     Samples,
     /// Several data sets: see [`OpenedDataset::concatenated`] and [`OpenedDataset::mixed`].
@@ -86,6 +90,7 @@ impl fmt::Display for DatasetKind {
             DatasetKind::RecordIo => "RecordIO files",
             DatasetKind::Lmdb => "LMDB files",
             DatasetKind::Parquet => "Parquet files",
+            DatasetKind::JsonLines => "JSON Lines",
             DatasetKind::Samples => "samples",
             DatasetKind::Several => "several data sets",
         })
@@ -216,7 +221,8 @@ impl OpenedDataset {
     /// | ends with `.json`, except `index.json` | [COCO annotations](super::FileList::from_coco) |
     /// | a folder, or its `index.json` | by content: MDS shards, LitData chunks, a set that `spdl pack` wrote, `data.mdb`, tar, Parquet, TFRecord or RecordIO files, or zip archives without subfolders; otherwise images |
     ///
-    /// In names of tar, zip, Parquet, TFRecord, RecordIO and LMDB files, braces are expanded by
+    /// In names of tar, zip, Parquet, TFRecord, RecordIO and LMDB files, and of JSON Lines that name no files, braces
+    /// are expanded by
     /// [`expand_braces`](super::expand_braces), and the last part of the path may contain `*` and
     /// `?` if the store supports listing. In a store, any other address is a folder.
     ///
@@ -565,7 +571,8 @@ fn kind_of_name(key: &Key) -> Option<DatasetKind> {
         // The file for locks.
         () if name == "lock.mdb" => None,
         () if ends(&[".mdb", ".lmdb"]) => Some(DatasetKind::Lmdb),
-        () if ends(&[".txt", ".csv", ".jsonl", ".json"]) => Some(DatasetKind::FileList),
+        () if ends(&[".txt", ".csv", ".json"]) => Some(DatasetKind::FileList),
+        () if is_json_lines(key) => Some(DatasetKind::FileList),
         () => None,
     }
 }

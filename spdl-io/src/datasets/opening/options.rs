@@ -29,6 +29,7 @@ pub struct OpenOptions {
     pub(super) label_field: Option<String>,
     pub(super) file_fields: Vec<String>,
     pub(super) path_fields: Vec<String>,
+    pub(super) value_fields: Vec<Vec<String>>,
     pub(super) images: Option<String>,
     pub(super) has_external_classes: bool,
 }
@@ -44,6 +45,7 @@ impl Default for OpenOptions {
             label_field: None,
             file_fields: Vec::new(),
             path_fields: Vec::new(),
+            value_fields: Vec::new(),
             images: None,
             has_external_classes: false,
         }
@@ -100,6 +102,16 @@ impl OpenOptions {
     #[must_use]
     pub fn path_fields(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.path_fields = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the fields that the caller reads from lists, if it reads no files: for each field, its alternative
+    /// columns. CSV lists then need no [path column](crate::datasets::FileListOptions::value_columns), and files of
+    /// JSON Lines are [a data set of their rows](super::DatasetKind::JsonLines). Data sets of other kinds ignore the
+    /// fields. Default: none.
+    #[must_use]
+    pub fn value_fields(mut self, fields: Vec<Vec<String>>) -> Self {
+        self.value_fields = fields;
         self
     }
 

@@ -1,0 +1,155 @@
+"""Text: JSON Lines and CSV without files."""
+
+import gzip
+import json
+
+import pytest
+import spdl_rs
+from spdl_rs import Loader, fields
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def texts_of(loader):
+    return [text for batch in loader for text in batch["text"]]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Three files of JSON Lines with 3 rows each, whose `url` is no path."""
+    for file in range(3):
+        rows = [{"url": "ftp://user:word@host/", "text": f"{file}.{row}", "n": row} for row in range(3)]
+        write(tmp_path / f"corpus-{file}.jsonl", rows)
+    return tmp_path
+
+
+def test_rows_of_json_lines_need_no_path(corpus):
+    loader = Loader(
+        corpus / "corpus-1.jsonl", batch_size=9, text=fields.Text(), n=fields.Number("int64"), key=fields.Key()
+    )
+    assert "JSON Lines" in repr(loader)
+    (batch,) = loader
+    assert batch["text"] == ["1.0", "1.1", "1.2"] and batch["n"].tolist() == [0, 1, 2]
+    assert batch["key"] == [f"{corpus}/corpus-1.jsonl:{row}" for row in range(3)]
+    with pytest.raises(spdl_rs.SpdlError, match="no path|must not contain user names"):
+        Loader(corpus / "corpus-1.jsonl", batch_size=9, image=fields.Image(8))
+
+
+def test_files_of_json_lines_are_one_data_set(corpus):
+    expected = [f"{file}.{row}" for file in range(3) for row in range(3)]
+    for source in ("corpus-*.jsonl", "corpus-{0,1,2}.jsonl"):
+        loader = Loader(str(corpus / source), batch_size=2, text=fields.Text())
+        assert texts_of(loader) == expected
+    files = [corpus / "corpus-2.jsonl", corpus / "corpus-0.jsonl"]
+    assert texts_of(Loader(files, batch_size=2, text=fields.Text())) == expected[6:] + expected[:3]
+    pattern = str(corpus / "corpus-*.jsonl")
+    shuffled = Loader(pattern, batch_size=2, shuffle=True, text=fields.Text())
+    epoch = texts_of(shuffled)
+    assert epoch != expected and sorted(epoch) == expected
+    # An epoch resumes in the middle, and a state belongs to the content.
+    started = Loader(pattern, batch_size=2, shuffle=True, text=fields.Text())
+    batches = iter(started)
+    first = next(batches)["text"] + next(batches)["text"]
+    resumed = Loader(pattern, batch_size=2, shuffle=True, text=fields.Text())
+    resumed.load_state_dict(started.state_dict())
+    assert first + texts_of(resumed) == epoch
+    write(corpus / "corpus-2.jsonl", [{"text": f"3.{row}", "url": "ftp://user:word@host/", "n": 1} for row in range(3)])
+    with pytest.raises(spdl_rs.SpdlError):
+        changed = Loader(pattern, batch_size=2, shuffle=True, text=fields.Text())
+        changed.load_state_dict(started.state_dict())
+        list(changed)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_json_lines_may_be_compressed(tmp_path, shuffle):
+    rows = [{"text": f"text {row}"} for row in range(50)]
+    for number in range(2):
+        lines = "".join(json.dumps(row) + "\n\n" for row in rows[number::2])
+        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    loader = Loader(str(tmp_path / "*.jsonl.gz"), batch_size=7, shuffle=shuffle, text=fields.Text())
+    found = texts_of(loader)
+    expected = [row["text"] for number in range(2) for row in rows[number::2]]
+    assert sorted(found) == sorted(expected) and (found == expected) != shuffle
+    (tmp_path / "0.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}')[:-9])
+    with pytest.raises(spdl_rs.SpdlError) as error:
+        Loader(tmp_path / "0.jsonl.gz", batch_size=7, text=fields.Text())
+    assert error.value.key.endswith("0.jsonl.gz")
+    with pytest.raises(spdl_rs.UnsupportedError, match="list of files must not be compressed"):
+        Loader(tmp_path / "1.jsonl.gz", batch_size=7, image=fields.Image(8))
+
+
+def test_bad_rows_are_errors_or_dropped(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    lines = [
+        b'\xef\xbb\xbf{"text": "first"}',
+        b'{"text": }',
+        b"",
+        b'{"text": "\xff"}',
+        b'{"other": 1}',
+        b"[1]",
+        b'{"text": "' + b"x" * 1000 + b'"}',
+        b'{"text": 5}',
+        b'{"text": "last"}',
+    ]
+    path.write_bytes(b"\r\n".join(lines))
+    loader = Loader(path, batch_size=9, text=fields.Text(), on_error=spdl_rs.skip(), max_file_bytes=500)
+    assert texts_of(loader) == ["first", "last"]
+    dropped = loader.stats()["dropped"]
+    assert [one["key"] for one in dropped] == [f"{path}:{row}" for row in range(1, 7)]
+    expected = [
+        ("corrupt", "not a JSON object (at byte 31)"),
+        ("corrupt", "invalid UTF-8 (at byte 46)"),
+        ("not-found", 'missing: field "text"'),
+        ("corrupt", "not a JSON object"),
+        ("limit-exceeded", "exceeds the limit of 500 bytes"),
+        ("invalid-argument", 'field "text": expected text, found an integer'),
+    ]
+    for one, (kind, words) in zip(dropped, expected):
+        assert one["kind"] == kind and words in one["reason"], one
+    with pytest.raises(spdl_rs.CorruptError) as error:
+        list(Loader(path, batch_size=9, text=fields.Text()))
+    assert error.value.key == f"{path}:1"
+    # Missing members have their default, and the first name that the first row has is read.
+    text = fields.Text(stored_as=["caption", "text"], default="none")
+    loader = Loader(path, batch_size=9, text=text, on_error=spdl_rs.skip())
+    assert texts_of(loader)[:2] == ["first", "none"]
+
+
+def test_labels_of_json_lines(tmp_path):
+    path = write(tmp_path / "labeled.jsonl", [{"text": "a", "label": 3}, {"text": "b", "label": 0}])
+    batch = Loader(path, batch_size=2, text=fields.Text(), label=fields.Label()).peek()
+    assert batch["label"].tolist() == [3, 0]
+
+
+def test_csv_needs_no_path_and_empty_cells_are_missing_values(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text('text,score\nhello,1\n"two\nlines",\n,3\n')
+
+    def loader(text, score, **more):
+        named = {"text": fields.Text(**text), "score": fields.Number(**score)}
+        return Loader(path, named, batch_size=3, key=fields.Key(), **more)
+
+    batch = loader({"default": "none"}, {"default": 9}).peek()
+    assert batch["text"] == ["hello", "two\nlines", "none"] and batch["score"].tolist() == [1, 9, 3]
+    assert batch["key"] == [f"{path}:{row}" for row in range(3)]
+    batch = loader({"optional": True}, {"optional": True}).peek()
+    assert batch["text"] == ["hello", "two\nlines", ""] and batch["score"].tolist() == [1, 0, 3]
+    array = fields.Array(None, stored_as="score", default=[5, 6])
+    text = fields.Text(stored_as=["score", "text"])
+    with pytest.raises(spdl_rs.InvalidArgumentError):  # A number is no list.
+        list(Loader(path, batch_size=3, array=array))
+    (tmp_path / "table2.csv").write_text("text,score\na,\n")
+    batch = Loader(tmp_path / "table2.csv", batch_size=1, array=array, text=text).peek()
+    assert batch["array"][0].tolist() == [5, 6] and batch["text"] == ["a"]
+    strict = loader({}, {}, on_error=spdl_rs.skip())
+    assert [batch["text"] for batch in strict] == [["hello"]]
+    reasons = [one["reason"] for one in strict.stats()["dropped"]]
+    assert 'field "score"' in reasons[0] and 'field "text"' in reasons[1]
+    with pytest.raises(spdl_rs.InvalidArgumentError, match='no column "words": the columns are text, score'):
+        Loader(path, batch_size=1, words=fields.Text())
+    (tmp_path / "table3.csv").write_text("text,score,more\na,1,2\n")
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="no path column"):
+        Loader(tmp_path / "table3.csv", batch_size=1, image=fields.Image(8), score=fields.Number())
