@@ -116,6 +116,21 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
         assert names["batch"]["meta"][1]["tokens"] == [0] and not names["batch"]["score"].any()
 
 
+def test_the_program_for_tokens_from_text_runs(tmp_path, monkeypatch):
+    (program,) = programs("Tokens from text")
+    (tmp_path / "corpus").mkdir()
+    lines = [json.dumps({"text": f"The cats sat on {number} mats."}) + "\n" for number in range(40)]
+    for shard in range(2):
+        (tmp_path / "corpus" / f"train-{shard}.jsonl").write_text("".join(lines[shard::2]))
+    golden = pathlib.Path(__file__).parent / "golden" / "tokenizers"
+    (tmp_path / "tokenizer.json").write_bytes((golden / "bpe.json").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    assert names["tokens"].shape[1:] == names["segments"].shape[1:] == (64,)
+    assert names["tokens"].dtype == "int64" and not names["loader"].stats()["dropped"]
+
+
 def test_the_program_for_coco_annotations_runs(tmp_path, monkeypatch):
     (program,) = programs("COCO annotations")
     (tmp_path / "coco").mkdir()

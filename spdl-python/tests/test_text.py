@@ -1,11 +1,17 @@
-"""Text: JSON Lines and CSV without files."""
+"""Text: JSON Lines and CSV without files, and ids of tokens."""
 
 import gzip
 import json
+import pathlib
+import pickle
 
+import numpy
 import pytest
 import spdl_rs
 from spdl_rs import Loader, fields
+from spdl_rs.sequences import Pack
+
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "tokenizers"
 
 
 def write(path, rows):
@@ -153,3 +159,110 @@ def test_csv_needs_no_path_and_empty_cells_are_missing_values(tmp_path):
     (tmp_path / "table3.csv").write_text("text,score,more\na,1,2\n")
     with pytest.raises(spdl_rs.InvalidArgumentError, match="no path column"):
         Loader(tmp_path / "table3.csv", batch_size=1, image=fields.Image(8), score=fields.Number())
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return json.loads((GOLDEN / "ids.json").read_text())
+
+
+@pytest.fixture
+def texts(golden, tmp_path):
+    return write(tmp_path / "texts.jsonl", [{"text": text} for text in golden["texts"]])
+
+
+@pytest.mark.parametrize("name", ["bpe", "wordpiece", "unigram"])
+def test_ids_equal_those_of_the_python_library(golden, texts, name):
+    def ids(**settings):
+        tokens = fields.Tokens(GOLDEN / f"{name}.json", stored_as="text", **settings)
+        (batch,) = Loader(texts, batch_size=100, tokens=tokens)
+        assert {one.dtype.name for one in batch["tokens"]} == {settings.get("dtype", "int64")}
+        return [one.tolist() for one in batch["tokens"]]
+
+    expected = golden[name]
+    assert ids() == expected["ids"]
+    assert ids(special_tokens=False, dtype="int32") == expected["plain"]
+    assert ids(max_length=6, truncate=True) == expected["truncated"]
+
+
+def test_tokens_are_padded_packed_and_pickled(golden, texts):
+    tokens = fields.Tokens(GOLDEN / "bpe.json", stored_as="text", collate="pad", default=[1])
+    assert pickle.loads(pickle.dumps(tokens)) == tokens
+    values, sizes = Loader(texts, batch_size=100, tokens=tokens).peek()["tokens"]
+    lengths = [len(one) for one in golden["bpe"]["ids"]]
+    assert sizes.ravel().tolist() == lengths and values.shape == (len(lengths), max(lengths))
+    tokens = fields.Tokens(GOLDEN / "bpe.json", stored_as="text")
+    group = Pack("tokens", length=128)
+    loader = Loader(texts, batch_size=1, group=group, tokens=tokens, on_error=spdl_rs.skip())
+    # The empty text is dropped.
+    packed = [batch["tokens"][batch["segment_ids"] > 0] for batch in loader]
+    assert sorted(numpy.concatenate(packed)) == sorted(sum(golden["bpe"]["ids"], []))
+
+    def is_short(sample):
+        return len(sample["tokens"]) < 30
+
+    loader = Loader(texts, batch_size=100, tokens=tokens, filter=is_short)
+    assert len(loader.peek()["tokens"]) == sum(length < 30 for length in lengths)
+
+
+def test_tokens_that_are_stored(tmp_path):
+    numbers = [1, 70000, 3]
+    for name, dtype in (("u2", "uint16"), ("u4", "uint32"), ("i8", "int64")):
+        ids = [one % 2**16 for one in numbers] if name == "u2" else numbers
+        bytes_of = numpy.array(ids, f"<{name}").tobytes()
+        field = fields.Tokens(stored_dtype=dtype, dtype="int32", stored_as="ids")
+        (batch,) = Loader([{"ids": bytes_of}], batch_size=1, tokens=field)
+        assert batch["tokens"][0].tolist() == ids and batch["tokens"][0].dtype == "int32"
+    (batch,) = Loader([{"ids": numbers}], batch_size=1, ids=fields.Tokens(max_length=2, truncate=True))
+    assert batch["ids"][0].tolist() == numbers[:2]
+    path = write(tmp_path / "ids.jsonl", [{"ids": numbers}, {"ids": numbers[:2]}])
+    loader = Loader(path, batch_size=2, ids=fields.Tokens(max_length=2), on_error=spdl_rs.skip())
+    assert [one.tolist() for one in loader.peek()["ids"]] == [numbers[:2]]
+    assert len(list(loader)) == 1
+    (dropped,) = loader.stats()["dropped"]
+    assert dropped["key"] == f"{path}:0"
+    assert 'field "ids": 3 tokens exceed the maximum of 2' in dropped["reason"]
+    with pytest.raises(spdl_rs.TruncatedError, match='field "ids": 3 bytes are not a whole number of ids'):
+        list(Loader([{"ids": b"abc"}], batch_size=1, ids=fields.Tokens(stored_dtype="uint16")))
+
+
+def test_arguments_of_tokens_are_checked(texts, tmp_path):
+    def loader(**settings):
+        return Loader(texts, batch_size=100, ids=fields.Tokens(stored_as="text", **settings))
+
+    with pytest.raises(FileNotFoundError, match='field "ids": cannot read the tokenizer') as error:
+        loader(tokenizer=tmp_path / "absent.json")
+    assert error.value.key == str(tmp_path / "absent.json")
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    with pytest.raises(spdl_rs.InvalidArgumentError, match='field "ids": not a tokenizer.json'):
+        loader(tokenizer=tmp_path / "other.json")
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="leaves no place for text"):
+        loader(tokenizer=GOLDEN / "wordpiece.json", max_length=2, truncate=True)
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="expected text, found an integer"):
+        ids = fields.Tokens(GOLDEN / "bpe.json")
+        list(Loader([{"ids": 3}], batch_size=1, ids=ids))
+    for settings in ({"dtype": "uint8"}, {"truncate": True}, {"max_length": 0}, {"collate": "stack"}):
+        with pytest.raises(ValueError):
+            fields.Tokens(**settings)
+    with pytest.raises(ValueError, match="drop tokenizer or stored_dtype"):
+        fields.Tokens("a.json", stored_dtype="uint16")
+
+
+def test_a_state_belongs_to_the_content_of_the_tokenizer(texts, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes((GOLDEN / "bpe.json").read_bytes())
+
+    def loader():
+        return Loader(texts, batch_size=2, ids=fields.Tokens(path, stored_as="text"))
+
+    started = loader()
+    next(iter(started))
+    state = started.state_dict()
+    other = loader()
+    other.load_state_dict(state)
+    assert len(list(other)) == len(started) - 1
+    path.write_bytes((GOLDEN / "unigram.json").read_bytes())
+    with pytest.raises(spdl_rs.SpdlError, match="ids: was Tokens"):
+        other = loader()
+        other.load_state_dict(state)
+        list(other)

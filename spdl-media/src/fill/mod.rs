@@ -8,6 +8,7 @@
 //! | `mask` | segmentation masks that follow an image (features `records`, `png`) |
 //! | `mosaic` | `Mosaic`: mosaics of the images of a batch, with their boxes (feature `records`) |
 //! | `record`, `numbers` | `FillRecord`: writes the fields of a sample (feature `records`) |
+//! | `tokens` | `Tokens`: ids of tokens, stored or made from text (feature `records`) |
 //! | `shrink` | [`Shrink`]: makes smaller copies of large images |
 //!
 //! Imports: [`image`](crate::image), [`transform`](crate::transform), [`augment`](crate::augment).
@@ -26,6 +27,8 @@ mod record;
 mod shrink;
 #[cfg(feature = "records")]
 mod spec;
+#[cfg(feature = "records")]
+mod tokens;
 
 #[cfg(feature = "records")]
 pub use geometry::{BoxFormat, Boxes, Points};
@@ -39,3 +42,5 @@ pub use record::FillRecord;
 pub use shrink::Shrink;
 #[cfg(feature = "records")]
 pub use spec::{SampleField, SampleSpec, Sequences};
+#[cfg(feature = "records")]
+pub use tokens::Tokens;

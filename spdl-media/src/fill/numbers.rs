@@ -179,6 +179,21 @@ impl Numbers {
         self.values.swap(a, b);
     }
 
+    /// Sets a list of integers.
+    pub(super) fn set_integers(&mut self, values: impl Iterator<Item = i64>) {
+        self.values.clear();
+        self.values.extend(values.map(Number::Integer));
+        self.shape.clear();
+        self.shape.push(self.values.len());
+    }
+
+    /// Removes the rows after the first `rows`.
+    pub(super) fn truncate(&mut self, rows: usize) {
+        let Some((count, of_row)) = self.shape.split_first_mut() else { return };
+        *count = rows.min(*count);
+        self.values.truncate(*count * of_row.iter().product::<usize>());
+    }
+
     /// Keeps the rows with these indices, which ascend.
     pub(super) fn keep_rows(&mut self, rows: &[usize]) {
         let Some((count, of_row)) = self.shape.split_first() else { return };

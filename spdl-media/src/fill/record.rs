@@ -345,6 +345,10 @@ impl FieldWriter {
                 related.keep_rows(numbers)?;
                 numbers.store(slot, at)
             }
+            (FieldKind::Tokens(tokens), value) => {
+                tokens.read(value, numbers)?;
+                numbers.store(slot, at)
+            }
             #[cfg(feature = "png")]
             (FieldKind::Mask(mask), FieldValue::Bytes(encoded)) => match &related.written {
                 Some(written) => {

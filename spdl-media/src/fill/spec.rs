@@ -13,6 +13,7 @@ use super::geometry::{Boxes, Points};
 use super::mask::Mask;
 use super::numbers::padded;
 use super::record::FillRecord;
+use super::tokens::Tokens;
 #[cfg(feature = "augment")]
 use crate::augment::Augmenter;
 use crate::image::{CodecRegistry, Limits};
@@ -88,6 +89,7 @@ pub(super) enum FieldKind {
     Numbers,
     /// Numbers that are 0 or 1.
     Flags,
+    Tokens(Tokens),
     Boxes(Boxes),
     Points(Points),
     /// The affine map of the image of another field.
@@ -205,6 +207,11 @@ impl SampleField {
     /// Truth values: numbers that are 0 or 1, `uint8`, otherwise as [`numbers`](Self::numbers).
     pub fn flags(shape: &[usize]) -> Self {
         SampleField::new(FieldKind::Flags, DType::U8, shape)
+    }
+
+    /// The ids of tokens, `int32` or `int64`, ragged: see [`Tokens`].
+    pub fn tokens(tokens: Tokens, dtype: DType) -> Self {
+        SampleField::new(FieldKind::Tokens(tokens), dtype, &[0])
     }
 
     /// Boxes that follow the crop, resize and flips of an image, `float32 [boxes, 4]`, ragged.

@@ -383,7 +383,7 @@ def _checked_group(group: Any, fields: Mapping[str, Field], **functions: Any) ->
     """Checks a grouping. `functions` are those that get samples, by name."""
     if group is None:
         return None
-    from .fields import Array, Image
+    from .fields import Array, Image, Tokens
     from .io._crops import AspectBuckets
     from .sequences import _ADDED, SameSize, _Grouping
 
@@ -402,12 +402,12 @@ def _checked_group(group: Any, fields: Mapping[str, Field], **functions: Any) ->
         )
     for name in group._names:
         one = fields.get(name)
-        shape = one.shape if isinstance(one, Array) else ()
+        shape = one.shape if isinstance(one, Array) else (None,) if isinstance(one, Tokens) else ()
         rest = shape[1:] if isinstance(shape, tuple) else ()
         is_valid = isinstance(shape, tuple) and shape[:1] == (None,)
         if not is_valid or (group._packs and None in rest):
             raise ValueError(
-                f"group needs an Array with the name {name!r} and the shape None, or (None, …) with fixed further "
+                f"group needs Tokens with the name {name!r}, or an Array with the shape None, or (None, …) with fixed further "
                 f"dimensions; the fields are {', '.join(fields)}"
             )
     if group._packs:

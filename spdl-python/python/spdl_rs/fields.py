@@ -7,6 +7,7 @@
 | `Depth` | a depth map that follows an image, one array |
 | `Boxes`, `KeyPoints` | coordinates that follow an image |
 | `Number`, `Array` | numbers |
+| `Tokens` | ids of tokens, stored or made from text |
 | `Text`, `Bytes`, `Json` | a list of `str`, `bytes` or Python objects |
 | `Label` | the class number of the sample, `int64 [N]` |
 | `Key`, `Index` | the name and the position of the sample |
@@ -25,6 +26,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeAlias
@@ -53,6 +55,7 @@ __all__ = [
     "Padded",
     "Ragged",
     "Text",
+    "Tokens",
 ]
 
 _DTYPES = ("bool", "uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -60,6 +63,7 @@ DType: TypeAlias = Literal[
     "bool", "uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
 ]
 _MASKS = ("uint8", "uint16", "int32", "int64")
+_ID_BYTES = {"uint16": 2, "uint32": 4, "int32": 4, "int64": 8}
 _COLLATE = ("stack", "list", "ragged", "pad")
 
 
@@ -490,6 +494,66 @@ class Number(Field):
 
     def _own(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "shape": []}
+
+
+@dataclass(frozen=True, repr=False)
+class Tokens(Field):
+    """Ids of tokens: stored ids, or text that Rust threads tokenize without the GIL.
+
+    Args:
+        tokenizer: The path of a `tokenizer.json` of Hugging Face `tokenizers`, for stored text. Its own truncation and
+            padding are ignored. `None`: the stored value has the ids, as for `Array`.
+        dtype: `"int32"` or `"int64"`.
+        max_length: The maximum number of ids, at least 1. A sample with more ids is an error. Default: no maximum.
+        truncate: Whether longer samples are truncated to `max_length` instead. As in the Python library `tokenizers`,
+            special tokens remain.
+        special_tokens: Whether the tokenizer adds its special tokens, such as `[CLS]` and `[SEP]`.
+        stored_dtype: The type of the elements of stored bytes without a header, little-endian: `"uint16"`,
+            `"uint32"`, `"int32"` or `"int64"`. Default: stored bytes are `.npy` files or text.
+        collate: `"list"` (the default): a list of arrays. `"ragged"`: `Ragged`. `"pad"`: `Padded`, with 0 in unused
+            places.
+
+    Creating the loader reads the tokenizer: a missing file raises `FileNotFoundError`, and other files
+    `InvalidArgumentError`. A checkpoint state belongs to the content of the tokenizer.
+
+    >>> from spdl_rs import fields
+    >>> stored = fields.Tokens(stored_as="npy", dtype="int32")
+    >>> text = fields.Tokens("tokenizer.json", max_length=2048, truncate=True, stored_as="text")
+    """
+
+    tokenizer: str | os.PathLike[str] | None = None
+    dtype: Literal["int32", "int64"] = "int64"
+    _: KW_ONLY
+    max_length: SupportsIndex | None = None
+    truncate: bool = False
+    special_tokens: bool = True
+    stored_dtype: Literal["uint16", "uint32", "int32", "int64"] | None = None
+    collate: Literal["list", "ragged", "pad"] = "list"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.choice("dtype", self.dtype, ("int32", "int64"))
+        check.choice("collate", self.collate, ("list", "ragged", "pad"))
+        if self.stored_dtype is not None:
+            check.choice("stored_dtype", self.stored_dtype, tuple(_ID_BYTES))
+            if self.tokenizer is not None:
+                raise ValueError("stored_dtype is the type of stored ids; text has none: drop tokenizer or stored_dtype")
+        most = self.max_length
+        truncate = check.flag("truncate", self.truncate)
+        if truncate and most is None:
+            raise ValueError("truncate=True needs max_length")
+        set_frozen(
+            self,
+            tokenizer=None if self.tokenizer is None else os.fsdecode(self.tokenizer),
+            max_length=None if most is None else check.whole("max_length", most, 1, 2**31 - 1),
+            truncate=truncate,
+            special_tokens=check.flag("special_tokens", self.special_tokens),
+        )
+
+    def _own(self) -> dict[str, Any]:
+        own = super()._own()
+        stored = own.pop("stored_dtype")
+        return {**own, "stored_bytes": None if stored is None else _ID_BYTES[stored]}
 
 
 @dataclass(frozen=True, repr=False)

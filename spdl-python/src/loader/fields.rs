@@ -2,22 +2,30 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::vec::IntoIter;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
+use spdl_core::runtime::read_file;
 use spdl_core::stage::{Collation, SequenceLayout};
-use spdl_core::{Batch, DType};
+use spdl_core::{Batch, DType, Error, ErrorKind, Result};
 use spdl_io::FieldValue;
 use spdl_media::OnTruncated;
-use spdl_media::fill::{BoxFormat, Boxes, Mask, Points, SampleField, SampleSpec};
+use spdl_media::fill::{BoxFormat, Boxes, Mask, Points, SampleField, SampleSpec, Tokens};
 
 use super::grouping::Grouping;
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 use crate::operators::{Described, ImageDecoder};
+
+/// The maximum size of a tokenizer, in bytes.
+const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+/// The longest wait for a read of a tokenizer.
+const TOKENIZER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The fields of the samples of a loader.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -74,7 +82,7 @@ impl SampleFields {
         let mut spec = SampleSpec::new();
         let (mut forms, mut allows_partial) = (Vec::new(), false);
         for (name, described) in fields {
-            let (field, form, view, is_partial) = field_of(described)?;
+            let (field, form, view, is_partial) = field_of(&name, described)?;
             forms.push((PyString::new(py, &name).unbind(), form, view));
             spec = spec.with(name, field);
             allows_partial |= is_partial;
@@ -107,7 +115,10 @@ impl SampleFields {
 }
 
 /// The field, the form of its values, and whether it allows partial images.
-fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, NumpyView, bool)> {
+fn field_of(
+    name: &str,
+    (kind, settings): Described<'_>,
+) -> PyResult<(SampleField, Form, NumpyView, bool)> {
     let setting = |name: &str| settings.as_any().get_item(name);
     let dtype = || -> PyResult<DType> {
         let name: String = setting("dtype")?.extract()?;
@@ -169,6 +180,31 @@ fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, Num
             view = if is_flag { NumpyView::Flags } else { NumpyView::Own };
             (field, Form::Array)
         }
+        "Tokens" => {
+            let path: Option<PathBuf> = setting("tokenizer")?.extract()?;
+            let special_tokens = setting("special_tokens")?.extract()?;
+            let mut tokens = Tokens::new();
+            if let Some(most) = setting("max_length")?.extract()? {
+                tokens = tokens.at_most(most);
+            }
+            if setting("truncate")?.extract()? {
+                tokens = tokens.truncated();
+            }
+            if let Some(size) = setting("stored_bytes")?.extract()? {
+                tokens = tokens.stored_bytes(size);
+            }
+            if let Some(path) = path {
+                let py = settings.py();
+                let loaded = py.detach(|| with_tokenizer(tokens, &path, special_tokens));
+                tokens = loaded.map_err(|error| {
+                    let message = format!("field {name:?}: {}", error.message());
+                    let of_field = Error::new(error.kind(), message);
+                    let key = path.display().to_string();
+                    to_exception(py, &of_field.with_key(key).with_cause_of(error))
+                })?;
+            }
+            (SampleField::tokens(tokens, dtype()?), Form::Array)
+        }
         "Text" => (SampleField::text(), Form::Text),
         "Bytes" => (SampleField::bytes(), Form::Bytes),
         "Json" => (SampleField::json(), Form::Json),
@@ -213,6 +249,23 @@ fn field_of((kind, settings): Described<'_>) -> PyResult<(SampleField, Form, Num
         field = field.padding(padding);
     }
     Ok((field, form, view, allows_partial))
+}
+
+/// Reads the tokenizer of a field.
+fn with_tokenizer(tokens: Tokens, path: &Path, special_tokens: bool) -> Result<Tokens> {
+    let json = read_file(path, MAX_TOKENIZER_BYTES + 1, TOKENIZER_TIMEOUT).map_err(|error| {
+        let kind = match error.kind() {
+            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+            _ => ErrorKind::Unavailable,
+        };
+        Error::new(kind, "cannot read the tokenizer").with_source(error)
+    })?;
+    if json.len() as u64 > MAX_TOKENIZER_BYTES {
+        let message =
+            format!("the tokenizer is larger than the limit of {MAX_TOKENIZER_BYTES} bytes");
+        return Err(Error::new(ErrorKind::LimitExceeded, message));
+    }
+    tokens.tokenizer(&json, special_tokens)
 }
 
 fn fault_of(kind: &str) -> impl Fn(PyErr) -> PyErr {
