@@ -411,7 +411,6 @@ def test_arguments_are_checked(small):
             ValueError,
             "'segment_ids' has the name",
         ),
-        (lambda: loader_of(small, GROUPS["pack"], map=dict), ValueError, "map needs batches of samples"),
         (
             lambda: Loader(
                 small,
@@ -436,6 +435,66 @@ def test_arguments_are_checked(small):
     ]:
         with pytest.raises(kind, match=words):
             make()
+
+
+def codes(sample, rng):
+    """Tokenizes a text in Python."""
+    return {"tokens": numpy.array([ord(one) for one in sample["text"]]) + int(rng.integers(2)) * 1000}
+
+
+@pytest.mark.parametrize("group", [Pack("tokens", length=24), ConcatAndSplit("tokens", length=24)])
+def test_a_function_tokenizes_samples_before_they_are_packed(tmp_path, group):
+    path = tmp_path / "texts.jsonl"
+    texts = ["abcdefghijklmnopqrstuvwx"[: one % 24 + 1] for one in LENGTHS]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    def loader(function=codes, source=path, **settings):
+        tokens = fields.Array(None, "int64", optional=True)
+        named = {"tokens": tokens, "text": fields.Text(optional=True)}
+        return Loader(source, named, batch_size=3, shuffle=True, group=group, map=function, **settings)
+
+    batches = list(loader(threads=1))
+    real = [batch["tokens"][batch["segment_ids"] > 0] for batch in batches]
+    found = "".join(chr(token % 1000) for token in numpy.concatenate(real))
+    assert sorted(found) == sorted("".join(texts))
+    assert any((tokens > 1000).any() for tokens in real) and any((tokens < 1000).any() for tokens in real)
+    # The same batches on other threads, and after resuming.
+    started = loader(threads=3)
+    epoch = iter(started)
+    first = [next(epoch), next(epoch)]
+    resumed = loader(threads=2)
+    resumed.load_state_dict(started.state_dict())
+    for batch, expected in zip(first + list(resumed), batches, strict=True):
+        assert (batch["tokens"] == expected["tokens"]).all() and batch["text"] == expected["text"]
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="map"):
+        loader(None).load_state_dict(started.state_dict())
+
+
+def test_exceptions_of_a_function_before_packing_name_the_sample(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"text": "a"}\n{"text": "b"}\n')
+
+    def failing(result, **settings):
+        def function(sample):
+            return result(sample) if sample["text"] == "b" else {"tokens": [1]}
+
+        named = {"tokens": fields.Array(None, "int64", optional=True), "text": fields.Text()}
+        return Loader(path, named, batch_size=1, group=Pack("tokens", length=8), map=function, **settings)
+
+    for result, kind, words in [
+        (lambda sample: 1 / 0, ZeroDivisionError, "division"),
+        (lambda sample: [1], TypeError, "map must return a dict"),
+        (lambda sample: {"ids": [1]}, ValueError, "values of the fields tokens, text, not 'ids'"),
+    ]:
+        with pytest.raises(kind, match=words) as raised:
+            list(failing(result))
+        assert any(f"map of the sample '{path}:1'" in note for note in raised.value.__notes__)
+    # Values of another shape are failures of the sample.
+    for tokens, words in [([[1, 2]], "shape"), ([0.5], "cannot store 0.5 as int64"), ([], "is empty")]:
+        loader = failing(lambda sample: {"tokens": tokens}, on_error=spdl_rs.skip())
+        assert len(list(loader)) == 1
+        (dropped,) = loader.stats()["dropped"]
+        assert dropped["key"] == f"{path}:1" and words in dropped["reason"] and '"tokens"' in dropped["reason"]
 
 
 def is_even(sample):

@@ -37,6 +37,8 @@ class Functions(NamedTuple):
     """The number of calls at the same time, if they wait for other processes."""
     get_item: Call | None = None
     """Returns the sample at a position, if the source is a map-style data set."""
+    map_samples: tuple[_spdl_rs.SampleFields, Call] | None = None
+    """The fields that `map` gets, and the function, if it is called before samples are grouped."""
 
 
 class _Named(NamedTuple):
@@ -109,6 +111,36 @@ class FilterSample(Function):
             note(error, f"filter of the sample {key!r}")
             raise
         return keeps
+
+
+class MapSample(Function):
+    """Calls a function for a sample that is not decoded yet. Returns new values of fields.
+
+    Args:
+        names: The fields whose values the function may return.
+    """
+
+    def __init__(self, function: Callable[..., Any], names: Collection[str]) -> None:
+        super().__init__("map", function)
+        self._names = names
+
+    def _apply(self, batch: dict[str, Any], seeds: list[int]) -> dict[str, Any]:
+        (key,) = batch.pop(KEYS)
+        (sample,) = _samples(batch, 1)
+        try:
+            result = self._call(sample, seeds[0])
+            if not isinstance(result, Mapping):
+                raise TypeError(f"map must return a dict of values by name, not {check.shown(result)}")
+            for name in result:
+                if name not in self._names:
+                    raise ValueError(
+                        f"map before group returns values of the fields {', '.join(self._names)}, not {name!r}; add a "
+                        "field of this name, with optional=True if it is not stored"
+                    )
+        except (Exception, SystemExit) as error:
+            note(error, f"map of the sample {key!r}")
+            raise
+        return dict(result)
 
 
 class MapSamples(Function):

@@ -19,6 +19,7 @@ from ._functions import (
     Functions,
     InTurn,
     MapBatch,
+    MapSample,
     MapSamples,
     StackSamples,
     call,
@@ -61,9 +62,12 @@ class Loader(BatchLoader[Any]):
             takes the batch (if Ctrl-C interrupts this call, its batch counts as delivered), or with `map` or
             `batch_map` where these run.
         group: How samples are grouped by their number of tokens: `sequences.Pack`, `ConcatAndSplit` or `Bucket`; or
-            by the size of an image: `SameSize`. `None`: each batch has the next samples. Grouped samples do not count in the memory budget. `filter` is
-            called before samples are grouped. `map`, `collate` and `mix` cannot be combined with `Pack` and
-            `ConcatAndSplit`, whose batches have no samples; `batch_map` gets the sequences.
+            by the size of an image: `SameSize`. `None`: each batch has the next samples. Grouped samples do not count
+            in the memory budget. `filter` is called before samples are grouped. With `Pack` and `ConcatAndSplit`, whose
+            batches have no samples, `map` is called before too: it gets the values that `filter` gets, on the threads
+            of the loader, and the values that it returns replace those of fields, such as the ids of the grouped field,
+            a list or array of integers. `collate` and `mix` cannot be combined with them; `batch_map` gets the
+            sequences.
         mix: A `recipes.Mix`, which mixes the images and labels of each batch, or a `recipes.Mosaic`, which makes
             mosaics of images with boxes; before `map`.
         filter: A function that gets the values of one sample as a `dict` and returns whether to keep the sample.
@@ -199,7 +203,8 @@ class Loader(BatchLoader[Any]):
 
         log_api_usage_once("spdl_rs.Loader")
         self._fields = _checked_fields(fields, named_fields)
-        self._group = _checked_group(group, self._fields, map=map, collate=collate, mix=mix)
+        self._group = _checked_group(group, self._fields, collate=collate, mix=mix)
+        is_before_group = group is not None and self._group._packs
         self._shown = {
             "group": group,
             "mix": mix,
@@ -224,7 +229,7 @@ class Loader(BatchLoader[Any]):
             for name, one in self._fields.items()
             if _collate_of(one, self._fields) != "stack" and not _has_one_size(name, self._fields, group)
         }
-        stages = _stages(map, collate, batch_map, convert, lists)
+        stages = _stages(None if is_before_group else map, collate, batch_map, convert, lists)
         # The functions convert the batches.
         self._convert = None if stages else convert
         native = _native(self._fields, group)
@@ -232,6 +237,8 @@ class Loader(BatchLoader[Any]):
             native.append((KEYS, Key()._native()))
         functions = _placed(stages, executor, processes, threads)
         functions = functions._replace(filter=_filter(filter, self._fields))
+        if is_before_group and map is not None:
+            functions = functions._replace(map_samples=_map_samples(map, self._fields))
         self._configure(
             _spdl_rs.SampleFields(native, None if group is None else group._native()),
             batch_size=batch_size,
@@ -259,13 +266,13 @@ class Loader(BatchLoader[Any]):
             has_labels=label is not None,
             file_fields=_file_fields(self._fields, (Image, Mask, Depth)),
             path_fields=_file_fields(self._fields, (Image,)),
+            value_fields=_value_fields(self._fields),
             images=image_folder,
         )
         if isinstance(mix, Mix) and label is self._fields.get(mix.label):
             if len(self.classes) > int(mix.classes):
                 raise ValueError(
                     f"mix has {mix.classes} classes, but the data set has {len(self.classes)}"
-            value_fields=_value_fields(self._fields),
                 )
 
     @property
@@ -432,12 +439,6 @@ def _label_of(fields: Mapping[str, Field]) -> Any:
     return labels[0] if labels else None
 
 
-def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) -> list[str]:
-    """The columns of a list that name the files of these fields."""
-    names = []
-    for name, one in fields.items():
-        if isinstance(one, classes) and one.at is None:
-            stored = name if one.stored_as is None else one.stored_as
 def _value_fields(fields: Mapping[str, Field]) -> list[list[str]]:
     """The alternative columns of each field; empty if a field needs the file that a row of a list names."""
     from .fields import Depth, Image, Label, Mask, _Unstored
@@ -454,6 +455,12 @@ def _value_fields(fields: Mapping[str, Field]) -> list[list[str]]:
     return found
 
 
+def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) -> list[str]:
+    """The columns of a list that name the files of these fields."""
+    names = []
+    for name, one in fields.items():
+        if isinstance(one, classes) and one.at is None:
+            stored = name if one.stored_as is None else one.stored_as
             names += [stored] if isinstance(stored, str) else stored
     return names
 
@@ -499,6 +506,19 @@ def _filter(
     found = [(name, one._stored()) for name, one in fields.items()]
     native = [(name, one) for name, one in found if one is not None]
     return _spdl_rs.SampleFields([*native, (KEYS, Key()._native())]), FilterSample(function)
+
+
+def _map_samples(
+    function: Any, fields: Mapping[str, Field]
+) -> tuple[_spdl_rs.SampleFields, MapSample]:
+    """The function that replaces values before samples are grouped, and its fields: all without pixels."""
+    from .fields import Key, Label, _Unstored
+
+    found = {name: one._stored() for name, one in fields.items()}
+    native = [(name, one) for name, one in found.items() if one is not None]
+    names = [name for name, _ in native if not isinstance(fields[name], (Label, _Unstored))]
+    samples = _spdl_rs.SampleFields([*native, (KEYS, Key()._native())])
+    return samples, MapSample(function, names)
 
 
 def _stages(

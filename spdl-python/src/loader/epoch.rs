@@ -21,7 +21,7 @@ use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 use super::batches::{Batches, Delivered};
 use super::dataset::{Kept, Samples};
 use super::fields::{SampleFields, import_types};
-use super::functions::{Filter, FunctionCall, Functions, PyFunctions, PythonBatch, exception_of};
+use super::functions::{FunctionCall, Functions, PyFunctions, PythonBatch, exception_of};
 use super::settings::{Content, Settings};
 use super::{device, state as checkpoint};
 use crate::interop::error::{to_exception, without_exception};
@@ -368,7 +368,7 @@ impl Epoch {
 
 /// Builds: keys ──► fetch (bytes) ──► decode (values in batch slots) [──► upload (to a device)]
 ///
-/// With a grouping: … decode (one sample) ──► sequence ──► pack ──► batch ──► join.
+/// With a grouping: … fetch [──► map] ──► decode (one sample) ──► sequence ──► pack ──► batch ──► join.
 ///
 /// With `mix` and functions: … fetch ──► filter ──► decode … ──► mix ──► map ──► batch_map.
 ///
@@ -413,7 +413,7 @@ fn build(
         SharedSettings { settings, epoch, batch_bytes, stage_memory, memory_shares: 2, threads };
     let stalls = Stalls::default();
 
-    let filtered = functions.filter.as_ref().map(|Filter { filtered, .. }| filtered.clone());
+    let filtered = functions.filter.as_ref().map(|filter| filter.filtered.clone());
     let fetch = samples.read(settings, functions.get_item.as_ref())?;
     let (pipeline, kept, partial) = match &settings.content {
         Content::Images(transform) => {
@@ -440,8 +440,8 @@ fn build(
         Content::Fields(fields) => {
             let SampleFields { spec, allows_partial, grouping, .. } = fields.get();
             let (mut pipeline, kept) = fetch.fields(spec);
-            if let Some(filter) = &functions.filter {
-                pipeline = filter.add(pipeline, settings.seed);
+            for function in [&functions.filter, &functions.map_samples].into_iter().flatten() {
+                pipeline = function.add(pipeline, settings.seed);
             }
             let decode = StageOptions::new(DECODE).parameters(spec.parameters());
             let (filler, counter) = (spec.filler(&codecs, &limits), partial.clone());

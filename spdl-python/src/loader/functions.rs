@@ -11,11 +11,13 @@ use spdl_core::{
     StageContext, StageOptions,
 };
 use spdl_io::Record;
+use spdl_io::records::StoredField;
 use spdl_media::fill::FillRecord;
 use spdl_media::{CodecRegistry, Limits};
 
 use super::epoch::array_of;
 use super::fields::SampleFields;
+use super::items;
 use crate::interop::error::{Raised, to_exception};
 use crate::interop::wait::try_python;
 
@@ -31,6 +33,7 @@ pub(super) struct PyFunctions(
     Option<Py<PyAny>>,
     Option<usize>,
     Option<Py<PyAny>>,
+    Option<(Py<SampleFields>, Py<PyAny>)>,
 );
 
 /// The functions of an epoch.
@@ -39,7 +42,9 @@ pub(super) struct PyFunctions(
 /// that a function may refer to the loader.
 #[derive(Default)]
 pub(super) struct Functions {
-    pub(super) filter: Option<Filter>,
+    pub(super) filter: Option<SampleFunction>,
+    /// Replaces values of samples before they are grouped.
+    pub(super) map_samples: Option<SampleFunction>,
     pub(super) stages: Vec<StageOf<Arc<Py<PyAny>>>>,
     /// Does the work of all stages on the thread that takes a batch.
     inline: Option<Arc<Py<PyAny>>>,
@@ -51,15 +56,13 @@ pub(super) struct Functions {
 
 impl Functions {
     pub(super) fn of(functions: Option<PyFunctions>) -> Self {
-        let Some(PyFunctions(filter, stages, inline, processes, get_item)) = functions else {
+        let Some(PyFunctions(filter, stages, inline, processes, get_item, map_samples)) = functions
+        else {
             return Self::default();
         };
         Functions {
-            filter: filter.map(|(fields, function)| Filter {
-                fields: Arc::new(fields),
-                function: Arc::new(function),
-                filtered: Counter::default(),
-            }),
+            filter: filter.map(|function| SampleFunction::of("filter", function)),
+            map_samples: map_samples.map(|function| SampleFunction::of("map", function)),
             stages: stages.into_iter().map(|(name, it)| (name, it.map(Arc::new))).collect(),
             inline: inline.map(Arc::new),
             processes,
@@ -116,9 +119,11 @@ impl Functions {
     }
 }
 
-/// A function that selects samples.
+/// A function that selects samples, or replaces their values, before fields are decoded.
 #[derive(Clone)]
-pub(super) struct Filter {
+pub(super) struct SampleFunction {
+    /// The name of the stage.
+    name: &'static str,
     /// The fields that the function gets.
     fields: Arc<Py<SampleFields>>,
     /// The function of a [`FunctionCall`], for batches of one sample.
@@ -127,23 +132,32 @@ pub(super) struct Filter {
     pub(super) filtered: Counter,
 }
 
-impl Filter {
+impl SampleFunction {
+    fn of(name: &'static str, (fields, function): (Py<SampleFields>, Py<PyAny>)) -> Self {
+        SampleFunction {
+            name,
+            fields: Arc::new(fields),
+            function: Arc::new(function),
+            filtered: Counter::default(),
+        }
+    }
+
     /// Adds the stage, before fields are decoded into batches.
     pub(super) fn add(
         &self,
         pipeline: PipelineBuilder<Record>,
         seed: u64,
     ) -> PipelineBuilder<Record> {
-        let (filter, pool) = (self.clone(), BufferPool::new());
-        pipeline.stage(StageOptions::new("filter"), move || {
-            let spec = &filter.fields.get().spec;
-            Ok(FilterStage {
+        let (function, pool) = (self.clone(), BufferPool::new());
+        pipeline.stage(StageOptions::new(self.name), move || {
+            let spec = &function.fields.get().spec;
+            Ok(SampleStage {
                 call: FunctionCall {
-                    names: Arc::new(["filter".into()]),
-                    function: Arc::clone(&filter.function),
+                    names: Arc::new([function.name.into()]),
+                    function: Arc::clone(&function.function),
                     seed,
                 },
-                filter: filter.clone(),
+                function: function.clone(),
                 layout: spec.layout(1).fields().to_vec(),
                 // There are no images, so the codecs are not used.
                 fill: FillRecord::new(spec, &CodecRegistry::with_defaults(), &Limits::default())?,
@@ -153,29 +167,38 @@ impl Filter {
     }
 }
 
-struct FilterStage {
-    filter: Filter,
+struct SampleStage {
+    function: SampleFunction,
     layout: Vec<Field>,
     fill: FillRecord,
     pool: BufferPool,
     call: FunctionCall,
 }
 
-impl Stage<Record> for FilterStage {
+impl Stage<Record> for SampleStage {
     type Out = Record;
 
-    fn process(&mut self, record: Record, cx: &mut StageContext<'_, Record>) -> Result<()> {
+    fn process(&mut self, mut record: Record, cx: &mut StageContext<'_, Record>) -> Result<()> {
         let id = cx.id();
-        let mut of_sample = FillContext::new(self.call.seed, id, "filter", cx.key());
+        let mut of_sample = FillContext::new(self.call.seed, id, self.function.name, cx.key());
         let batch =
             Batch::of_one(&self.layout, &self.pool, &mut self.fill, &record, &mut of_sample)?;
-        let Filter { fields, filtered, .. } = &self.filter;
+        let SampleFunction { fields, filtered, .. } = &self.function;
         let keeps = try_python(|py| {
-            let keeps =
-                array_of(py, false).and_then(|array| fields.get().to_dict(batch, array)).and_then(
-                    |values| self.call.call(values.into_any(), &[(id, 0)])?.extract::<bool>(),
-                );
-            keeps.map_err(|exception| fault_of_function(py, exception))
+            let result = array_of(py, false)
+                .and_then(|array| fields.get().to_dict(batch, array))
+                .and_then(|values| self.call.call(values.into_any(), &[(id, 0)]))
+                .map_err(|exception| fault_of_function(py, exception))?;
+            if let Ok(keeps) = result.extract::<bool>() {
+                return Ok(keeps);
+            }
+            for (name, value) in items::fields_of(&result).map_err(Error::fatal)? {
+                let field = record.fields.iter_mut().find(|(field, _)| *field == name);
+                if let (Some((_, field)), StoredField::Known(value)) = (field, value) {
+                    *field = value;
+                }
+            }
+            Ok(true)
         })?;
         if keeps {
             return cx.emit(record);

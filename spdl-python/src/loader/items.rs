@@ -87,7 +87,7 @@ impl Stage<StoredRecord> for ReadItem {
 }
 
 /// The fields of a `dict`.
-fn fields_of(item: &Bound<'_, PyAny>) -> Result<Vec<(Arc<str>, StoredField)>> {
+pub(super) fn fields_of(item: &Bound<'_, PyAny>) -> Result<Vec<(Arc<str>, StoredField)>> {
     let py = item.py();
     let invalid = |message: String| Error::new(ErrorKind::InvalidArgument, message);
     let words = |exception: PyErr| exception_in_words(py, &exception);
