@@ -17,9 +17,10 @@ BLOCKS = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PAGES = {
     "README.md": (1, "test_guides"),
     "docs/fields.md": (18, "test_fields_guide"),
-    "docs/migrating.md": (4, "test_migrating"),
+    "docs/migrating.md": (5, "test_migrating"),
     "docs/pack.md": (1, "test_guides"),
     "docs/parallelism.md": (1, "test_guides"),
+    "docs/resume.md": (1, "test_guides"),
     "docs/profiling.md": (5, "test_profiling_guide"),
     "spdl-python/README.md": (3, "test_package"),
 }
@@ -66,6 +67,14 @@ def test_the_parallelism_page_program_prints_what_the_page_shows(tmp_path):
     path.write_text(program, encoding="utf-8")
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == (shown, 0), done.stderr
+
+
+def test_the_resume_page_program_prints_what_the_page_shows(capsys):
+    (program,) = programs("docs/resume.md")
+    page = (ROOT / "docs/resume.md").read_text(encoding="utf-8")
+    shown = page.partition("prints\n\n```text\n")[2].partition("```")[0]
+    exec(program, {"__name__": "program"})
+    assert capsys.readouterr().out == shown
 
 
 def test_the_pack_page_program_runs():

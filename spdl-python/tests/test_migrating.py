@@ -23,7 +23,7 @@ def clean():
 
 
 def test_all_programs_of_the_guide_are_found():
-    assert len(PROGRAMS) == GUIDE.read_text("utf-8").count("```python") == 4
+    assert len(PROGRAMS) == GUIDE.read_text("utf-8").count("```python") == 5
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ class StageStatistics(TypedDict):
     """Items processed, failed items included."""
     failures: int
     """Items that failed."""
+    retries: int
+    """Repeated attempts of a stage with a `Retry`: all but the first attempt for each item."""
     busy_s: float
     """Seconds spent in the stage, summed over concurrent calls. For a source: seconds in its `next()`."""
     busy_share: float
@@ -194,8 +196,8 @@ class Statistics(TypedDict):
     """Images or samples left out because the last batch was incomplete (`drop_last=True`); of packed sequences
     (`spdl_rs.sequences`), the number of sequences."""
     filtered: int | None
-    """Samples for which the `filter` of a `Loader` returned `False`; `None` without `filter`. Samples that are
-    prefetched count too."""
+    """Samples for which the `filter` of a `Loader` returned `False`, or items of a `Pipeline` that an earlier run
+    quarantined; `None` without `filter` and `quarantine`. Samples that are prefetched count too."""
     partial: int | None
     """Images decoded so far with missing rows filled with black, because their files are truncated, and samples
     whose sequence was shortened. `None` unless `on_truncated="partial"`, or `long="truncate"` of a group."""

@@ -122,6 +122,9 @@ pub(crate) fn exception_in_words(py: Python<'_>, exception: &PyErr) -> String {
     }
 }
 
+/// The message of the error of a function that raised an exception. Retries add their number.
+pub(crate) const ATTEMPT_RAISED: &str = "raised an exception";
+
 /// An exception of a function or of an allocator of the user, as the cause of an error.
 pub(crate) struct Raised {
     exception: PyErr,
@@ -133,9 +136,14 @@ pub(crate) struct Raised {
 impl Raised {
     /// The error of an exception of a function.
     pub(crate) fn into_error(py: Python<'_>, exception: PyErr) -> Error {
+        Raised::of_kind(py, exception, ErrorKind::User)
+    }
+
+    /// The error of an exception of a function, of another kind.
+    pub(crate) fn of_kind(py: Python<'_>, exception: PyErr, kind: ErrorKind) -> Error {
         let words = exception_in_words(py, &exception);
         let raised = Raised { exception, is_of_allocator: false, words };
-        Error::new(ErrorKind::User, "raised an exception").with_source(raised)
+        Error::new(kind, ATTEMPT_RAISED).with_source(raised)
     }
 
     /// The cause of an error of an allocator.

@@ -6,11 +6,12 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use spdl_core::Result;
-use spdl_core::stage::{Aggregator, Batcher};
+use spdl_core::stage::{Aggregator, Batcher, Bucketed, Bucketer, Bucketing, ExactResume, FillRate};
 
 use super::Item;
 use super::call::Op;
 use super::raised::{fatal_failure, item_failure};
+use crate::interop::error::to_exception;
 use crate::interop::wait::{try_python, with_python};
 
 /// Aggregates items to Python lists.
@@ -46,6 +47,66 @@ impl Aggregator<Item> for ListAggregator {
 
     fn left_out(&mut self) -> u64 {
         self.0.left_out()
+    }
+}
+
+/// Aggregates items of similar length to Python lists.
+pub(super) struct BucketAggregator {
+    op: Arc<Op>,
+    bucketer: Bucketer<(Item, f64)>,
+}
+
+impl BucketAggregator {
+    /// `op.function` returns the length of an item.
+    pub(super) fn new(op: &Arc<Op>, bucketing: Bucketing) -> Result<Self> {
+        let bucketer = Bucketer::new(bucketing, |(_, length): &(Item, f64)| *length)?;
+        Ok(BucketAggregator { op: Arc::clone(op), bucketer })
+    }
+}
+
+fn list_of_bucket(bucket: Option<Bucketed<(Item, f64)>>) -> Result<Option<Item>> {
+    list_of(bucket.map(|bucket| bucket.into_iter().map(|(item, _)| item).collect()))
+}
+
+impl Aggregator<Item> for BucketAggregator {
+    type Out = Item;
+
+    fn accumulate(&mut self, item: Item) -> Result<Option<Item>> {
+        let op = &*self.op;
+        let (item, length, kept) = try_python(|py| {
+            let length = op.function.bind(py).call1((&item,)).and_then(|length| length.extract());
+            let length = length.map_err(|error| item_failure(py, error, &op.stage, Some(&item)))?;
+            let kept = item.clone_ref(py);
+            Ok((item, length, kept))
+        })?;
+        let bucket = self.bucketer.accumulate((item, length)).or_else(|error| {
+            try_python(|py| Err(item_failure(py, to_exception(py, &error), &op.stage, Some(&kept))))
+        })?;
+        list_of_bucket(bucket)
+    }
+
+    fn more(&mut self) -> Result<Option<Item>> {
+        list_of_bucket(self.bucketer.more()?)
+    }
+
+    fn flush(&mut self) -> Result<Option<Item>> {
+        list_of_bucket(self.bucketer.flush()?)
+    }
+
+    fn flush_more(&mut self) -> Result<Option<Item>> {
+        list_of_bucket(self.bucketer.flush_more()?)
+    }
+
+    fn left_out(&mut self) -> u64 {
+        self.bucketer.left_out()
+    }
+
+    fn fill_rate(&self) -> Option<FillRate> {
+        self.bucketer.fill_rate()
+    }
+
+    fn exact_resume(&mut self) -> Option<&mut dyn ExactResume> {
+        self.bucketer.exact_resume()
     }
 }
 

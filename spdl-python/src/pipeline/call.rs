@@ -6,11 +6,13 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyIterator;
-use spdl_core::{AsyncContext, AsyncStage, Result, StageContext, async_trait};
+use spdl_core::stage::Retried;
+use spdl_core::{AsyncContext, AsyncStage, Error, Result, Retry, StageContext, async_trait};
 
 use super::Item;
 use super::inbox::{AsyncIteration, Inbox};
-use super::raised::item_failure;
+use super::raised::{attempt_failure, item_failure};
+use crate::interop::error::{ATTEMPT_RAISED, Raised};
 use crate::interop::wait::{try_python, with_python};
 use crate::operators::{Draws, ItemDraws};
 
@@ -21,12 +23,22 @@ pub(super) struct Op {
     /// Called for a coroutine or generator that `function` returns. Raises an exception with advice,
     /// or logs a warning for a generator.
     pub(super) look_at: Option<Py<PyAny>>,
+    /// The exception classes that are retried, as a tuple; `None` without retries.
+    pub(super) retried: Option<Py<PyAny>>,
 }
 
 impl Op {
     fn call<'py>(&self, py: Python<'py>, item: &Item) -> Result<Bound<'py, PyAny>> {
         let result = self.function.bind(py).call1((item,));
-        result.map_err(|error| item_failure(py, error, &self.stage, Some(item)))
+        result.map_err(|error| self.failure(py, error, item))
+    }
+
+    /// The error of an exception of the function. With retries, it is logged after the last attempt.
+    fn failure(&self, py: Python<'_>, error: PyErr, item: &Item) -> Error {
+        match &self.retried {
+            None => item_failure(py, error, &self.stage, Some(item)),
+            Some(classes) => attempt_failure(py, error, classes.bind(py)),
+        }
     }
 
     /// Checks a result that is a coroutine or generator.
@@ -35,7 +47,88 @@ impl Op {
         let py = result.py();
         let looked = is_coroutine_or_generator(result)
             .and_then(|is| if is { look_at.call1(py, (result,)).map(drop) } else { Ok(()) });
-        looked.map_err(|error| item_failure(py, error, &self.stage, Some(item)))
+        looked.map_err(|error| self.failure(py, error, item))
+    }
+
+    /// Logs the error of the last attempt.
+    fn last_failure(&self, error: Error, item: &Item) -> Error {
+        let Some(raised) = Raised::of(&error) else { return error };
+        let reported = with_python(|py| {
+            let raised = raised.clone_ref(py);
+            let attempts = error.message().trim_start_matches(ATTEMPT_RAISED);
+            if !attempts.is_empty() {
+                // Exceptions have no notes before Python 3.11.
+                let note = format!("The function failed{attempts}.");
+                let _ = raised.value(py).call_method1(intern!(py, "add_note"), (note,));
+            }
+            item_failure(py, raised, &self.stage, Some(item))
+        });
+        reported.unwrap_or_else(|stopped| stopped)
+    }
+}
+
+/// A stage whose function is called again after some exceptions.
+pub(super) struct Retrying<S> {
+    op: Arc<Op>,
+    stage: Retried<Shared<S>, Item>,
+}
+
+impl<S: spdl_core::Stage<Item, Out = Item>> Retrying<S> {
+    /// # Errors
+    /// `InvalidArgument` if `retry` is invalid.
+    pub(super) fn new(op: &Arc<Op>, stage: S, retry: Retry) -> Result<Self> {
+        Ok(Retrying { op: Arc::clone(op), stage: Retried::new(Shared(stage), retry)? })
+    }
+}
+
+impl<S: spdl_core::Stage<Item, Out = Item>> spdl_core::Stage<Item> for Retrying<S> {
+    type Out = Item;
+
+    fn process(&mut self, item: Item, cx: &mut StageContext<'_, Item>) -> Result<()> {
+        let item = Arc::new(item);
+        let result = self.stage.process(Arc::clone(&item), cx);
+        result.map_err(|error| self.op.last_failure(error, &item))
+    }
+}
+
+/// A stage of items that several attempts share.
+struct Shared<S>(S);
+
+impl<S: spdl_core::Stage<Item>> spdl_core::Stage<Arc<Item>> for Shared<S> {
+    type Out = S::Out;
+
+    fn process(&mut self, item: Arc<Item>, cx: &mut StageContext<'_, S::Out>) -> Result<()> {
+        let item = with_python(|py| item.clone_ref(py))?;
+        self.0.process(item, cx)
+    }
+}
+
+/// A coroutine function that is called again after some exceptions.
+pub(super) struct RetryingAwait {
+    op: Arc<Op>,
+    stage: Retried<Await>,
+}
+
+impl RetryingAwait {
+    /// # Errors
+    /// `InvalidArgument` if `retry` is invalid.
+    pub(super) fn new(stage: Await, retry: Retry) -> Result<Self> {
+        Ok(RetryingAwait { op: Arc::clone(&stage.op), stage: Retried::new(stage, retry)? })
+    }
+}
+
+#[async_trait]
+impl AsyncStage<Item> for RetryingAwait {
+    type Out = Option<Item>;
+
+    async fn process(&self, item: Item, cx: &AsyncContext) -> Result<Option<Item>> {
+        let item = Arc::new(item);
+        let result = self.stage.process(Arc::clone(&item), cx).await;
+        result.map_err(|error| self.op.last_failure(error, &item))
+    }
+
+    fn retry(&self) -> Option<Retry> {
+        AsyncStage::<Arc<Item>>::retry(&self.stage)
     }
 }
 
@@ -118,8 +211,7 @@ impl spdl_core::Stage<Item> for Iterate {
         let results = draws.during(|| {
             try_python(|py| {
                 let results = op.call(py, &item)?.try_iter();
-                let results =
-                    results.map_err(|error| item_failure(py, error, &op.stage, Some(&item)))?;
+                let results = results.map_err(|error| op.failure(py, error, &item))?;
                 Ok(results.unbind())
             })
         })?;
@@ -147,7 +239,7 @@ fn next(py: Python<'_>, results: &Py<PyIterator>, op: &Op, item: &Item) -> Resul
             None => return Ok(None),
             Some(Ok(result)) if result.is_none() => {}
             Some(Ok(result)) => return Ok(Some(result.unbind())),
-            Some(Err(error)) => return Err(item_failure(py, error, &op.stage, Some(item))),
+            Some(Err(error)) => return Err(op.failure(py, error, item)),
         }
     }
 }
@@ -172,13 +264,19 @@ pub(super) struct Await {
 impl AsyncStage<Item> for Await {
     type Out = Option<Item>;
 
-    async fn process(&self, item: Item, _: &AsyncContext) -> Result<Option<Item>> {
+    async fn process(&self, item: Item, cx: &AsyncContext) -> Result<Option<Item>> {
         // A second reference, for the error message.
-        let kept = Arc::new(item);
-        let reply = self.inbox.submit(&self.op.function, Some(Arc::clone(&kept))).await;
-        reply.map_err(|none| {
-            none.into_error(|py, error| item_failure(py, error, &self.op.stage, Some(&*kept)))
-        })
+        self.process(Arc::new(item), cx).await
+    }
+}
+
+#[async_trait]
+impl AsyncStage<Arc<Item>> for Await {
+    type Out = Option<Item>;
+
+    async fn process(&self, item: Arc<Item>, _: &AsyncContext) -> Result<Option<Item>> {
+        let reply = self.inbox.submit(&self.op.function, Some(Arc::clone(&item))).await;
+        reply.map_err(|none| none.into_error(|py, error| self.op.failure(py, error, &item)))
     }
 }
 
@@ -206,7 +304,7 @@ impl spdl_core::Stage<Item> for IterateAsync {
 
     fn process(&mut self, item: Item, cx: &mut StageContext<'_, Item>) -> Result<()> {
         let op = &*self.op;
-        let failure = |py: Python<'_>, error| item_failure(py, error, &op.stage, Some(&item));
+        let failure = |py: Python<'_>, error| op.failure(py, error, &item);
         let mut results = try_python(|py| {
             let iterable = op.call(py, &item)?;
             AsyncIteration::new(py, &self.inbox, &iterable).map_err(|error| failure(py, error))

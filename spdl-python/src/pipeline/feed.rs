@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
-use spdl_core::source::{Cursor, Stream};
+use spdl_core::source::{Cursor, Fingerprint, Stream};
 use spdl_core::{BoxStream, Error, Result, Source};
 
 use super::Item;
@@ -43,19 +45,29 @@ pub(crate) struct Feed {
     continuous: bool,
     /// The end-of-epoch marker, if the source is the output of another pipeline.
     epoch_end: Option<Py<PyAny>>,
+    /// Returns the key of an item, if keys are needed.
+    key: Option<Py<PyAny>>,
+    /// The number of items of an epoch, if known, for checkpoint states.
+    len: Option<u64>,
+    /// Whether the first pass starts at a position, by `source.iterate_from(position)`.
+    resumes: bool,
     pub(super) queue: Arc<FeedQueue>,
 }
 
 #[pymethods]
 impl Feed {
     #[new]
-    #[pyo3(signature = (name, source, continuous, inbox=None, epoch_end=None))]
+    #[pyo3(signature = (name, source, continuous, inbox=None, epoch_end=None, key=None, len=None, resumes=false))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         name: String,
         source: Bound<'_, PyAny>,
         continuous: bool,
         inbox: Option<PyRef<'_, Inbox>>,
         epoch_end: Option<Py<PyAny>>,
+        key: Option<Py<PyAny>>,
+        len: Option<u64>,
+        resumes: bool,
     ) -> Self {
         let inbox = inbox.map(|inbox| inbox.clone());
         // Items of a Python queue stay in that queue, whose size the user chose.
@@ -65,7 +77,7 @@ impl Feed {
             tasks.get().connect(Arc::clone(&queue));
         }
         let source = Mutex::new(Some(source.unbind()));
-        Feed { name, source, inbox, continuous, epoch_end, queue }
+        Feed { name, source, inbox, continuous, epoch_end, key, len, resumes, queue }
     }
 
     /// Iterates the source to its end, or until `close`.
@@ -88,17 +100,35 @@ impl Feed {
         &self.name
     }
 
+    pub(super) fn source<T: FeedItem>(&self) -> FeedSource<T> {
+        FeedSource { queue: Arc::clone(&self.queue), len: self.len, item: PhantomData }
+    }
+
+    /// Whether items have keys.
+    pub(super) fn has_keys(&self) -> bool {
+        self.key.is_some()
+    }
+
     pub(super) fn continuous(&self) -> bool {
         self.continuous
     }
 
     fn run(&self, source: &Py<PyAny>) -> FeedEvent {
+        // The position at which the first pass starts.
+        let mut start = None;
+        if self.resumes {
+            start = self.queue.opened();
+            if start.is_none() {
+                return FeedEvent::End;
+            }
+        }
         loop {
-            let mut items = match self.begin(source) {
+            let mut items = match self.begin(source, start) {
                 Ok(items) => items,
                 Err(error) => return FeedEvent::Failed(error),
             };
-            let mut any = false;
+            // The rest of an epoch that resumes from a state may be empty.
+            let mut any = start.take().is_some_and(|position| position > 0);
             loop {
                 match self.push_some(&mut items, &mut any) {
                     Ok(Push::Continue) => {}
@@ -125,8 +155,19 @@ impl Feed {
         self.epoch_end.as_ref().is_some_and(|end| item.is(end))
     }
 
-    /// Starts a pass.
-    fn begin(&self, source: &Py<PyAny>) -> Result<SourceIterator> {
+    /// The key of an item.
+    ///
+    /// # Errors
+    /// The exception of the function, which ends the pipeline.
+    fn key(&self, item: &Bound<'_, PyAny>) -> Result<Option<Arc<str>>> {
+        let Some(key) = &self.key else { return Ok(None) };
+        let key = key.bind(item.py()).call1((item,)).and_then(|key| key.extract::<String>());
+        let key = key.map_err(|error| fatal_failure(item.py(), error, &self.name))?;
+        Ok(Some(key.into()))
+    }
+
+    /// Starts a pass, at a position if it resumes.
+    fn begin(&self, source: &Py<PyAny>, position: Option<u64>) -> Result<SourceIterator> {
         if let Some(inbox) = &self.inbox {
             let iteration = try_python(|py| {
                 AsyncIteration::new(py, inbox, source.bind(py))
@@ -135,7 +176,13 @@ impl Feed {
             return Ok(SourceIterator::Async(iteration));
         }
         with_python(|py| {
-            let items = source.bind(py).try_iter();
+            let source = source.bind(py);
+            let items = match position {
+                Some(position) => source
+                    .call_method1(intern!(py, "iterate_from"), (position,))
+                    .and_then(|items| items.try_iter()),
+                None => source.try_iter(),
+            };
             let items = items.map_err(|error| fatal_failure(py, error, &self.name))?;
             Ok(SourceIterator::Sync(items.unbind()))
         })?
@@ -160,7 +207,8 @@ impl Feed {
                 };
                 *any = true;
                 trace::span("source", "source", started, Instant::now());
-                let pushed = self.queue.push_item(item, started.elapsed());
+                let key = with_python(|py| self.key(item.bind(py)))??;
+                let pushed = self.queue.push_item((item, key), started.elapsed());
                 return Ok(if pushed { Push::Continue } else { Push::Closed });
             }
             SourceIterator::Sync(iterator) => iterator,
@@ -179,7 +227,8 @@ impl Feed {
                         *any = true;
                         let now = Instant::now();
                         trace::span("source", "source", started, now);
-                        if !self.queue.push_item(item.unbind(), now - started) {
+                        let key = self.key(&item)?;
+                        if !self.queue.push_item((item.unbind(), key), now - started) {
                             return Ok(Push::Closed);
                         }
                         if now - since > MAX_GIL_HOLD || !self.queue.has_room() {
@@ -218,9 +267,12 @@ enum Push {
     Closed,
 }
 
+/// An item with its key, if items have keys.
+pub(super) type KeyedItem = (Item, Option<Arc<str>>);
+
 /// An element of the queue.
 enum FeedEvent {
-    Item(Item),
+    Item(KeyedItem),
     EpochEnd,
     Failed(Error),
     End,
@@ -247,6 +299,8 @@ struct FeedQueueState {
     full: bool,
     ended: bool,
     closed: bool,
+    /// The position at which the engine opened the source first.
+    opened: Option<u64>,
 }
 
 impl FeedQueueState {
@@ -266,7 +320,21 @@ impl FeedQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push_item(&self, item: Item, duration: Duration) -> bool {
+    /// Waits until the engine opens the source. Returns the position; `None` if the queue is closed.
+    fn opened(&self) -> Option<u64> {
+        let mut state = self.state();
+        while state.opened.is_none() && !state.closed {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.opened
+    }
+
+    fn open(&self, position: u64) {
+        self.state().opened.get_or_insert(position);
+        self.room.notify_all();
+    }
+
+    fn push_item(&self, item: KeyedItem, duration: Duration) -> bool {
         let nanos = duration.as_nanos() as f64;
         let mut state = self.state();
         state.busy += duration;
@@ -279,7 +347,7 @@ impl FeedQueue {
 
     /// Adds an item without checking the queue length.
     pub(super) fn push_unbounded(&self, item: Item) {
-        self.push(FeedEvent::Item(item));
+        self.push(FeedEvent::Item((item, None)));
     }
 
     /// Adds an element. Returns `false` if the queue is closed.
@@ -325,7 +393,7 @@ impl FeedQueue {
         self.room.notify_all();
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Item>>> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<KeyedItem>>> {
         let mut state = self.state();
         let Some(event) = state.events.pop_front() else {
             // A closed queue is not an end of data: stages must not flush.
@@ -349,40 +417,83 @@ impl FeedQueue {
 }
 
 /// A source of the engine that reads passes from the queue.
-pub(super) struct FeedSource(pub(super) Arc<FeedQueue>);
+pub(super) struct FeedSource<T> {
+    queue: Arc<FeedQueue>,
+    len: Option<u64>,
+    item: PhantomData<fn() -> T>,
+}
 
-impl Source for FeedSource {
-    type Item = Item;
+/// An item of a source, with or without its key.
+pub(super) trait FeedItem: Send + 'static {
+    fn of(item: KeyedItem) -> Self;
 
-    fn open(&self, _: Cursor) -> Result<BoxStream<'static, Result<Item>>> {
-        Ok(Box::pin(FeedPass { queue: Arc::clone(&self.0), ended: false }))
+    fn key(&self) -> Option<Arc<str>>;
+}
+
+impl FeedItem for Item {
+    fn of((item, _): KeyedItem) -> Self {
+        item
     }
 
-    fn busy(&self) -> Option<Duration> {
-        Some(self.0.state().busy)
+    fn key(&self) -> Option<Arc<str>> {
+        None
     }
 }
 
-impl fmt::Debug for FeedSource {
+impl FeedItem for KeyedItem {
+    fn of(item: KeyedItem) -> Self {
+        item
+    }
+
+    fn key(&self) -> Option<Arc<str>> {
+        self.1.clone()
+    }
+}
+
+impl<T: FeedItem> Source for FeedSource<T> {
+    type Item = T;
+
+    fn open(&self, at: Cursor) -> Result<BoxStream<'static, Result<T>>> {
+        self.queue.open(at.position);
+        let queue = Arc::clone(&self.queue);
+        Ok(Box::pin(FeedPass { queue, ended: false, item: PhantomData }))
+    }
+
+    fn busy(&self) -> Option<Duration> {
+        Some(self.queue.state().busy)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        let items = self.len.map_or("unknown".into(), |len| len.to_string());
+        Fingerprint::default().with("items", items)
+    }
+
+    fn key(&self, item: &T) -> Option<Arc<str>> {
+        item.key()
+    }
+}
+
+impl<T> fmt::Debug for FeedSource<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FeedSource")
     }
 }
 
-struct FeedPass {
+struct FeedPass<T> {
     queue: Arc<FeedQueue>,
     ended: bool,
+    item: PhantomData<fn() -> T>,
 }
 
-impl Stream for FeedPass {
-    type Item = Result<Item>;
+impl<T: FeedItem> Stream for FeedPass<T> {
+    type Item = Result<T>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Item>>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<T>>> {
         if self.ended {
             return Poll::Ready(None);
         }
         let polled = self.queue.poll(cx);
         self.ended = matches!(polled, Poll::Ready(None));
-        polled
+        polled.map(|event| event.map(|item| item.map(T::of)))
     }
 }

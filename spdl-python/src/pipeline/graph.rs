@@ -1,15 +1,18 @@
 //! Assembly of the engine's pipeline from Python's description.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use spdl_core::stage::Arrival;
-use spdl_core::{PipelineBuilder, StageOptions};
+use spdl_core::observe::Counter;
+use spdl_core::stage::{Arrival, Choice, MergePolicy, WeightedMerge};
+use spdl_core::{PipelineBuilder, StageContext};
 
 use super::Item;
-use super::feed::{Feed, FeedQueue, FeedSource};
-use super::stage::{Stage, queue_len};
+use super::feed::{Feed, FeedQueue, KeyedItem};
+use super::stage::{PART, Sizer, Stage, queue_len, stage_options};
+use crate::interop::error::to_exception;
 use crate::operators::Stores;
 
 /// A pipeline description, for a single use.
@@ -21,35 +24,111 @@ pub(super) struct GraphParts {
     /// The queues of all sources.
     pub(super) queues: Vec<Arc<FeedQueue>>,
     pub(super) continuous: bool,
+    /// The number of quarantined items of each source with keys.
+    pub(super) left_out: Vec<Counter>,
     /// The stores that stages read from, whose runtime the pipeline shares.
     pub(super) stores: Option<Stores>,
 }
 
-#[pymethods]
-impl Graph {
-    /// A pipeline of one source.
-    #[staticmethod]
-    fn source(feed: &Feed) -> Self {
-        let queue = Arc::clone(&feed.queue);
-        let options = StageOptions::new(feed.name()).queue(queue_len(1));
-        let pipeline = PipelineBuilder::from_source(options, FeedSource(Arc::clone(&queue)));
-        let continuous = feed.continuous();
-        Graph::new(GraphParts { pipeline, queues: vec![queue], continuous, stores: None })
+/// Leaves out items by their keys.
+struct LeaveOut(Arc<HashSet<String>>, Counter);
+
+impl spdl_core::Stage<KeyedItem> for LeaveOut {
+    type Out = Item;
+
+    fn process(
+        &mut self,
+        (item, key): KeyedItem,
+        cx: &mut StageContext<'_, Item>,
+    ) -> spdl_core::Result<()> {
+        if key.is_some_and(|key| self.0.contains(&*key)) {
+            self.1.add(1);
+            cx.filter_out();
+            return Ok(());
+        }
+        cx.emit(item)
+    }
+}
+
+/// Random draws that depend on a separate seed.
+#[derive(Debug)]
+struct Seeded {
+    policy: WeightedMerge,
+    seed: u64,
+}
+
+impl MergePolicy for Seeded {
+    fn choose(&mut self, open: &[bool]) -> Choice {
+        self.policy.choose(open)
     }
 
-    /// A pipeline that merges others, in arrival order.
+    fn check(&self, branches: usize) -> spdl_core::Result<()> {
+        self.policy.check(branches)
+    }
+
+    fn start_epoch(&mut self, epoch: u64, branches: usize, _: u64) -> spdl_core::Result<()> {
+        self.policy.start_epoch(epoch, branches, self.seed)
+    }
+}
+
+#[pymethods]
+impl Graph {
+    /// A pipeline of one source. Items whose keys are in `quarantined` are left out. `size` returns the size
+    /// of an item in bytes.
     #[staticmethod]
-    fn merge(graphs: Vec<PyRef<'_, Graph>>) -> PyResult<Self> {
+    #[pyo3(signature = (feed, quarantined=None, size=None))]
+    fn source(feed: &Feed, quarantined: Option<HashSet<String>>, size: Option<Py<PyAny>>) -> Self {
+        let queue = Arc::clone(&feed.queue);
+        let options = stage_options(feed.name(), false).queue(queue_len(1));
+        let mut left_out = Vec::new();
+        let pipeline = if feed.has_keys() {
+            let (quarantined, counter) =
+                (Arc::new(quarantined.unwrap_or_default()), Counter::default());
+            left_out.push(counter.clone());
+            let make = move || Ok(LeaveOut(Arc::clone(&quarantined), counter.clone()));
+            let part = format!("{}{PART}0", feed.name());
+            let part = stage_options(&part, false).concurrency(1).queue(queue_len(1));
+            PipelineBuilder::from_source(options, feed.source::<KeyedItem>()).stage(part, make)
+        } else {
+            PipelineBuilder::from_source(options, feed.source::<Item>())
+        };
+        let pipeline = match size.map(Sizer::new) {
+            Some(size) => size.measure(pipeline),
+            None => pipeline,
+        };
+        let continuous = feed.continuous();
+        Graph::new(GraphParts { pipeline, queues: vec![queue], continuous, left_out, stores: None })
+    }
+
+    /// A pipeline that merges others: in arrival order, or by random draws with `weights`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the weights are invalid.
+    #[staticmethod]
+    #[pyo3(signature = (graphs, weights=None, seed=0))]
+    fn merge(
+        py: Python<'_>,
+        graphs: Vec<PyRef<'_, Graph>>,
+        weights: Option<Vec<f64>>,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let weighted = weights.map(WeightedMerge::new).transpose();
+        let weighted = weighted.map_err(|error| to_exception(py, &error))?;
         let parts: Vec<_> = graphs.iter().map(|graph| graph.take()).collect::<PyResult<_>>()?;
         let continuous = parts.iter().any(|part| part.continuous);
         let (mut queues, mut branches, mut stores) = (Vec::new(), Vec::new(), None);
+        let mut left_out = Vec::new();
         for part in parts {
             stores = stores.or(part.stores);
             queues.extend(part.queues);
+            left_out.extend(part.left_out);
             branches.push(part.pipeline);
         }
-        let pipeline = PipelineBuilder::merge(branches, Arrival);
-        Ok(Graph::new(GraphParts { pipeline, queues, continuous, stores }))
+        let pipeline = match weighted {
+            Some(policy) => PipelineBuilder::merge(branches, Seeded { policy, seed }),
+            None => PipelineBuilder::merge(branches, Arrival),
+        };
+        Ok(Graph::new(GraphParts { pipeline, queues, continuous, left_out, stores }))
     }
 
     /// Adds stages.

@@ -1,9 +1,10 @@
 //! Python exceptions as engine errors, and engine errors as Python exceptions.
 
 use pyo3::exceptions::PyException;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use spdl_core::Error;
+use spdl_core::{Error, ErrorKind};
 
 use crate::interop::error::{Raised, to_exception};
 
@@ -27,6 +28,24 @@ pub(super) fn item_failure(
     let fatal = is_fatal || !exception.is_instance_of::<PyException>(py);
     let error = Raised::into_error(py, exception);
     if fatal { error.fatal() } else { error }
+}
+
+/// Converts an exception of an attempt to an error, without logging it. The error is transient if the
+/// exception is an instance of `retried`, a tuple of classes.
+pub(super) fn attempt_failure(
+    py: Python<'_>,
+    exception: PyErr,
+    retried: &Bound<'_, PyAny>,
+) -> Error {
+    let ends = exception.value(py).getattr(intern!(py, "_ends_pipeline"));
+    let ends = ends.and_then(|ends| ends.is_truthy()).unwrap_or(false);
+    if !exception.is_instance_of::<PyException>(py) || ends {
+        Raised::into_error(py, exception).fatal()
+    } else if exception.matches(py, retried).unwrap_or(false) {
+        Raised::of_kind(py, exception, ErrorKind::Unavailable)
+    } else {
+        Raised::into_error(py, exception)
+    }
 }
 
 /// Logs the failure of a native stage on the item named `key`.

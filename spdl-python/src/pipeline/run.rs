@@ -1,5 +1,6 @@
 //! Running pipelines: items, end, failure, statistics.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
-use spdl_core::Pipeline;
-use spdl_core::pipeline::Event;
+use spdl_core::observe::Quarantine;
+use spdl_core::pipeline::{Control, Event};
+use spdl_core::resume::{Change, OrderRecord};
+use spdl_core::{Error, ErrorKind, Pipeline, PipelineBuilder, Result, State};
 
 use super::Item;
 use super::failure::Failure;
@@ -23,7 +26,7 @@ use crate::interop::failure_policy::failure_policy;
 use crate::interop::fork::OwnerProcess;
 use crate::interop::stalls::Stalls;
 use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, drop_within, without_python};
-use crate::statistics::{Intervals, Monitor};
+use crate::statistics::{Intervals, Monitor, state_to_json};
 use crate::trace;
 
 /// How long dropping a pipeline waits for its threads.
@@ -52,8 +55,62 @@ pub(crate) struct PipelineRun {
     /// A Python function to call once, after the run has ended.
     on_end: Mutex<Option<Py<PyAny>>>,
     monitor: Py<Monitor>,
+    control: Control,
+    /// The checkpoint state and the recorded order when the run was halted or ended.
+    last: Mutex<Option<Progress>>,
     continuous: bool,
     owner: OwnerProcess,
+}
+
+/// What the consumer has received.
+#[derive(Clone)]
+struct Progress {
+    state: Result<State>,
+    order: Option<String>,
+}
+
+impl Progress {
+    fn of(engine: &Pipeline<Item>) -> Self {
+        Progress { state: engine.state(), order: engine.order_record().map(OrderRecord::to_text) }
+    }
+}
+
+/// Settings that few pipelines use, from a Python `dict`.
+#[derive(Default, FromPyObject)]
+#[pyo3(from_item_all)]
+pub(super) struct RunSettings {
+    /// A checkpoint state as JSON.
+    resume: Option<String>,
+    /// The memory budget in bytes.
+    memory: Option<usize>,
+    /// The path of the file that lists failed items.
+    quarantine: Option<PathBuf>,
+    record_order: bool,
+    /// A recorded order.
+    replay: Option<String>,
+}
+
+impl RunSettings {
+    fn apply(self, pipeline: PipelineBuilder<Item>) -> Result<PipelineBuilder<Item>> {
+        let mut pipeline = pipeline.memory(self.memory.unwrap_or(UNLIMITED_MEMORY));
+        if let Some(text) = &self.resume {
+            let state = serde_json::from_str(text).map_err(|error| {
+                let message = format!("not a state of a Pipeline: {error}");
+                Error::new(ErrorKind::InvalidArgument, message)
+            })?;
+            pipeline = pipeline.resume(state);
+        }
+        if let Some(path) = &self.quarantine {
+            pipeline = pipeline.quarantine(Quarantine::append(path)?);
+        }
+        if self.record_order {
+            pipeline = pipeline.record_order();
+        }
+        if let Some(text) = &self.replay {
+            pipeline = pipeline.replay(OrderRecord::parse(text)?);
+        }
+        Ok(pipeline)
+    }
 }
 
 /// The fields are dropped in declaration order.
@@ -99,10 +156,11 @@ impl PipelineRun {
     ///
     /// `workers` runs the stages that have no dedicated pool; `pools` are the dedicated pools.
     /// `intervals`, if given, receives statistics. `epoch` is the number of the first epoch, which random
-    /// numbers depend on.
+    /// numbers depend on. `settings` has the values of [`RunSettings`].
     #[new]
     #[pyo3(signature = (
-        graph, workers, pools, inbox, prefetch, max_failures, intervals=None, epoch=0
+        graph, workers, pools, inbox, prefetch, max_failures, intervals=None, epoch=0,
+        settings=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -115,6 +173,7 @@ impl PipelineRun {
         max_failures: Bound<'_, PyAny>,
         intervals: Option<PyRef<'_, Intervals>>,
         epoch: u64,
+        settings: Option<RunSettings>,
     ) -> PyResult<Self> {
         let described = graph.take()?;
         let on_error = failure_policy(&max_failures)?;
@@ -128,11 +187,14 @@ impl PipelineRun {
             .pipeline
             .executor(Arc::<Pool>::clone(&workers.pool))
             .prefetch(prefetch)
-            .memory(UNLIMITED_MEMORY)
             .on_error(on_error)
             // As in SPDL; one warning reports the failures.
             .allow_total_loss()
             .hook(trace::StageHook);
+        pipeline = settings
+            .unwrap_or_default()
+            .apply(pipeline)
+            .map_err(|error| to_exception(py, &error))?;
         let stalls = Stalls::default();
         pipeline = stalls.watch(pipeline);
         if let Some((length, listener)) = intervals.and_then(|intervals| intervals.listener()) {
@@ -146,11 +208,12 @@ impl PipelineRun {
             true => pipeline.epochs(epoch..),
             false => pipeline.epochs(epoch..epoch.saturating_add(1)),
         };
-        let built = py.detach(|| pipeline.build());
+        let built = py.detach(|| pipeline.build()).map_err(with_argument_names);
         let mut engine = built.map_err(|error| to_exception(py, &error))?;
         engine.set_end_timeout(END_TIMEOUT);
-        let monitor =
-            Py::new(py, Monitor::of(engine.monitor(), None).with_threads(times, loop_times))?;
+        let monitor = Monitor::of(engine.monitor(), None).with_threads(times, loop_times);
+        let monitor = Py::new(py, monitor.with_filtered(described.left_out))?;
+        let control = engine.control();
         let run = ActiveRun { engine, _pools: ClosePools(Arc::clone(&python_side)) };
         Ok(PipelineRun {
             run: Mutex::new(Some(run)),
@@ -162,9 +225,22 @@ impl PipelineRun {
             stalls,
             on_end: Mutex::default(),
             monitor,
+            control,
+            last: Mutex::default(),
             continuous: described.continuous,
             owner: OwnerProcess::current(),
         })
+    }
+
+    /// The keys of the failed items in a quarantine file; empty if the file does not exist.
+    #[staticmethod]
+    fn quarantined(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>> {
+        let read = py.detach(|| match Quarantine::read(path) {
+            Ok(list) => Ok(list.entries.into_iter().filter_map(|entry| entry.key).collect()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        });
+        read.map_err(|error| to_exception(py, &error))
     }
 
     /// Sets a function that is called once after the run has ended, with whether the run failed.
@@ -194,6 +270,8 @@ impl PipelineRun {
         py.detach(|| {
             if let Some(run) = &mut *self.run() {
                 self.failure.record(run.engine.take_failure());
+                // Before the event loop refuses the items in flight.
+                self.keep_progress(Some(run));
             }
             self.monitor.get().end();
             self.python_side.halt();
@@ -234,6 +312,30 @@ impl PipelineRun {
         py.detach(|| shutdown.thread.map(JoinHandle::join).is_some());
         self.report_end(py)?;
         Ok(true)
+    }
+
+    /// The checkpoint state after the last delivered item, as JSON.
+    fn state(&self, py: Python<'_>) -> PyResult<String> {
+        let state = self.progress(py)?.state;
+        let text = state.and_then(|state| state_to_json(&state));
+        text.map_err(|error| to_exception(py, &error))
+    }
+
+    /// The positions of the items delivered so far, as text; `None` if they are not recorded.
+    fn order_record(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.progress(py)?.order)
+    }
+
+    /// Sets how many items a stage processes at the same time.
+    fn set_concurrency(&self, py: Python<'_>, stage: &str, concurrency: usize) -> PyResult<()> {
+        let set = py.detach(|| self.control.set_concurrency(stage, concurrency));
+        set.map_err(|error| to_exception(py, &error))
+    }
+
+    /// Sets how many of the shared worker threads run stages.
+    fn set_threads(&self, py: Python<'_>, threads: usize) -> PyResult<()> {
+        let set = py.detach(|| self.control.set_threads(threads));
+        set.map_err(|error| to_exception(py, &error))
     }
 
     /// Whether the run has ended.
@@ -322,6 +424,7 @@ impl PipelineRun {
                 // Record the failure before other threads observe the end.
                 self.failure.record(end.and_then(Result::err));
                 let ended = run.take();
+                self.keep_progress(ended.as_ref());
                 drop(run);
                 self.ended.store(true, Ordering::SeqCst);
                 self.monitor.get().end();
@@ -349,8 +452,33 @@ impl PipelineRun {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn progress(&self, py: Python<'_>) -> PyResult<Progress> {
+        if self.owner.is_forked_child() {
+            return Err(OwnerProcess::pipeline_error());
+        }
+        let progress = py.detach(|| {
+            let run = self.run();
+            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            last.or_else(|| run.as_ref().map(|run| Progress::of(&run.engine)))
+        });
+        let stopped = || Error::new(ErrorKind::Stopped, "the pipeline ended without a state");
+        progress.ok_or_else(stopped).map_err(|error| to_exception(py, &error))
+    }
+
+    /// Keeps the progress of a run that ends. The caller holds the lock of the run.
+    fn keep_progress(&self, run: Option<&ActiveRun>) {
+        if let Some(run) = run {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            last.get_or_insert_with(|| Progress::of(&run.engine));
+        }
+    }
+
     fn take_run(&self) -> Option<ActiveRun> {
-        let run = self.run().take();
+        let run = {
+            let mut run = self.run();
+            self.keep_progress(run.as_ref());
+            run.take()
+        };
         self.ended.store(true, Ordering::SeqCst);
         run
     }
@@ -419,6 +547,23 @@ impl Drop for PipelineRun {
             }
         });
     }
+}
+
+/// Adds advice to the error of a state that does not match the pipeline.
+fn with_argument_names(error: Error) -> Error {
+    if error.changes().is_empty() {
+        return error;
+    }
+    let changes = error.changes().iter().map(|Change { part, was, is }| {
+        let [was, is] = [was, is].map(|value| value.as_deref().unwrap_or("absent"));
+        format!("{part}: was {was}, is {is}")
+    });
+    let changes = changes.collect::<Vec<_>>().join("; ");
+    let message = format!(
+        "cannot resume: the state is of another pipeline ({changes}); build the same stages over the \
+         same source, or start without the state"
+    );
+    Error::new(ErrorKind::InvalidArgument, message)
 }
 
 fn deadline(timeout: Option<f64>) -> Option<Instant> {

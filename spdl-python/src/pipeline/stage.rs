@@ -1,20 +1,26 @@
 //! Python's descriptions of stages, and their conversion to stages of the engine.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use spdl_core::pipeline::path;
-use spdl_core::{OnError, Order, PipelineBuilder, StageOptions};
+use spdl_core::stage::{Bucketer, Bucketing};
+use spdl_core::{AsyncStage, OnError, Order, PipelineBuilder, Retry, StageOptions};
 
 use super::Item;
-use super::aggregate::{CustomAggregator, ListAggregator};
-use super::call::{Await, Call, Draw, DropNone, Iterate, IterateAsync, Op};
+use super::aggregate::{BucketAggregator, CustomAggregator, ListAggregator};
+use super::call::{
+    Await, Call, Draw, DropNone, Iterate, IterateAsync, Op, Retrying, RetryingAwait,
+};
 use super::inbox::Inbox;
 use super::native::{Native, OperatorSettings};
 use super::route::{Router, items_of, list_of};
 use super::workers::{Pool, Workers};
+use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
+use crate::interop::wait::with_python;
 use crate::operators::{ImageAugmenter, ImageDecoder, Stores};
 
 /// Suffix of the names of auxiliary stages.
@@ -34,6 +40,66 @@ struct StageSpec {
     on_error: Option<OnError>,
     /// Present if the stage has a dedicated thread pool.
     pool: Option<Arc<Pool>>,
+    retry: Option<Retry>,
+    /// Returns the size of a result in bytes, for the memory budget.
+    size: Option<Sizer>,
+    /// Whether items that the stage aggregates do not count in the memory budget, which could be too small for an
+    /// aggregate.
+    releases: bool,
+}
+
+/// A Python function that returns the size of an item in bytes.
+#[derive(Clone)]
+pub(super) struct Sizer(Arc<Py<PyAny>>);
+
+impl Sizer {
+    pub(super) fn new(function: Py<PyAny>) -> Self {
+        Sizer(Arc::new(function))
+    }
+
+    /// Counts the outputs of the last stage in the memory budget.
+    pub(super) fn measure(&self, pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
+        let Sizer(function) = self.clone();
+        pipeline.measured_by(move |item| {
+            let measured = with_python(|py| {
+                let size = function.bind(py).call1((item,)).and_then(|size| size.extract());
+                size.unwrap_or_else(|error: PyErr| {
+                    error.write_unraisable(py, Some(function.bind(py)));
+                    0
+                })
+            });
+            measured.unwrap_or(0)
+        })
+    }
+}
+
+/// Attempts, first delay, factor, longest delay, jitter, and a tuple of exception classes.
+type PyRetry = (u32, f64, f64, f64, f64, Py<PyAny>);
+
+fn retry_of(
+    (attempts, first, factor, most, jitter, classes): PyRetry,
+) -> PyResult<(Retry, Py<PyAny>)> {
+    let seconds = |name: &str, seconds: f64| {
+        Duration::try_from_secs_f64(seconds)
+            .map_err(|error| PyValueError::new_err(format!("{name} of a Retry: {error}")))
+    };
+    let retry = Retry::default()
+        .attempts(attempts)
+        .first_delay(seconds("delay", first)?)
+        .factor(factor)
+        .most_delay(seconds("max_delay", most)?)
+        .jitter(jitter);
+    retry.validate().map_err(|error| PyValueError::new_err(error.message().to_owned()))?;
+    Ok((retry, classes))
+}
+
+/// The options of a stage. Checkpoint states know the stage by its name without the number of the
+/// pipeline, which differs between processes.
+pub(super) fn stage_options(name: &str, ordered: bool) -> StageOptions {
+    let local = name.split_once(':').map_or(name, |(_, local)| local);
+    let options = StageOptions::new(name).identity(local);
+    // The order of other stages is that of the pipeline, which a replay changes.
+    if ordered { options.order(Order::Input) } else { options }
 }
 
 enum Kind {
@@ -44,6 +110,7 @@ enum Kind {
     IterateAsync(Inbox),
     Lists { size: usize, drop_last: bool },
     Custom { drop_last: bool },
+    Bucket(Bucketing),
     Route { paths: Vec<Vec<Arc<StageSpec>>>, batched: bool, inbox: Option<Inbox> },
     Native(Box<Native>),
 }
@@ -54,11 +121,13 @@ impl Stage {
     ///
     /// `kind` is `"call"`, `"draw"`, `"iterate"`, `"await"` or `"iterate-async"`. A `"draw"` stage
     /// also passes random numbers, derived from the seed and stage name in `draws`. `look_at` is
-    /// called for results of `"call"` that are coroutines or generators.
+    /// called for results of `"call"` that are coroutines or generators. `retry` has the number of attempts,
+    /// the first delay, the factor, the longest delay, the jitter, and the exception classes. `size` returns
+    /// the size of a result in bytes.
     #[staticmethod]
     #[pyo3(signature = (
         kind, name, function, *, concurrency, ordered, max_failures=None, workers=None, inbox=None,
-        draws=None, look_at=None
+        draws=None, look_at=None, retry=None, size=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn function(
@@ -72,6 +141,8 @@ impl Stage {
         inbox: Option<PyRef<'_, Inbox>>,
         draws: Option<(u64, String)>,
         look_at: Option<Py<PyAny>>,
+        retry: Option<PyRetry>,
+        size: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let inbox = inbox.map(|inbox| inbox.clone());
         let kind = match (kind, inbox, draws) {
@@ -87,21 +158,53 @@ impl Stage {
         };
         let on_error = max_failures.map(|budget| failure_policy(&budget)).transpose()?;
         let pool = workers.map(|workers| Arc::clone(&workers.pool));
-        let op = Op { stage: name.into(), function: Arc::new(function), look_at };
-        Ok(Stage::of(op, kind, concurrency, ordered, on_error, pool))
+        let (retry, retried) = retry.map(retry_of).transpose()?.unzip();
+        let op = Op { stage: name.into(), function: Arc::new(function), look_at, retried };
+        let size = size.map(Sizer::new);
+        let spec = StageSpec { retry, size, ..StageSpec::of(op, kind) };
+        let spec = StageSpec { concurrency, ordered, on_error, pool, ..spec };
+        Ok(Stage { spec: Arc::new(spec) })
     }
 
-    /// A stage that collects lists of `size` items.
+    /// A stage that collects lists of `size` items. If `releases`, these items do not count in the memory budget.
     #[staticmethod]
-    fn lists(py: Python<'_>, name: String, size: usize, drop_last: bool) -> Self {
+    fn lists(py: Python<'_>, name: String, size: usize, drop_last: bool, releases: bool) -> Self {
         let kind = Kind::Lists { size, drop_last };
-        Stage::new(name, py.None(), kind)
+        Stage::aggregating(name, py.None(), kind, releases)
     }
 
     /// A stage that aggregates items: `make()` creates an aggregator for each epoch.
     #[staticmethod]
-    fn aggregate(name: String, make: Py<PyAny>, drop_last: bool) -> Self {
-        Stage::new(name, make, Kind::Custom { drop_last })
+    fn aggregate(name: String, make: Py<PyAny>, drop_last: bool, releases: bool) -> Self {
+        Stage::aggregating(name, make, Kind::Custom { drop_last }, releases)
+    }
+
+    /// A stage that collects lists of items of similar length. `length(item)` returns the length. `sizes` has
+    /// one list size, or one for each bucket; `budget` is the maximum padded size of a list.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the settings are invalid.
+    #[staticmethod]
+    #[expect(clippy::too_many_arguments, reason = "the settings of a bucket")]
+    fn bucket(
+        py: Python<'_>,
+        name: String,
+        length: Py<PyAny>,
+        boundaries: Vec<f64>,
+        sizes: Vec<usize>,
+        budget: Option<u64>,
+        drop_last: bool,
+        releases: bool,
+    ) -> PyResult<Self> {
+        let bucketing = Bucketing::boundaries(boundaries).batch_sizes(sizes);
+        let bucketing = match budget {
+            Some(budget) => bucketing.budget(budget),
+            None => bucketing,
+        };
+        let bucketing = if drop_last { bucketing.drop_last() } else { bucketing };
+        Bucketer::new(bucketing.clone(), |_: &Item| 0.0)
+            .map_err(|error| to_exception(py, &error))?;
+        Ok(Stage::aggregating(name, length, Kind::Bucket(bucketing), releases))
     }
 
     /// A stage that sends each item through one of `paths`. `router(item)` returns the index of the
@@ -165,20 +268,13 @@ fn settings(
 impl Stage {
     /// A stage with concurrency 1, in completion order, on the shared workers.
     fn new(name: String, function: Py<PyAny>, kind: Kind) -> Self {
-        let op = Op { stage: name.into(), function: Arc::new(function), look_at: None };
-        Stage::of(op, kind, 1, false, None, None)
+        Stage::aggregating(name, function, kind, false)
     }
 
-    fn of(
-        op: Op,
-        kind: Kind,
-        concurrency: usize,
-        ordered: bool,
-        on_error: Option<OnError>,
-        pool: Option<Arc<Pool>>,
-    ) -> Self {
-        let op = Arc::new(op);
-        Stage { spec: Arc::new(StageSpec { op, kind, concurrency, ordered, on_error, pool }) }
+    fn aggregating(name: String, function: Py<PyAny>, kind: Kind, releases: bool) -> Self {
+        let function = Arc::new(function);
+        let op = Op { stage: name.into(), function, look_at: None, retried: None };
+        Stage { spec: Arc::new(StageSpec { releases, ..StageSpec::of(op, kind) }) }
     }
 
     pub(super) fn add_to(&self, pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
@@ -192,12 +288,25 @@ impl Stage {
 }
 
 impl StageSpec {
+    /// A stage with concurrency 1, in completion order, on the shared workers.
+    fn of(op: Op, kind: Kind) -> Self {
+        StageSpec {
+            op: Arc::new(op),
+            kind,
+            concurrency: 1,
+            ordered: false,
+            on_error: None,
+            pool: None,
+            retry: None,
+            size: None,
+            releases: false,
+        }
+    }
+
     fn options(&self) -> StageOptions {
-        let order = if self.ordered { Order::Input } else { Order::Completion };
-        let options = StageOptions::new(&self.op.stage)
+        let options = stage_options(&self.op.stage, self.ordered)
             .concurrency(self.concurrency)
-            .queue(queue_len(self.concurrency))
-            .order(order);
+            .queue(queue_len(self.concurrency));
         let options = match self.on_error {
             Some(on_error) => options.on_error(on_error),
             None => options,
@@ -218,40 +327,79 @@ impl StageSpec {
 
     /// The options of an auxiliary stage.
     fn part(&self, at: usize) -> StageOptions {
-        let ordered = if self.ordered { Order::Input } else { Order::Completion };
-        StageOptions::new(&format!("{}{PART}{at}", self.op.stage))
+        stage_options(&format!("{}{PART}{at}", self.op.stage), self.ordered)
             .concurrency(1)
             .queue(queue_len(1))
-            .order(ordered)
     }
 
     fn add_to(&self, pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
+        let pipeline = match self.releases {
+            true => pipeline.map(self.part(0), Ok).measured_by(|_| 0),
+            false => pipeline,
+        };
+        let pipeline = self.add_unmeasured(pipeline);
+        match &self.size {
+            Some(size) => size.measure(pipeline),
+            None => pipeline,
+        }
+    }
+
+    /// Adds a stage whose function may be retried.
+    fn add_function<S: spdl_core::Stage<Item, Out = Item>>(
+        &self,
+        pipeline: PipelineBuilder<Item>,
+        make: impl Fn() -> S + Send + Sync + 'static,
+    ) -> PipelineBuilder<Item> {
+        match self.retry {
+            None => pipeline.stage(self.options(), move || Ok(make())),
+            Some(retry) => {
+                let op = Arc::clone(&self.op);
+                pipeline.stage(self.options(), move || Retrying::new(&op, make(), retry))
+            }
+        }
+    }
+
+    fn add_unmeasured(&self, pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
         let (op, options) = (Arc::clone(&self.op), self.options());
         match &self.kind {
-            Kind::Call => pipeline.stage(options, move || Ok(Call(Arc::clone(&op)))),
+            Kind::Call => self.add_function(pipeline, move || Call(Arc::clone(&op))),
             Kind::Draw { seed, stage } => {
                 let (seed, stage) = (*seed, Arc::clone(stage));
                 let make =
                     move || Ok(Draw { op: Arc::clone(&op), seed, stage: Arc::clone(&stage) });
                 pipeline.stage(options, make)
             }
-            Kind::Iterate => pipeline.stage(options, move || Ok(Iterate(Arc::clone(&op)))),
-            Kind::Await(inbox) => pipeline
-                .async_stage(options, Await { op, inbox: inbox.clone() })
-                .stage(self.part(0), || Ok(DropNone)),
+            Kind::Iterate => self.add_function(pipeline, move || Iterate(Arc::clone(&op))),
+            Kind::Await(inbox) => {
+                let stage = Await { op, inbox: inbox.clone() };
+                let stage: Arc<dyn AsyncStage<Item, Out = Option<Item>>> = match self.retry {
+                    // `Stage::function` has checked the settings.
+                    Some(retry) => match RetryingAwait::new(stage, retry) {
+                        Ok(retrying) => Arc::new(retrying),
+                        Err(_) => return pipeline,
+                    },
+                    None => Arc::new(stage),
+                };
+                pipeline.async_stage(options, stage).stage(self.part(0), || Ok(DropNone))
+            }
             Kind::IterateAsync(inbox) => {
                 let inbox = inbox.clone();
-                let make = move || {
-                    let (op, inbox) = (Arc::clone(&op), inbox.clone());
-                    Ok(IterateAsync { op, inbox })
-                };
-                pipeline.stage(options, make)
+                let make = move || IterateAsync { op: Arc::clone(&op), inbox: inbox.clone() };
+                self.add_function(pipeline, make)
             }
             &Kind::Lists { size, drop_last } => {
+                let options = options.parameter("size", size).parameter("drop last", drop_last);
                 pipeline.aggregate(options, move || ListAggregator::new(size, drop_last))
             }
             &Kind::Custom { drop_last } => {
+                let options = options.parameter("drop last", drop_last);
                 pipeline.aggregate(options, move || CustomAggregator::new(&op, drop_last))
+            }
+            Kind::Bucket(bucketing) => {
+                let bucketing = bucketing.clone();
+                let options = options.parameter("buckets", format!("{bucketing:?}"));
+                let make = move || BucketAggregator::new(&op, bucketing.clone());
+                pipeline.aggregate(options, make)
             }
             Kind::Native(native) => native.add_to(pipeline),
             Kind::Route { paths, batched, inbox } => {

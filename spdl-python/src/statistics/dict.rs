@@ -108,6 +108,7 @@ fn stage<'py>(
     dict.set_item("concurrency", stage.concurrency)?;
     dict.set_item("items", stage.items)?;
     dict.set_item("failures", stage.failures)?;
+    dict.set_item("retries", stage.retries)?;
     dict.set_item("busy_s", stage.busy.as_secs_f64())?;
     dict.set_item("busy_share", stage.busy_share(elapsed))?;
     dict.set_item("fill_rate", stage.fill_rate)?;

@@ -26,8 +26,8 @@ pub(crate) struct Monitor {
     view: Mutex<View>,
     /// Counts truncated images with black rows; `None` if a truncated image is an error.
     partial: Option<Counter>,
-    /// Counts the samples that a function filtered out; `None` without such a function.
-    filtered: Option<Counter>,
+    /// Count the samples that a function filtered out, or that are quarantined; empty without such samples.
+    filtered: Vec<Counter>,
     store: Option<Arc<str>>,
     /// Counts the items that were delivered to the consumer.
     pace: Mutex<Pace>,
@@ -78,7 +78,7 @@ impl Monitor {
         Monitor {
             view: Mutex::new(view),
             partial: None,
-            filtered: None,
+            filtered: Vec::new(),
             store: None,
             pace: Mutex::default(),
             owner: OwnerProcess::current(),
@@ -94,7 +94,7 @@ impl Monitor {
         };
         let extra = ExtraStatistics {
             partial: self.partial.as_ref().map(Counter::get),
-            filtered: self.filtered.as_ref().map(Counter::get),
+            filtered: self.filtered.iter().map(Counter::get).reduce(u64::saturating_add),
             cache: last.cache,
             decoded: last.decoded,
             store: self.store(),
@@ -139,7 +139,7 @@ impl Monitor {
         Monitor {
             view,
             partial,
-            filtered: None,
+            filtered: Vec::new(),
             store: None,
             pace: Mutex::default(),
             owner: OwnerProcess::current(),
@@ -175,9 +175,9 @@ impl Monitor {
         Monitor { store, ..self }
     }
 
-    /// Adds the counter of the samples that a function filtered out.
-    pub(crate) fn with_filtered(self, filtered: Option<Counter>) -> Self {
-        Monitor { filtered, ..self }
+    /// Adds counters of the samples that a function filtered out, or that are quarantined.
+    pub(crate) fn with_filtered(self, filtered: impl IntoIterator<Item = Counter>) -> Self {
+        Monitor { filtered: filtered.into_iter().collect(), ..self }
     }
 
     /// Adds the decoder statistics of a device.

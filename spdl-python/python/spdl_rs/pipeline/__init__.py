@@ -7,6 +7,9 @@
 | iterate, stop, get statistics | `Pipeline` |
 | run code around stages and items, custom queues | `TaskHook`, `AsyncQueue` |
 | run a pipeline or an iterable in another process | `run_pipeline_in_subprocess`, `iterate_in_subprocess` |
+| resume within an epoch | `Pipeline.state_dict`, `Pipeline.load_state_dict` |
+| call functions again after exceptions | `Retry` |
+| change threads and concurrency during a run | `Pipeline.control` |
 | find the slowest stage | `Pipeline.diagnose`, `profile_pipeline` |
 | change defaults of this process | `spdl_rs.pipeline.config` |
 
@@ -52,7 +55,9 @@ from ._processes.priority_executor import (
     PriorityThreadPoolExecutor,
 )
 from ._processes.remote_errors import WorkerError, WorkerTimeoutError
+from ._run.control import Control
 from ._run.pipeline import Pipeline
+from .defs._retry import Retry
 from .defs._stage_info import StageInfo
 
 if TYPE_CHECKING:
@@ -67,6 +72,7 @@ __all__ = [
     "AsyncQueue",
     "BackgroundTask",
     "BackgroundTaskFactory",
+    "Control",
     "Pipeline",
     "PipelineBuilder",
     "PipelineFailure",
@@ -81,6 +87,7 @@ __all__ = [
     "ProfileResult",
     "ProfileStats",
     "QueuePerfStats",
+    "Retry",
     "SharedMemoryRingBuffer",
     "SharedMemorySegmentPool",
     "StageInfo",

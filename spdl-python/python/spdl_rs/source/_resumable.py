@@ -94,6 +94,10 @@ class Resumable(ABC, Generic[T]):
         position = whole("position", value_of(state_dict, "position"), 0, self._max_position())
         self._number, self._resume_at, self._current = number, position, None
 
+    def _skip(self, count: int) -> None:
+        """Makes the next epoch start `count` items later."""
+        self._resume_at += count
+
     def _set_number(self, name: str, number: Any) -> None:
         """Sets the number that decides the order of the next epochs.
 

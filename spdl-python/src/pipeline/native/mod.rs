@@ -22,13 +22,13 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use spdl_core::{
-    Batch, BatchLayout, Error, ErrorKind, OnError, Order, PipelineBuilder, Result, StageOptions,
+    Batch, BatchLayout, Error, ErrorKind, OnError, PipelineBuilder, Result, StageOptions,
 };
 use spdl_media::image_fields;
 
 use super::Item;
 use super::raised::{fatal_failure, item_failure, native_failure};
-use super::stage::{PART, queue_len};
+use super::stage::{PART, queue_len, stage_options};
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 use crate::interop::wait::with_python;
@@ -158,8 +158,7 @@ impl Native {
 
 impl OperatorSettings {
     fn options(&self) -> StageOptions {
-        let order = if self.ordered { Order::Input } else { Order::Completion };
-        let options = StageOptions::new(&self.name).order(order);
+        let options = stage_options(&self.name, self.ordered);
         match self.on_error {
             Some(on_error) => options.on_error(on_error),
             None => options,
@@ -168,7 +167,7 @@ impl OperatorSettings {
 
     /// The options of an auxiliary stage, with concurrency 1, which keeps the order.
     fn part(&self, number: usize) -> StageOptions {
-        StageOptions::new(&format!("{}{PART}{number}", self.name))
+        stage_options(&format!("{}{PART}{number}", self.name), false)
             .concurrency(1)
             .queue(queue_len(1))
     }

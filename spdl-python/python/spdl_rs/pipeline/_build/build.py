@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..._arguments import shown
 from ..._failure_policy import Skip
@@ -13,10 +14,10 @@ from .._hooks.background import BackgroundTaskFactory
 from .._run.options import defaults
 from .._profile.diagnostic import DiagnosticPipeline, is_diagnostic_mode_enabled
 from .._failures.failure import add_context
-from .._run.options import BuildOptions, QueueFactory, TaskHookFactory, check_options
+from .._run.options import BuildOptions, QueueFactory, RunSettings, TaskHookFactory, check_options
 from .._run.pipeline import Pipeline
 from ..defs._checks import native_budget
-from ..defs._configs import PipelineConfig, check_regions, has_regions, is_continuous
+from ..defs._configs import MergeConfig, PipelineConfig, check_regions, has_regions, is_continuous
 
 U = TypeVar("U")
 
@@ -34,6 +35,11 @@ def build_pipeline(
     background_tasks: Sequence[BackgroundTaskFactory] | None = None,
     use_thread_output_queue: bool = False,
     epoch: int | None = None,
+    memory_budget: int | None = None,
+    quarantine: str | os.PathLike[str] | None = None,
+    key: Callable[[Any], str] | None = None,
+    record_order: bool = False,
+    replay: str | None = None,
 ) -> Pipeline[U]:
     """Creates a pipeline from a configuration. Nothing runs before the pipeline is started.
 
@@ -63,10 +69,27 @@ def build_pipeline(
         epoch: The number of the first epoch, which the random numbers of `DecodeImage` and `AugmentImage`
             depend on. Pass it if each epoch has a separate pipeline. `None`: 0, and a warning is logged if two
             pipelines of this process draw the same random numbers.
+        memory_budget: The most bytes of items that are in queues or in stages at the same time, at least 1. Before
+            a function without `executor` limits runs, its thread waits until the budget has room for its result,
+            which is estimated from recent results. Larger results are delivered too. Default: no limit.
+            The `size` of a stage measures its results; by default, arrays are measured by `nbytes`, bytes and text by
+            `len`, and lists and dicts by their elements. Native operators, aggregates, items that an aggregator
+            holds, and stages on batched paths are not measured.
+        quarantine: The path of a JSON Lines file. Failed items that are dropped are appended to the file, with their
+            keys. Items whose keys the file contains at the start are left out; `stats()["filtered"]` counts them.
+            Default: no file.
+        key: Returns the key of an item of the source, a `str`, for `quarantine`. Default: items that are `str`,
+            `int` or paths are their own keys; others end the pipeline with a `TypeError`.
+        record_order: Whether `Pipeline.order_record` returns the order of the delivered items.
+        replay: A text of `Pipeline.order_record`. The pipeline delivers the items in this order, and leaves out all
+            others; stages keep the order. The source must be the same.
 
     Raises:
         TypeError: An argument has the wrong type, for example `max_failures` is a float.
-        ValueError: An argument is out of range, or only some of the merged pipelines are continuous.
+        ValueError: An argument is out of range, or only some of the merged pipelines are continuous. Or one of the
+            last five arguments is used for a pipeline with a region, a merge function or a custom queue, or
+            `record_order` or `replay` for one with several sources.
+        OSError: The quarantine file cannot be read or written.
 
     If the environment variable `SPDL_PIPELINE_DIAGNOSTIC_MODE` is 1, the pipeline is profiled instead of run:
     see `config.is_diagnostic_mode_enabled`.
@@ -102,7 +125,10 @@ def build_pipeline(
             task_hook_factory,
             background_tasks,
             epoch,
+            RunSettings.of(memory_budget, quarantine, key, record_order, replay),
         )
+        if isinstance(pipeline_cfg.src, MergeConfig) and (record_order or replay is not None):
+            raise ValueError("record_order and replay require a pipeline with one source")
         check_regions(pipeline_cfg)
         is_continuous(pipeline_cfg)
         if defaults.build_callback is not None:
@@ -111,6 +137,7 @@ def build_pipeline(
             return DiagnosticPipeline(pipeline_cfg)
         if not has_regions(pipeline_cfg):
             return Pipeline(pipeline_cfg, options)
+        options.settings.refuse("stages in other processes (to)")
         from .._regions.regions import build_with_regions
 
         if isinstance(max_failures, Skip):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import AsyncIterable, Iterable, Sequence
+import os
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Generic, Literal, TypeVar
 
@@ -18,6 +19,7 @@ from .._run.pipeline import Pipeline
 from ..defs import _configs as configs
 from ..defs import _factories as factories
 from ..defs._aggregators import Aggregator
+from ..defs._retry import Retry
 from ..defs._executors import PlacementConfig, Target
 
 T = TypeVar("T")
@@ -81,6 +83,8 @@ class PipelineBuilder(Generic[T, U]):
         name: str | None = None,
         output_order: Literal["completion", "input"] = "completion",
         max_failures: int | Fraction | None = None,
+        retry: Retry | None = None,
+        size: Callable[[Any], int] | None = None,
     ) -> PipelineBuilder[T, U]:
         """Adds a stage that calls a function for each item.
 
@@ -106,6 +110,11 @@ class PipelineBuilder(Generic[T, U]):
                 of the input items.
             max_failures: A separate failure budget: a number of items, a fraction of the processed items
                 (from the 100th on), or unlimited if negative. Default: the budget of the pipeline.
+            retry: Calls the function again after some exceptions: see `Retry`. Only the last exception counts as a
+                failure and is logged. The results of a generator are forwarded after the generator has ended.
+                Default: no retries. Not supported for native operators: `Fetch` retries reads itself.
+            size: Returns the size of a result in bytes, for the `memory_budget` of `build`. If it raises an
+                exception, `sys.unraisablehook` receives it, and the size counts as 0.
 
         Raises:
             ValueError: An argument is out of range, an async function is combined with an `executor`, or
@@ -129,6 +138,8 @@ class PipelineBuilder(Generic[T, U]):
                 name=name,
                 output_order=output_order,
                 max_failures=max_failures,
+                retry=retry,
+                size=size,
             )
         )
         return self
@@ -139,8 +150,8 @@ class PipelineBuilder(Generic[T, U]):
         """Adds a stage that combines several items into one.
 
         Args:
-            input: The number of items per list, a custom `Aggregator`, or `spdl_rs.io.BatchImages` for
-                arrays instead of lists.
+            input: The number of items per list, a `Bucket` for lists of items of similar length, a custom
+                `Aggregator`, or `spdl_rs.io.BatchImages` for arrays instead of lists.
             drop_last: Whether to leave out an incomplete aggregate at the end of an epoch.
 
         Raises:
@@ -273,6 +284,11 @@ class PipelineBuilder(Generic[T, U]):
         use_thread_output_queue: bool = False,
         background_tasks: Sequence[BackgroundTaskFactory] | None = None,
         epoch: int | None = None,
+        memory_budget: int | None = None,
+        quarantine: str | os.PathLike[str] | None = None,
+        key: Callable[[Any], str] | None = None,
+        record_order: bool = False,
+        replay: str | None = None,
     ) -> Pipeline[U]:
         """Creates the pipeline: see `build_pipeline` for the arguments.
 
@@ -281,7 +297,7 @@ class PipelineBuilder(Generic[T, U]):
 
         Raises:
             RuntimeError: The source or the sink is missing.
-            TypeError, ValueError: See `build_pipeline`.
+            TypeError, ValueError, OSError: See `build_pipeline`.
         """
         return build_pipeline(
             self.get_config(),
@@ -294,6 +310,11 @@ class PipelineBuilder(Generic[T, U]):
             background_tasks=background_tasks,
             use_thread_output_queue=use_thread_output_queue,
             epoch=epoch,
+            memory_budget=memory_budget,
+            quarantine=quarantine,
+            key=key,
+            record_order=record_order,
+            replay=replay,
         )
 
     def __repr__(self) -> str:

@@ -133,6 +133,8 @@ class FatalStageError(Exception):
     The code that raises this exception also logs `error`.
     """
 
+    _ends_pipeline = True
+
     def __init__(self, stage: str, error: Exception) -> None:
         super().__init__(stage, error)
         self.stage = stage

@@ -13,7 +13,7 @@ from ...io import _repeated_draws as repeated_draws
 from ...io._operators import BatchImages
 from .._hooks.markers import _EPOCH_END
 from ..defs import _native, _ops
-from ..defs._aggregators import Aggregator, Collate
+from ..defs._aggregators import Aggregator, Bucket, Collate
 from ..defs._checks import native_budget
 from ..defs._configs import (
     DisaggregateConfig,
@@ -28,12 +28,14 @@ from ..defs._executors import PlacementConfig
 from ..defs._stage_info import StageInfo
 from .executors import Cancellable, ExecutorCall, ExecutorIteration
 from .instrumentation import Instrumentation
+from .options import size_of
 from .results import ResultCheck
 
 if TYPE_CHECKING:
     from .._event_loop.hooked_stage import HookedStage
     from .._event_loop.supervisor import LoopSupervisor
     from .._hooks.queues import AsyncQueue
+    from .position import SourcePosition
     from .reporting import Reporter
     from .segments import Relay, SharedLimits
 
@@ -48,6 +50,7 @@ class Assembly:
         config: The pipeline.
         number: The number of the pipeline in this process.
         instrumentation: Build options, hooks and queues.
+        position: The position in the source.
     """
 
     def __init__(
@@ -55,14 +58,25 @@ class Assembly:
         config: PipelineConfig[Any],
         number: int,
         instrumentation: Instrumentation,
+        position: SourcePosition,
     ) -> None:
         options = instrumentation.options
         self._number = number
+        self._position = position
+        self._settings = options.settings
+        self._is_measured = options.settings.memory_budget is not None
+        self._quarantined = options.settings.quarantined()
         self._instrumentation = instrumentation
         self._supervisor = instrumentation.supervisor
         self._limits: SharedLimits | None = None
         self._jobs: _spdl_rs.Inbox | None = None
         self._pools: list[_spdl_rs.Workers] = []
+        self.shared: _spdl_rs.Workers
+        """The workers of stages without separate threads."""
+        self.counts: dict[_spdl_rs.Workers, int] = {}
+        """The number of threads of workers that have more threads than at the start."""
+        self.workers_of: dict[str, _spdl_rs.Workers] = {}
+        """Separate workers by the full names of their stages."""
         self.threads: list[tuple[str, Callable[[], None]]] = []
         """The names and main functions of all threads."""
         self.cancellables: list[Cancellable] = []
@@ -91,6 +105,8 @@ class Assembly:
         if self._supervisor is not None:
             self._event_loop()
         max_failures = options.max_failures if self._limits is None else -1
+        if self._limits is not None:
+            self._settings.refuse("a merge function or a custom queue")
         self.run = self._run(graph, self._jobs, config.sink.buffer_size, max_failures)
         if self._jobs is not None:
             # This module is imported lazily, because importing asyncio is slow.
@@ -135,16 +151,27 @@ class Assembly:
             inbox = self._event_loop() if isinstance(source.source, AsyncIterable) else None
             if isinstance(source.source, Cancellable):
                 self.cancellables.append(source.source)
-            feed = _spdl_rs.Feed(name, source.source, source.continuous, inbox)
+            position = None if outer else self._position
+            feed = _spdl_rs.Feed(
+                name,
+                source.source if position is None else position.iterable(),
+                source.continuous,
+                inbox,
+                key=self._settings.key_function(),
+                len=None if position is None else position.length,
+                resumes=position is not None and position.resumed is not None,
+            )
             if not isinstance(source.source, _spdl_rs.TaskQueue):
                 self.threads.append(("spdl_sync_source", feed))
-            return _spdl_rs.Graph.source(feed), name, StageInfo(self._number, place, "src")
+            size = size_of if self._is_measured else None
+            graph = _spdl_rs.Graph.source(feed, self._quarantined, size)
+            return graph, name, StageInfo(self._number, place, "src")
         name = f"{self._number}:{place}:merge"
         parts = (
             self._line(part, f"{place}.{at}.", 0) for at, part in enumerate(source.pipeline_configs)
         )
         if source.op is None:
-            return _spdl_rs.Graph.merge(list(parts)), name, None
+            return _spdl_rs.Graph.merge(list(parts), source.weights, source.seed), name, None
         info = StageInfo(self._number, place, "merge")
         return self._merge_by(source.op, parts, name, info, is_continuous(config)), name, info
 
@@ -236,8 +263,9 @@ class Assembly:
         intervals = None if interval is None else _spdl_rs.Intervals(interval)
         threads, self._pools, pools = self._shared_threads(), [], self._pools
         epoch = self._instrumentation.options.epoch or 0
+        settings = self._settings.native(self._position.resumed)
         run = _spdl_rs.PipelineRun(
-            graph, threads, pools, inbox, prefetch, max_failures, intervals, epoch
+            graph, threads, pools, inbox, prefetch, max_failures, intervals, epoch, settings
         )
         if intervals is not None:
             reporter = self._instrumentation.reporter
@@ -247,7 +275,7 @@ class Assembly:
     def _shared_threads(self) -> _spdl_rs.Workers:
         """Creates the worker threads of a run, for stages without separate threads."""
         count = self._instrumentation.options.num_threads
-        workers = _spdl_rs.Workers(count)
+        workers = self.shared = _spdl_rs.Workers(count)
         self.threads += [(f"spdl_worker_thread_{at}", workers) for at in range(count)]
         return workers
 
@@ -313,12 +341,18 @@ class Assembly:
                 each = self._limits.wrap("iterate", name, each, True)
             return _spdl_rs.Stage.function("iterate", name, each, concurrency=1, ordered=False)
         if hooks is None and type(config.op) is Collate:
-            return _spdl_rs.Stage.lists(name, config.op.n, config.drop_last)
+            return _spdl_rs.Stage.lists(name, config.op.n, config.drop_last, self._is_measured)
+        if type(config.op) is Bucket:
+            if hooks is not None or self._limits is not None:
+                raise ValueError(
+                    f"stage {config.name!r}: a Bucket supports no hooks, merge functions and custom queues"
+                )
+            return config.op._native(name, config.drop_last, self._is_measured)
         make = functools.partial(copy.deepcopy, _pristine(config.op))
         make = make if hooks is None else hooks.wrap_aggregators(make)
         if self._limits is not None:
             make = self._limits.wrap_aggregators(name, make)
-        return _spdl_rs.Stage.aggregate(name, make, config.drop_last)
+        return _spdl_rs.Stage.aggregate(name, make, config.drop_last, self._is_measured)
 
     def _pipe(self, config: PipeConfig[Any, Any], name: str, info: StageInfo) -> _spdl_rs.Stage:
         kind: str = _ops.kind_of(config.op)
@@ -344,6 +378,8 @@ class Assembly:
         elif kind == "iterate-async":
             # Such stages wait for the event loop, so they must not occupy the shared worker threads.
             workers = self._own_threads(concurrency)
+        if workers is not None:
+            self.workers_of[name] = workers
         results = ResultCheck(config.op, name, info.stage_id in self._iterated)
         hooks = self._instrumentation.hooks(name, info)
         # Otherwise results are checked natively, which is faster.
@@ -353,6 +389,10 @@ class Assembly:
         if hooks is not None:
             function = hooks.wrap(kind, function)
         budget = None if config.max_failures is None else native_budget(config.max_failures)
+        if self._limits is not None and config.retry is not None:
+            raise ValueError(
+                f"retry of stage {config.name!r} is not supported with merge functions and custom queues"
+            )
         if self._limits is not None and budget is None:
             function = self._limits.wrap(kind, name, function, workers is None)
         return _spdl_rs.Stage.function(
@@ -366,10 +406,16 @@ class Assembly:
             inbox=self._event_loop() if kind in ("await", "iterate-async") else None,
             draws=draws,
             look_at=results.check if natively else None,
+            retry=None if config.retry is None else config.retry._native(),
+            size=config.size or size_of if self._is_measured else None,
         )
 
     def _paths(self, config: PathVariantsConfig[Any], name: str, place: str) -> _spdl_rs.Stage:
+        measured = self._is_measured
+        # The engine does not measure items whose order it restores afterwards.
+        self._is_measured = measured and not config.batched
         paths = [self._stages(path, f"{place}.{at}.") for at, path in enumerate(config.paths)]
+        self._is_measured = measured
         is_async = _ops.kind_of(config.router) == "await"
         inbox = self._event_loop() if is_async else None
         return _spdl_rs.Stage.route(name, config.router, paths, batched=config.batched, inbox=inbox)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ... import _spdl_rs
 from ..._arguments import flag, function, seconds, shown, whole
 from .._hooks.background import BackgroundTaskFactory
 from .._hooks.task_hooks import TaskHook, TaskStatsHook
@@ -66,6 +69,90 @@ _MAX_STAGE_ID = 2**31 - 1
 
 
 @dataclass(frozen=True)
+class RunSettings:
+    """Options that few pipelines use."""
+
+    memory_budget: int | None = None
+    quarantine: Any = None
+    """The path of the quarantine file."""
+    key: Callable[[Any], str] | None = None
+    record_order: bool = False
+    replay: str | None = None
+
+    @staticmethod
+    def of(
+        memory_budget: Any, quarantine: Any, key: Any, record_order: Any, replay: Any
+    ) -> RunSettings:
+        """Checks the options.
+
+        Raises:
+            TypeError: An option has the wrong type.
+            ValueError: An option is out of range, or `key` is passed without `quarantine`.
+        """
+        if memory_budget is not None:
+            memory_budget = whole("memory_budget", memory_budget, 1, 2**60)
+        if quarantine is not None:
+            quarantine = os.fsdecode(quarantine)
+        if key is not None:
+            function("key", key)
+            if quarantine is None:
+                raise ValueError("key has no effect without quarantine; pass the path of a file")
+        if replay is not None and not isinstance(replay, str):
+            raise TypeError(f"replay must be a text of order_record(), not {shown(replay)}")
+        return RunSettings(memory_budget, quarantine, key, flag("record_order", record_order), replay)
+
+    def refuse(self, what: str) -> None:
+        """Raises `ValueError` if any of these options is used."""
+        for field in fields(self):
+            if getattr(self, field.name) != field.default:
+                raise ValueError(f"{field.name} is not supported for a pipeline with {what}")
+
+    def quarantined(self) -> set[str] | None:
+        """Returns the keys of the quarantine file."""
+        return None if self.quarantine is None else set(_spdl_rs.PipelineRun.quarantined(self.quarantine))
+
+    def key_function(self) -> Callable[[Any], str] | None:
+        return None if self.quarantine is None else self.key or _key_of
+
+    def native(self, resume: str | None) -> dict[str, Any] | None:
+        """Returns the options for the native module."""
+        if resume is None and self == RunSettings():
+            return None
+        return {
+            "resume": resume,
+            "memory": self.memory_budget,
+            "quarantine": self.quarantine,
+            "record_order": self.record_order,
+            "replay": self.replay,
+        }
+
+
+def _key_of(item: Any) -> str:
+    if isinstance(item, (str, int)):
+        return str(item)
+    if isinstance(item, os.PathLike):
+        return os.fsdecode(item)
+    raise TypeError(
+        f"an item of type {type(item).__name__!r} has no key for the quarantine file; pass key=, a function that "
+        "returns a str"
+    )
+
+
+def size_of(item: Any) -> int:
+    """Returns the size of an item in bytes: of arrays, bytes and text, also in lists and dicts."""
+    size = getattr(item, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(item, (bytes, bytearray, str)):
+        return len(item)
+    if isinstance(item, Mapping):
+        return sum(map(size_of, item.values()))
+    if isinstance(item, (list, tuple, set, frozenset)):
+        return sum(map(size_of, item))
+    return sys.getsizeof(item)
+
+
+@dataclass(frozen=True)
 class BuildOptions:
     """Options of a pipeline that are not part of its configuration."""
 
@@ -83,6 +170,7 @@ class BuildOptions:
     background_tasks: Sequence[BackgroundTaskFactory]
     epoch: int | None = 0
     """The number of the first epoch. `None`: 0, and repeated random numbers are reported."""
+    settings: RunSettings = RunSettings()
 
     @staticmethod
     def of(
@@ -94,6 +182,7 @@ class BuildOptions:
         task_hook_factory: TaskHookFactory | None,
         background_tasks: Sequence[BackgroundTaskFactory] | None,
         epoch: int | None = 0,
+        settings: RunSettings = RunSettings(),
     ) -> BuildOptions:
         """Replaces `None` by the defaults of this process."""
         interval = seconds("report_stats_interval", report_stats_interval)
@@ -115,6 +204,7 @@ class BuildOptions:
             queues,
             (*(defaults.background_tasks or ()), *(background_tasks or ())),
             epoch,
+            settings,
         )
 
 

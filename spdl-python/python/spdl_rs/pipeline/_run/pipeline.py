@@ -10,11 +10,12 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, SupportsIndex, TypeVar, cast
 
-from ... import _notebook_page, _spdl_rs
+from ... import _loader_state, _notebook_page, _spdl_rs
 from ..._arguments import timeout as checked_timeout
+from ..._errors import UnsupportedError
 from ..._locks import ForkSafeLock
 from ..._statistics import Statistics
 from .._failures.dropped import warn_of_dropped
@@ -24,14 +25,20 @@ from .._processes.exit import PipelineThread, end_with_process, start_all, wait_
 from .._processes.exit import has_begun as process_ends
 from ..defs._configs import PipelineConfig, has_merge_op, is_continuous
 from .assembly import Assembly
+from .control import Control
 from .instrumentation import Instrumentation
 from .options import BuildOptions
+from .position import SourcePosition
 
 if TYPE_CHECKING:
     from .supervised_run import SupervisedRun
 
 T = TypeVar("T")
 
+_NO_STATE = (
+    "a pipeline with custom queues or merge functions has no checkpoint state; use native queues, and merge the "
+    "sources in one source, such as spdl_rs.source.utils.MergeIterator"
+)
 _END_OF_DATA = "the pipeline, or its epoch, has no more items"
 _numbers = itertools.count()
 
@@ -64,7 +71,7 @@ class Pipeline(Generic[T]):
     logs one warning with the number of dropped items by stage and the first failure. A failure that ends the pipeline
     is raised as `PipelineFailure`, after the items that were finished before.
 
-    A pipeline has no checkpoint state; loaders and resumable sources have a checkpoint state. A pipeline
+    `state_dict` returns a checkpoint state, from which another run resumes within an epoch. A pipeline
     cannot be pickled; its configuration can be pickled if its functions can be pickled.
 
     `print(pipeline)` shows the stages; `stats` and `diagnose` report statistics.
@@ -87,12 +94,15 @@ class Pipeline(Generic[T]):
         self._config = config
         self._number = next(_numbers)
         self._instrumentation = Instrumentation(options, has_merge_op(config))
-        self._assemble = functools.partial(Assembly, config, self._number, self._instrumentation)
+        self._position = SourcePosition(config, options.epoch or 0)
+        self._assemble = functools.partial(
+            Assembly, config, self._number, self._instrumentation, self._position
+        )
         # Invalid combinations of options raise exceptions here, not only when the pipeline starts.
         self._called = self._assemble().called
         self._starting = ForkSafeLock()
         self._run: _spdl_rs.PipelineRun | SupervisedRun | None = None
-        self._threads: Sequence[threading.Thread] = ()
+        self._threads: list[threading.Thread] = []
         self._assembly: Assembly | None = None
         self._late_failure: Callable[[], BaseException | None] | None = None
 
@@ -258,6 +268,97 @@ class Pipeline(Generic[T]):
         """
         return self.stats()["diagnosis"]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the checkpoint state after the items delivered so far, also after the end.
+
+        A pipeline with the same source and stages that loads the state delivers exactly the remaining items: in the
+        same order if the stages keep the order, and else each item once. Dropped items are not repeated. The state
+        contains no items. Apart from the state of the source, it consists of values that JSON supports.
+
+        The source must be a sequence, such as a list or a range, a sampler of `spdl_rs.source`, or an object with
+        `state_dict` and `load_state_dict`, which iterates the same items after `load_state_dict`. At the start
+        of each epoch, the pipeline calls `state_dict` of such an object, and a resumed run skips its items of
+        the epoch that are done. A custom `Aggregator` must return all items that it holds.
+
+        Raises:
+            UnsupportedError: The position in the source is unknown, there are several sources, stages run in other
+                processes (`to`), or results pass through a custom queue or merge function. Or a stage splits lists of
+                items whose order is not kept. Or an `Aggregator` has kept items.
+
+        >>> from spdl_rs.pipeline import PipelineBuilder
+        >>> builder = PipelineBuilder().add_source(range(7)).pipe(str).aggregate(2).add_sink()
+        >>> first = builder.build(num_threads=1)
+        >>> first.get_item(), first.get_item()
+        (['0', '1'], ['2', '3'])
+        >>> second = builder.build(num_threads=1)
+        >>> second.load_state_dict(first.state_dict())
+        >>> list(second)
+        [['4', '5'], ['6']]
+        >>> first.stop()
+        """
+        self._position.check()
+        assembly = self._assembly or self._assemble()
+        if assembly.inner_runs:
+            raise UnsupportedError(_NO_STATE, kind="unsupported")
+        state = _loader_state.to_dict("Pipeline", assembly.run.state())
+        return {**state, "source": self._position.state(state["epoch"])}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Makes the pipeline start at the position of a state. Call it before the pipeline starts.
+
+        `num_threads`, concurrency and queue sizes may differ from the run that saved the state.
+
+        Raises:
+            UnsupportedError: See `state_dict`.
+            TypeError: `state_dict` is not a `dict`.
+            ValueError: The state is from a pipeline with another source or other stages, or is not a state.
+            RuntimeError: The pipeline has started.
+        """
+        self._position.check()
+        engine_state = state_dict
+        if isinstance(state_dict, Mapping):
+            engine_state = {key: value for key, value in state_dict.items() if key != "source"}
+        text = _loader_state.to_text("Pipeline", engine_state)
+        with self._starting.held():
+            if self._run is not None:
+                raise RuntimeError("the pipeline was already started; build another one to resume")
+            loaded = SourcePosition(self._config, 0)
+            loaded.resumed = text
+            # Compares the state with the pipeline.
+            Assembly(self._config, self._number, self._instrumentation, loaded)
+            self._position.load(text, state_dict["epoch"], state_dict.get("source"))
+
+    def order_record(self) -> str:
+        """Returns the order of the items delivered so far, as text for the argument `replay` of `build`.
+
+        The text contains ranges of positions in the source. An aggregate counts as its items.
+
+        Raises:
+            RuntimeError: The pipeline was built without `record_order=True`.
+
+        >>> from spdl_rs.pipeline import PipelineBuilder
+        >>> builder = PipelineBuilder().add_source("abcdef").pipe(str.upper, concurrency=2).add_sink()
+        >>> first = builder.build(num_threads=2, record_order=True)
+        >>> items = list(first)
+        >>> items == list(builder.build(num_threads=2, replay=first.order_record()))
+        True
+        """
+        record = (self._assembly or self._assemble()).run.order_record()
+        if record is None:
+            raise RuntimeError("the order is not recorded; build the pipeline with record_order=True")
+        return record
+
+    def control(self) -> Control:
+        """Returns an object that changes threads and concurrency. Starts the pipeline if necessary.
+
+        Raises:
+            RuntimeError: The pipeline consists of several parts, because of a custom queue or merge function.
+        """
+        self._started()
+        if self._assembly is None or self._assembly.inner_runs:
+            raise RuntimeError("a pipeline with custom queues or merge functions has no Control")
+        return Control(self._assembly, self._threads, self._starting)
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
             "a Pipeline cannot be pickled or copied, because it has threads and items in flight; pickle "
@@ -329,7 +430,9 @@ class Pipeline(Generic[T]):
                 from .supervised_run import SupervisedRun
 
                 whole = SupervisedRun(run, assembly.inner_runs, supervisor)
-            threads = [PipelineThread(name, target) for name, target in assembly.threads]
+            threads: list[threading.Thread] = [
+                PipelineThread(name, target) for name, target in assembly.threads
+            ]
             wait_at_exit(threads, assembly.stages_of)
             # Signal handlers do not interrupt the start. The threads may inherit a copy of the caller's
             # context.

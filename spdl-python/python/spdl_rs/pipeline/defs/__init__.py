@@ -4,8 +4,9 @@
 |---|---|
 | `_configs` | configurations of sources, stages, sinks and whole pipelines |
 | `_factories` | `Pipe`, `Aggregate`, `Disaggregate`, `Merge`, `PathVariants` |
-| `_aggregators` | `Aggregator`, `Collate` |
+| `_aggregators` | `Aggregator`, `Collate`, `Bucket` |
 | `_executors` | configurations of executors, and where stages run |
+| `_retry` | `Retry` |
 | `_native` | which stages run in Rust |
 | `_ops` | kinds and names of functions |
 | `_checks` | checks of arguments |
@@ -40,7 +41,7 @@ PipelineConfig
 [['1', '2']]
 """
 
-from ._aggregators import Aggregator, Collate
+from ._aggregators import Aggregator, Bucket, Collate
 from ._configs import (
     AggregateConfig,
     DisaggregateConfig,
@@ -60,12 +61,14 @@ from ._executors import (
     ProcessPoolExecutorConfig,
 )
 from ._factories import Aggregate, Disaggregate, Merge, PathVariants, Pipe
+from ._retry import Retry
 
 __all__ = [
     "MAIN_PROCESS",
     "Aggregate",
     "AggregateConfig",
     "Aggregator",
+    "Bucket",
     "Collate",
     "Disaggregate",
     "DisaggregateConfig",
@@ -80,6 +83,7 @@ __all__ = [
     "PipelineConfig",
     "PlacementConfig",
     "ProcessPoolExecutorConfig",
+    "Retry",
     "SinkConfig",
     "SourceConfig",
 ]

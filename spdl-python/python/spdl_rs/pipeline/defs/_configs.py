@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from ..._arguments import flag, function, shown, text, whole
+from ..._arguments import flag, function, real, shown, text, whole
 from ...io._operators import BatchImages
 from .._failures.item_text import brief
 from . import _native, _ops
@@ -21,6 +22,7 @@ from ._executors import (
     PlacementConfig,
     needs_interpreters,
 )
+from ._retry import Retry
 from ._stage_info import StageInfo
 
 T = TypeVar("T")
@@ -85,6 +87,8 @@ class PipeConfig(Generic[T, U]):
     executor: concurrent.futures.Executor | None = None
     output_order: Literal["completion", "input"] = "completion"
     max_failures: int | Fraction | None = None
+    retry: Retry | None = None
+    size: Callable[[Any], int] | None = None
 
     def __post_init__(self) -> None:
         text("the name of a stage", self.name)
@@ -115,6 +119,13 @@ class PipeConfig(Generic[T, U]):
             )
         if self.max_failures is not None:
             budget(self.max_failures, f"max_failures {of}")
+        if self.retry is not None:
+            if not isinstance(self.retry, Retry):
+                raise TypeError(f"retry {of} must be a Retry, not {shown(self.retry)}")
+            if _native.is_native(self):
+                raise ValueError(f"stage {self.name!r} runs in Rust, which does not support retry")
+        if self.size is not None:
+            function(f"size {of}", self.size)
 
     @property
     def _args(self) -> PipeArgs:
@@ -129,6 +140,8 @@ class PipeConfig(Generic[T, U]):
             parts.append(f"executor={type(self.executor).__name__}")
         if self.max_failures is not None:
             parts.append(f"max_failures={self.max_failures}")
+        if self.retry is not None:
+            parts.append(f"retry={self.retry}")
         where = _ops.where(self.op, full_path=True)
         if _native.is_native(self):
             parts.append(f"op={self.op!r}")
@@ -259,23 +272,39 @@ class MergeConfig:
     """Several pipelines as a source, created by `Merge`.
 
     Raises:
-        TypeError: `op` is not callable.
-        ValueError: There are no pipelines.
+        TypeError: `op` is not callable, or `seed` is not an integer.
+        ValueError: There are no pipelines. Or `weights` is passed with `op`, has another length, or has a value that is
+            not positive and finite.
     """
 
     pipeline_configs: tuple[PipelineConfig[Any], ...]
     op: MergeOp | None = None
+    weights: tuple[float, ...] | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.op is not None and not callable(self.op):
             raise TypeError(f"a merge op must be an async function, not {shown(self.op)}")
         if not self.pipeline_configs:
             raise ValueError("a merge requires at least one upstream pipeline; the list is empty")
+        whole("seed", self.seed, 0, 2**64 - 1)
+        if self.weights is not None:
+            if self.op is not None:
+                raise ValueError("pass either weights or op to a merge, not both")
+            if len(self.weights) != len(self.pipeline_configs):
+                raise ValueError(
+                    f"a merge of {len(self.pipeline_configs)} pipelines requires as many weights, not "
+                    f"{len(self.weights)}"
+                )
+            if not all(0 < real("weights", weight) < math.inf for weight in self.weights):
+                raise ValueError(f"weights must be positive and finite, not {self.weights}")
 
     def __repr__(self) -> str:
         lines = ["MergeConfig("]
         if self.op is not None:
             lines.append(f"  op={_ops.where(self.op, full_path=True)}")
+        if self.weights is not None:
+            lines.append(f"  weights={list(self.weights)}, seed={self.seed}")
         for number, config in enumerate(self.pipeline_configs, start=1):
             lines.append(f"  Pipeline {number}:")
             lines.extend(f"    {line}" for line in repr(config).split("\n"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, Literal, SupportsIndex
 
@@ -22,6 +22,7 @@ from ._configs import (
     Router,
     StageConfig,
 )
+from ._retry import Retry
 
 
 def Pipe(
@@ -33,6 +34,8 @@ def Pipe(
     name: str | None = None,
     output_order: Literal["completion", "input"] = "completion",
     max_failures: int | Fraction | None = None,
+    retry: Retry | None = None,
+    size: Callable[[Any], int] | None = None,
 ) -> PipeConfig[Any, Any]:
     """Returns a stage that calls `op` for each item: see `PipelineBuilder.pipe`.
 
@@ -41,7 +44,7 @@ def Pipe(
     len(concurrency=2)
     """
     name = _ops.name_of(op) if name is None else name
-    return PipeConfig(name, op, concurrency, executor, output_order, max_failures)
+    return PipeConfig(name, op, concurrency, executor, output_order, max_failures, retry, size)
 
 
 def Aggregate(
@@ -77,9 +80,13 @@ def Disaggregate() -> DisaggregateConfig[Any]:
 
 
 def Merge(
-    pipeline_configs: Sequence[PipelineConfig[Any]], op: MergeOp | None = None
+    pipeline_configs: Sequence[PipelineConfig[Any]],
+    op: MergeOp | None = None,
+    *,
+    weights: Sequence[float] | None = None,
+    seed: int = 0,
 ) -> MergeConfig:
-    """Returns a source of the items of several pipelines, in order of arrival or merged by `op`.
+    """Returns a source of the items of several pipelines, in order of arrival, by weighted draws, or merged by `op`.
 
     The sinks of the pipelines are ignored. The source ends when all pipelines have ended. If the
     pipelines are continuous, an epoch ends when it has ended in each pipeline; epochs are never mixed.
@@ -92,11 +99,16 @@ def Merge(
             (`is_eof`). In continuous pipelines each epoch ends with a marker (`is_epoch_end`); putting
             this marker into the output ends the epoch. When the function returns, the source ends, and
             pipelines that have not ended are stopped. An exception ends the whole pipeline.
+        weights: One positive number for each pipeline. For each item, a pipeline is drawn at random, with a
+            probability proportional to its weight; pipelines that have ended are not drawn. The draws depend only on
+            the weights, the seed and the epoch, so the order is the same in each run if the pipelines keep the order
+            of their items. Default: the order of arrival.
+        seed: The seed of the draws, at least 0.
 
     Raises:
-        TypeError: `op` is not callable.
-        ValueError: There are no pipelines. `build_pipeline` raises this exception if only some of the pipelines are
-            continuous.
+        TypeError: An argument has the wrong type.
+        ValueError: There are no pipelines, or `weights` are invalid or passed with `op`. `build_pipeline`
+            raises this exception if only some of the pipelines are continuous.
 
     >>> from spdl_rs.pipeline import build_pipeline, is_eof
     >>> from spdl_rs.pipeline.defs import Merge, PipelineConfig, SinkConfig, SourceConfig
@@ -113,7 +125,7 @@ def Merge(
     ['a', 'b', 'c', 'd', 'e']
     """
     parts = listed("pipeline_configs", pipeline_configs, "a list of PipelineConfigs")
-    return MergeConfig(tuple(parts), op)
+    return MergeConfig(tuple(parts), op, None if weights is None else tuple(weights), seed)
 
 
 def PathVariants(

@@ -1,0 +1,227 @@
+"""The position of a pipeline in its source, for checkpoint states."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ... import _spdl_rs
+from ..._errors import UnsupportedError
+from ..._locks import ForkSafeLock
+from ...source._merge import MergeIterator
+from ...source._resumable import Resumable
+from ..defs import _native, _ops
+from ..defs._configs import (
+    AggregateConfig,
+    DisaggregateConfig,
+    MergeConfig,
+    PathVariantsConfig,
+    PipelineConfig,
+    StageConfig,
+)
+from ..defs._executors import PlacementConfig
+from .executors import Cancellable
+
+# The consumer is at most this number of epochs behind the source.
+_MOST_EPOCHS = 1024
+
+
+class SourcePosition:
+    """Iterates the source of a pipeline, from the position of a checkpoint state if there is one.
+
+    The engine counts which items of an epoch are done. A sequence is the same in each epoch. For other sources, this
+    object stores the state of the source at the start of each epoch. A mixture of sources draws the same items again.
+
+    Args:
+        config: The pipeline.
+        first_epoch: The number of the first epoch.
+    """
+
+    def __init__(self, config: PipelineConfig[Any], first_epoch: int) -> None:
+        self._source: Any = None if isinstance(config.src, MergeConfig) else config.src.source
+        self._refusal = _refusal(config)
+        self._has_state = _has_state(self._source)
+        self._continuous = not isinstance(config.src, MergeConfig) and config.src.continuous
+        self._epoch = first_epoch
+        self._states: dict[int, Any] = {}
+        self._lock = ForkSafeLock()
+        self.resumed: str | None = None
+        """The state of the engine that the pipeline resumes from, as JSON."""
+        self._resumed_source: Any = None
+
+    @property
+    def length(self) -> int | None:
+        """The number of items of an epoch, if the source is a sequence."""
+        return None if self._has_state or not _is_sequence(self._source) else len(self._source)
+
+    def check(self) -> None:
+        """Raises `UnsupportedError` if the pipeline has no checkpoint state."""
+        if self._refusal is not None:
+            raise UnsupportedError(self._refusal, kind="unsupported")
+
+    def iterable(self) -> Any:
+        """Returns the source for the engine."""
+        if self._refusal is None and (self._has_state or self.resumed is not None):
+            return self
+        return self._source
+
+    def load(self, text: str, epoch: int, source_state: Any) -> None:
+        """Starts at the position of a state, before the pipeline starts."""
+        _load(self._source, source_state)
+        self.resumed, self._epoch, self._resumed_source = text, epoch, source_state
+
+    def state(self, epoch: int) -> Any:
+        """Returns the state of the source at the start of an epoch; `None` for a sequence.
+
+        Raises the exception of the source's `state_dict`, if it raised one.
+        """
+        with self._lock.held():
+            if epoch in self._states:
+                state = self._states[epoch]
+            elif not self._states and self.resumed is not None:
+                state = self._resumed_source
+            else:
+                state = _start_state(self._source)
+        if isinstance(state, _Raised):
+            raise state.error
+        return state
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._lock.held():
+            before = self._saved() if isinstance(self._source, (Resumable, MergeIterator)) else None
+            items = iter(self._source)
+            # Other sources may choose their next items in `iter`.
+            self._begin(self._saved() if before is None else before)
+        return items
+
+    def iterate_from(self, position: int) -> Iterator[Any]:
+        """Iterates the rest of the first epoch. The engine calls this method with the position of its state."""
+        source = self._source
+        with self._lock.held():
+            self._begin(self._resumed_source)
+            if isinstance(source, Resumable):
+                source._skip(position)
+                return iter(source)
+        if isinstance(source, Sequence) and self.length is not None:
+            return map(source.__getitem__, range(position, len(source)))
+        return itertools.islice(source, position, None)
+
+    def _begin(self, state: Any) -> None:
+        self._states[self._epoch] = state
+        self._states.pop(self._epoch - _MOST_EPOCHS, None)
+        self._epoch += 1
+
+    def _saved(self) -> Any:
+        try:
+            return _start_state(self._source)
+        except Exception as error:
+            # The pipeline runs nevertheless, if no state is requested.
+            return _Raised(error)
+
+
+class _Raised:
+    """An exception of `state_dict`."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _start_state(source: Any) -> Any:
+    """Returns the state from which the next iteration of a source starts; `None` for a sequence."""
+    if isinstance(source, MergeIterator):
+        return [_start_state(part) for part in source.iterables]
+    if not _has_state(source):
+        return None
+    if isinstance(source, Resumable):
+        return {**source.state_dict(), "position": source._resume_at}
+    return source.state_dict()
+
+
+def _load(source: Any, state: Any) -> None:
+    if not isinstance(source, MergeIterator):
+        if _has_state(source):
+            source.load_state_dict(state)
+        return
+    if not isinstance(state, Sequence) or len(state) != len(source.iterables):
+        raise ValueError(f"the state does not match this MergeIterator of {len(source.iterables)} iterables")
+    for part, state_of_part in zip(source.iterables, state, strict=True):
+        _load(part, state_of_part)
+
+
+def _has_state(source: Any) -> bool:
+    """Returns whether a source has a state, or has one if its parts have positions."""
+    return isinstance(source, MergeIterator) or all(
+        callable(getattr(source, name, None)) for name in ("state_dict", "load_state_dict")
+    )
+
+
+def _has_position(source: Any) -> bool:
+    if isinstance(source, MergeIterator):
+        return all(map(_has_position, source.iterables))
+    return _has_state(source) or _is_sequence(source)
+
+
+def _is_sequence(source: Any) -> bool:
+    is_indexed = hasattr(type(source), "__len__") and hasattr(type(source), "__getitem__")
+    return is_indexed and not isinstance(source, (Mapping, Iterator))
+
+
+def _refusal(config: PipelineConfig[Any]) -> str | None:
+    """Returns why a pipeline has no checkpoint state, if it has none."""
+    if isinstance(config.src, MergeConfig):
+        return (
+            "a pipeline with several sources has no checkpoint state; merge the sources in one source, such as "
+            "spdl_rs.source.utils.MergeIterator"
+        )
+    source = config.src.source
+    if isinstance(source, Cancellable):
+        return (
+            "a pipeline with stages in other processes (to) has no checkpoint state; use a process pool as the "
+            "executor of the stages instead"
+        )
+    if isinstance(source, (AsyncIterable, _spdl_rs.TaskQueue)) or not _has_position(source):
+        return (
+            f"the position in a source of type {type(source).__name__!r} is unknown, so the pipeline has no checkpoint "
+            "state; use a sequence, such as a list or a range, a sampler of spdl_rs.source, or an object with "
+            "state_dict and load_state_dict"
+        )
+    stages = [stage for stage in config.pipes if not isinstance(stage, PlacementConfig)]
+    unordered = next((name for stage in stages for name in _unordered(stage)), None)
+    if unordered is not None and _splits_aggregates(stages):
+        return (
+            f"stage {unordered!r} does not keep the order of its items, and a later stage splits lists, so lists that "
+            'were delivered in part could not be made again; set output_order="input"'
+        )
+    return None
+
+
+def _unordered(stage: StageConfig) -> Iterator[str]:
+    """Yields the names of stages that may forward results in another order."""
+    if isinstance(stage, PathVariantsConfig):
+        if not stage.batched:
+            yield stage.name
+        for path in stage.paths:
+            for inner in path:
+                yield from _unordered(inner)
+    elif getattr(stage, "output_order", "input") != "input":
+        if getattr(stage, "concurrency", 1) != 1:
+            yield stage.name
+
+
+def _splits_aggregates(stages: Iterable[StageConfig]) -> bool:
+    """Returns whether a stage may split what an earlier stage aggregated."""
+    aggregated = False
+    for stage in stages:
+        if isinstance(stage, AggregateConfig):
+            aggregated = True
+        elif isinstance(stage, PathVariantsConfig):
+            if aggregated or any(map(_splits_aggregates, stage.paths)):
+                return True
+            aggregated = any(isinstance(inner, AggregateConfig) for path in stage.paths for inner in path)
+        elif aggregated and (
+            isinstance(stage, DisaggregateConfig)
+            or (not _native.is_native(stage) and _ops.kind_of(stage.op).startswith("iterate"))
+        ):
+            return True
+    return False
