@@ -128,7 +128,10 @@ fn by_part(runs: &[Range<u64>], lens: impl Iterator<Item = u64>) -> Vec<(usize, 
             let end = ends[part].min(run.end);
             match found.last_mut() {
                 Some((last, ranges)) if *last == part => ranges.push(start - before..end - before),
-                _ => found.push((part, vec![start - before..end - before])),
+                _ => {
+                    let range = start - before..end - before;
+                    found.push((part, vec![range]));
+                }
             }
             start = end;
         }
