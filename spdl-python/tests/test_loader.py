@@ -587,7 +587,7 @@ def test_layouts_of_bfloat16_need_a_package(monkeypatch):
         (lambda: fields.Depth(outside=-1), "outside must be 0 to 65535"),
         (lambda: fields.Mask(outside=256, dtype="uint8"), "outside must be 0 to 255"),
         (lambda: fields.Mask(dtype="float32"), "dtype must be"),
-        (lambda: fields.Number("bool"), "dtype must be"),
+        (lambda: fields.Number("complex64"), "dtype must be"),
     ],
 )
 def test_arguments_of_images_masks_and_numbers_are_checked(make, message):

@@ -52,7 +52,7 @@ pub(crate) struct Opened {
 
 /// How a data set was made, to open it again.
 enum Origin {
-    Opened(OpenRequest),
+    Opened(Box<OpenRequest>),
     Made { of: Vec<Arc<Opened>>, how: Combination, has_labels: bool },
 }
 
@@ -413,7 +413,14 @@ impl Opened {
             None => data,
         };
         let (shown, epoch_len) = (request.shown.clone(), data.samples.len());
-        Ok(Opened { data, cache, stores, origin: Origin::Opened(request), shown, epoch_len })
+        Ok(Opened {
+            data,
+            cache,
+            stores,
+            origin: Origin::Opened(Box::new(request)),
+            shown,
+            epoch_len,
+        })
     }
 
     /// Makes a data set of others.
@@ -586,7 +593,7 @@ impl Opened {
             }
             _ => self.data.clone(),
         };
-        let opened = Opened::of_request(data, stores, request.clone(), shared.as_ref())?;
+        let opened = Opened::of_request(data, stores, (**request).clone(), shared.as_ref())?;
         *shared = shared.take().or_else(|| opened.cache.clone());
         Ok(opened)
     }

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use spdl_core::memory::BufferPool;
 use spdl_core::observe::Counter;
 use spdl_core::{
-    Batch, Error, Field, FillContext, PipelineBuilder, Result, SampleId, SampleRng, Stage,
-    StageContext, StageOptions,
+    Batch, Error, ErrorKind, Field, FillContext, PipelineBuilder, Result, SampleId, SampleRng,
+    Stage, StageContext, StageOptions,
 };
 use spdl_io::Record;
 use spdl_io::records::StoredField;
@@ -194,8 +194,14 @@ impl Stage<Record> for SampleStage {
             }
             for (name, value) in items::fields_of(&result).map_err(Error::fatal)? {
                 let field = record.fields.iter_mut().find(|(field, _)| *field == name);
-                if let (Some((_, field)), StoredField::Known(value)) = (field, value) {
-                    *field = value;
+                match (field, value) {
+                    (Some((_, field)), StoredField::Known(value)) => *field = value,
+                    (Some(_), _) => {
+                        let message =
+                            format!("map returned a path for the field {name:?}; return its bytes");
+                        return Err(Error::new(ErrorKind::InvalidArgument, message).fatal());
+                    }
+                    (None, _) => {}
                 }
             }
             Ok(true)

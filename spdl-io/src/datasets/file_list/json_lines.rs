@@ -75,8 +75,9 @@ impl JsonLines {
                     names: Vec::new(),
                     parts,
                 };
-                file.find_rows(fetcher).await.map_err(|it| it.with_key(file.key.display_name()))?;
-                file.find_names(fetcher, fields).await;
+                let name = file.key.display_name();
+                file.find_rows(fetcher).await.map_err(|it| it.with_key(Arc::clone(&name)))?;
+                file.find_names(fetcher, fields).await.map_err(|it| it.with_key(name))?;
                 Ok(file)
             }
         };
@@ -143,6 +144,10 @@ impl JsonLinesFile {
             while rows.at < size {
                 let part =
                     fetcher.read(&self.key, Some(rows.at..size.min(rows.at + WINDOW))).await?;
+                if part.is_empty() {
+                    let message = format!("the file ends after {} of {size} bytes", rows.at);
+                    return Err(Error::new(ErrorKind::Truncated, message).with_offset(rows.at));
+                }
                 if rows.at == 0 {
                     self.start = start_of(&part);
                 }
@@ -157,9 +162,16 @@ impl JsonLinesFile {
 
     /// Sets the names of the fields: for each field the names that the first row has. If it has none of them, other
     /// rows may have any.
-    async fn find_names(&mut self, fetcher: &Arc<dyn Fetcher>, fields: &[Vec<String>]) {
-        let text = self.text(fetcher, 0, u64::MAX).await;
-        let first = text.and_then(|(text, _)| json_line(&text, 0)).unwrap_or_default();
+    async fn find_names(
+        &mut self,
+        fetcher: &Arc<dyn Fetcher>,
+        fields: &[Vec<String>],
+    ) -> Result<()> {
+        let mut first = serde_json::Map::new();
+        if !self.ends.is_empty() {
+            let (text, _) = self.text(fetcher, 0, u64::MAX).await?;
+            first = json_line(&text, 0).unwrap_or_default();
+        }
         let mut names = Vec::new();
         for alternatives in fields {
             let found = alternatives.iter().filter(|name| first.contains_key(name.as_str()));
@@ -171,6 +183,7 @@ impl JsonLinesFile {
         names.sort_unstable();
         names.dedup();
         self.names = names.into_iter().map(Into::into).collect();
+        Ok(())
     }
 
     /// The offsets of a row: its start, and the end, exclusive.

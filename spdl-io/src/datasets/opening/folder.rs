@@ -211,7 +211,7 @@ pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
             std::io::ErrorKind::NotFound => "file or folder does not exist",
             std::io::ErrorKind::NotADirectory => {
                 "not a folder, and the file extension is unknown; expected .tar, .zip, .parquet, \
-                 .tfrecord, .rec, .mdb, .txt, .csv, .jsonl or .json"
+                 .tfrecord, .rec, .mdb, .lmdb, .txt, .csv, .jsonl or .json"
             }
             _ => "cannot list the folder",
         };
