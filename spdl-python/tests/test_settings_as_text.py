@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import pathlib
 import pickle
 import random
 
@@ -63,7 +64,12 @@ def some(draw, kind):
         "seed": numpy.uint64(2**63),
         "like": "photo",
         "outside": 255,
-        "dtype": "uint16",
+        "dtype": "int32" if kind is fields.Tokens else "uint16",
+        "tokenizer": pathlib.Path("ü") / "tokenizer.json",
+        "max_length": numpy.int32(7),
+        "truncate": numpy.True_,
+        "special_tokens": False,
+        "stored_dtype": "uint16",
         "format": "xywh",
         "normalized": True,
         "min_area": number,
@@ -148,6 +154,9 @@ def drawn(kind, seed):
             settings.pop("size", None)
     if "padding" in settings and kind is fields.Array:
         settings["collate"] = "pad"
+    if kind is fields.Tokens:
+        settings.pop("tokenizer" if "stored_dtype" in settings else "", None)
+        settings.pop("truncate" if "max_length" not in settings else "", None)
     if kind is fields.Label and not isinstance(settings.get("stored_as", ""), str):
         del settings["stored_as"]
     return kind(**settings)

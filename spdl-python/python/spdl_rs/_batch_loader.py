@@ -362,7 +362,8 @@ class BatchLoader(Generic[B]):
         """
         text = _loader_state.to_text(self._NAME, state)
         epoch = state.get("epoch")
-        samples = self._samples_of(epoch if isinstance(epoch, int) else self._epoch)
+        is_epoch = type(epoch) is int and epoch >= 0
+        samples = self._samples_of(epoch if is_epoch else self._epoch)
         position = _spdl_rs.Epoch.position(
             samples, self._settings, self._epoch, text, self._functions
         )

@@ -42,7 +42,6 @@ class SourcePosition:
         self._source: Any = None if isinstance(config.src, MergeConfig) else config.src.source
         self._refusal = _refusal(config)
         self._has_state = _has_state(self._source)
-        self._continuous = not isinstance(config.src, MergeConfig) and config.src.continuous
         self._epoch = first_epoch
         self._states: dict[int, Any] = {}
         self._lock = ForkSafeLock()
