@@ -55,7 +55,8 @@ pub(crate) struct PipelineRun {
     /// A Python function to call once, after the run has ended.
     on_end: Mutex<Option<Py<PyAny>>>,
     monitor: Py<Monitor>,
-    control: Control,
+    /// `None` after the end, because it keeps the stages, which hold Python functions.
+    control: Mutex<Option<Control>>,
     /// The checkpoint state and the recorded order when the run was halted or ended.
     last: Mutex<Option<Progress>>,
     continuous: bool,
@@ -225,7 +226,7 @@ impl PipelineRun {
             stalls,
             on_end: Mutex::default(),
             monitor,
-            control,
+            control: Mutex::new(Some(control)),
             last: Mutex::default(),
             continuous: described.continuous,
             owner: OwnerProcess::current(),
@@ -328,13 +329,13 @@ impl PipelineRun {
 
     /// Sets how many items a stage processes at the same time.
     fn set_concurrency(&self, py: Python<'_>, stage: &str, concurrency: usize) -> PyResult<()> {
-        let set = py.detach(|| self.control.set_concurrency(stage, concurrency));
+        let set = py.detach(|| self.control()?.set_concurrency(stage, concurrency));
         set.map_err(|error| to_exception(py, &error))
     }
 
     /// Sets how many of the shared worker threads run stages.
     fn set_threads(&self, py: Python<'_>, threads: usize) -> PyResult<()> {
-        let set = py.detach(|| self.control.set_threads(threads));
+        let set = py.detach(|| self.control()?.set_threads(threads));
         set.map_err(|error| to_exception(py, &error))
     }
 
@@ -425,6 +426,7 @@ impl PipelineRun {
                 self.failure.record(end.and_then(Result::err));
                 let ended = run.take();
                 self.keep_progress(ended.as_ref());
+                self.drop_control();
                 drop(run);
                 self.ended.store(true, Ordering::SeqCst);
                 self.monitor.get().end();
@@ -473,7 +475,17 @@ impl PipelineRun {
         }
     }
 
+    fn control(&self) -> Result<Control> {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        control.ok_or_else(|| Error::new(ErrorKind::Stopped, "the pipeline has ended"))
+    }
+
+    fn drop_control(&self) {
+        drop(self.control.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
     fn take_run(&self) -> Option<ActiveRun> {
+        self.drop_control();
         let run = {
             let mut run = self.run();
             self.keep_progress(run.as_ref());

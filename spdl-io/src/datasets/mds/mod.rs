@@ -41,13 +41,13 @@ use crate::records::StoredRecord;
 ///
 /// | column | field |
 /// |---|---|
-/// | `int`, `int8` to `int64`, `uint8` to `uint64`, `str_int` | [`FieldValue::Integer`] |
-/// | `float16`, `float32`, `float64`, `str_float` | [`FieldValue::Float`] |
-/// | `str`, `str_decimal` | [`FieldValue::Text`] |
-/// | `bytes`, `jpeg`, `png` | [`FieldValue::Bytes`], not decoded |
-/// | `list[jpeg]`, `list[png]`, `jpeg_array` | [`FieldValue::List`] of [`FieldValue::Bytes`] |
-/// | `ndarray` with or without type and shape; `pil` | [`FieldValue::Array`] |
-/// | `json` | [`FieldValue::Json`] |
+/// | `int`, `int8` to `int64`, `uint8` to `uint64`, `str_int` | [`FieldValue::Integer`](crate::FieldValue::Integer) |
+/// | `float16`, `float32`, `float64`, `str_float` | [`FieldValue::Float`](crate::FieldValue::Float) |
+/// | `str`, `str_decimal` | [`FieldValue::Text`](crate::FieldValue::Text) |
+/// | `bytes`, `jpeg`, `png` | [`FieldValue::Bytes`](crate::FieldValue::Bytes), not decoded |
+/// | `list[jpeg]`, `list[png]`, `jpeg_array` | [`FieldValue::List`](crate::FieldValue::List) of [`FieldValue::Bytes`](crate::FieldValue::Bytes) |
+/// | `ndarray` with or without type and shape; `pil` | [`FieldValue::Array`](crate::FieldValue::Array) |
+/// | `json` | [`FieldValue::Json`](crate::FieldValue::Json) |
 /// | `pkl` | `Unsupported`, because unpickling executes code |
 ///
 /// For compressed shards, the hashes `xxh64`, `xxh3_64` and `xxh3_128` of the index are verified. If the index
