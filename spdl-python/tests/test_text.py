@@ -44,6 +44,13 @@ def test_rows_of_json_lines_need_no_path(corpus):
         Loader(corpus / "corpus-1.jsonl", batch_size=9, image=fields.Image(8))
 
 
+@pytest.mark.parametrize("start", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n \n"])
+def test_a_byte_order_mark_and_blank_lines_are_no_rows(start, tmp_path):
+    path = tmp_path / "marked.jsonl"
+    path.write_bytes(start + b'{"text": "a"}\n\n{"text": "b"}')
+    assert texts_of(Loader(path, batch_size=2, text=fields.Text())) == ["a", "b"]
+
+
 def test_files_of_json_lines_are_one_data_set(corpus):
     expected = [f"{file}.{row}" for file in range(3) for row in range(3)]
     for source in ("corpus-*.jsonl", "corpus-{0,1,2}.jsonl"):

@@ -116,8 +116,10 @@ impl RowEnds {
     fn add(&mut self, part: &[u8]) {
         self.hash.write(part);
         for line in part.split_inclusive(|&byte| byte == b'\n') {
+            // A byte order mark at the start of the file is no row.
+            let mark = if self.at == 0 { start_of(line) as usize } else { 0 };
             self.at += line.len() as u64;
-            self.is_blank &= line.iter().all(u8::is_ascii_whitespace);
+            self.is_blank &= line[mark..].iter().all(u8::is_ascii_whitespace);
             if line.ends_with(b"\n") {
                 self.end_line();
             }

@@ -322,6 +322,8 @@ class Pipeline(Generic[T]):
         with self._starting.held():
             if self._run is not None:
                 raise RuntimeError("the pipeline was already started; build another one to resume")
+            if self._assemble().inner_runs:
+                raise UnsupportedError(_NO_STATE, kind="unsupported")
             loaded = SourcePosition(self._config, 0)
             loaded.resumed = text
             # Compares the state with the pipeline.
