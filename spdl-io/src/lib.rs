@@ -41,7 +41,7 @@
 //! |---|---|
 //! | open a data set of any kind by its path or address | [`OpenedDataset`](datasets::OpenedDataset) |
 //! | open a folder of images with one folder per class | [`ImageFolder`] |
-//! | open tar shards, TFRecord, MDS or Parquet files, or a list of files | [`datasets`] |
+//! | open tar shards, zip archives, TFRecord, MDS, LitData, RecordIO, LMDB or Parquet files, or a list of files | [`datasets`] |
 //! | read whole files in a pipeline | [`Fetch`] |
 //! | read samples with several fields in a pipeline | [`FetchRecord`]; [`FetchLabeled`] for one field and a label |
 //! | open a store by its address: a path, `https:`, `s3:`, `gs:`, `az:` | [`StoreRegistry`] |

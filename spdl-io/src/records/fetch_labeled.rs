@@ -164,8 +164,9 @@ impl FetchLabeled {
     ///   ([`Capability::local_versions`](crate::Capability::local_versions)).
     /// - Images and tar shards of a store have the version that they had when the data set was opened
     ///   ([`StoredRecord::version`]).
-    /// - TFRecord, MDS and Parquet files of a store have the version that they had when they were
-    ///   opened or first read. If the version changes later, reads fail with `Changed`.
+    /// - TFRecord, MDS, LitData, RecordIO, LMDB, Parquet and JSON Lines files of a store have the version
+    ///   that they had when they were opened or first read. If the version changes later, reads fail with
+    ///   `Changed`.
     /// - Other objects of a store, such as those of address lists, have the size and version that they
     ///   had when they were first read. One [`stat`](Fetcher::stat) per object finds them, also for
     ///   cached samples. If they change later, reads fail with `Changed`. Memory use: the key and the

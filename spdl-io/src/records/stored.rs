@@ -177,7 +177,7 @@ pub struct StoredRow {
     pub row: u64,
 }
 
-/// Samples that share data for reading: a Parquet row group, an MDS shard or a TFRecord file.
+/// Samples that share data for reading: a Parquet row group, an MDS shard, a TFRecord file and so on.
 ///
 /// All samples of a group share it through one `Arc`. A group holds the location of its data. An
 /// implementation may also cache decoded data up to a size limit.
