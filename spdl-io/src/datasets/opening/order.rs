@@ -11,6 +11,9 @@ use spdl_core::source::sampler::{
 /// The shuffle window of row groups, which are read as a whole, in samples.
 const WINDOW: u64 = 10_000;
 
+/// The maximum number of groups or parts of a repeated data set, which bounds the memory of their list.
+const MAX_GROUPS: usize = 1 << 22;
+
 /// In which orders the samples of a data set can be read fast, and the order of a mixture.
 #[derive(Clone, Debug)]
 pub(super) enum ReadOrder {
@@ -41,11 +44,16 @@ impl ReadOrder {
         }
     }
 
-    /// The order of the samples in these ranges, repeated.
+    /// The order of the samples in these ranges, repeated. If there are too many groups or parts, all orders
+    /// count as equally fast.
     pub(super) fn of_runs(&self, runs: &[Range<u64>], times: u64) -> Self {
         let times = usize::try_from(times).unwrap_or(usize::MAX);
+        let has_room =
+            |groups: usize| groups.checked_mul(times).is_some_and(|all| all <= MAX_GROUPS);
         let sum = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum();
         match self {
+            ReadOrder::Groups(lens) if !has_room(lens.len()) => ReadOrder::Any,
+            ReadOrder::Parts(parts) if !has_room(parts.len()) => ReadOrder::Any,
             ReadOrder::Groups(lens) => {
                 let chosen = by_part(runs, lens.iter().copied());
                 let lens: Vec<u64> = chosen.iter().map(|(_, ranges)| sum(ranges)).collect();
@@ -158,6 +166,18 @@ mod tests {
         let order = sampler.epoch(items, epoch).unwrap();
         assert_eq!(sampler.epoch_len(items), Some(order.len()));
         (0..order.len()).map(|position| order.at(position)).collect()
+    }
+
+    #[test]
+    fn the_groups_of_a_source_that_is_repeated_very_often_are_not_listed() {
+        let groups = ReadOrder::Groups([3, 4].into());
+        let parts = ReadOrder::of_parts(vec![(7, groups.clone()), (2, ReadOrder::Any)]);
+        for order in [&groups, &parts] {
+            assert!(!matches!(order.of_runs(&[0..7], 2), ReadOrder::Any));
+            for times in [1 << 32, u64::MAX] {
+                assert!(matches!(order.of_runs(&[0..7], times), ReadOrder::Any), "{times}");
+            }
+        }
     }
 
     proptest! {
