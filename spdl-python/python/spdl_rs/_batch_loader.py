@@ -362,8 +362,10 @@ class BatchLoader(Generic[B]):
         """
         text = _loader_state.to_text(self._NAME, state)
         epoch = state.get("epoch")
-        is_epoch = type(epoch) is int and epoch >= 0
-        samples = self._samples_of(epoch if is_epoch else self._epoch)
+        if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
+            # `Epoch.position` refuses the state.
+            epoch = self._epoch
+        samples = self._samples_of(epoch)
         position = _spdl_rs.Epoch.position(
             samples, self._settings, self._epoch, text, self._functions
         )

@@ -490,7 +490,7 @@ def _checked_mix(mix: Any, fields: Mapping[str, Field], group: Any) -> Mix | Mos
     is_stacked = _collate_of(fields[mix.image], fields) == "stack"
     if not is_stacked and not _has_one_size(mix.image, fields, group):
         raise ValueError("mix needs images of one size; choose another crop than Resize(...)")
-    if isinstance(image.crop, (FiveCrop, TenCrop)):
+    if isinstance(image, Image) and isinstance(image.crop, (FiveCrop, TenCrop)):
         raise ValueError(f"mix needs one crop of each image; crop={image.crop} makes several")
     return mix
 

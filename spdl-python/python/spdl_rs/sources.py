@@ -119,7 +119,9 @@ class Source:
         """
         if callable(chosen):
             return self._chosen("where", where=chosen)
-        listed = chosen.tolist() if hasattr(chosen, "tolist") else list(chosen)
+        # Arrays convert their elements faster than `list`.
+        convert: Any = getattr(chosen, "tolist", None)
+        listed = list(chosen) if convert is None else convert()
         for position in listed[:1]:
             if isinstance(position, bool):
                 raise TypeError("chosen must be positions, not bools; pass numpy.flatnonzero(mask)")
@@ -242,11 +244,13 @@ def concat(*sources: AnySource) -> Source:
     parts = tuple(_part(source) for source in check.listed("sources", sources, "data sets"))
     if not parts:
         raise ValueError("concat needs at least one source")
+    fixed: list[Source] = []
     for part in parts:
         if isinstance(part, Mixture):
             raise TypeError(f"a mixture has no fixed samples to concatenate: {part!r}")
+        fixed.append(part)
     source = object.__new__(Source)
-    source._data, source._parts, source._method, source._settings = None, parts, "concat", {}
+    source._data, source._parts, source._method, source._settings = None, tuple(fixed), "concat", {}
     return source
 
 

@@ -260,13 +260,20 @@ pub(super) struct Await {
     pub(super) inbox: Inbox,
 }
 
+impl Await {
+    async fn call(&self, item: Arc<Item>) -> Result<Option<Item>> {
+        let reply = self.inbox.submit(&self.op.function, Some(Arc::clone(&item))).await;
+        reply.map_err(|none| none.into_error(|py, error| self.op.failure(py, error, &item)))
+    }
+}
+
 #[async_trait]
 impl AsyncStage<Item> for Await {
     type Out = Option<Item>;
 
-    async fn process(&self, item: Item, cx: &AsyncContext) -> Result<Option<Item>> {
+    async fn process(&self, item: Item, _: &AsyncContext) -> Result<Option<Item>> {
         // A second reference, for the error message.
-        self.process(Arc::new(item), cx).await
+        self.call(Arc::new(item)).await
     }
 }
 
@@ -275,8 +282,7 @@ impl AsyncStage<Arc<Item>> for Await {
     type Out = Option<Item>;
 
     async fn process(&self, item: Arc<Item>, _: &AsyncContext) -> Result<Option<Item>> {
-        let reply = self.inbox.submit(&self.op.function, Some(Arc::clone(&item))).await;
-        reply.map_err(|none| none.into_error(|py, error| self.op.failure(py, error, &item)))
+        self.call(item).await
     }
 }
 

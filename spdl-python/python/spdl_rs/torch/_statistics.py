@@ -148,6 +148,7 @@ def _stage(
         "concurrency": 1,
         "items": items,
         "failures": failures,
+        "retries": 0,
         "busy_s": busy,
         "busy_share": share,
         "fill_rate": None,
