@@ -95,16 +95,16 @@ impl Tally {
         self.sum.failed > 0
     }
 
-    /// Prints the times of the steps (if there are several), the reasons of skipped tests, the
+    /// Prints the reasons of skipped tests, the times of the steps (if there are several), the
     /// failures and the total; returns the exit code.
     pub(crate) fn conclude(&self) -> ExitCode {
         println!();
-        if self.times.len() > 1 {
-            println!("{}", time_table(&self.times));
-        }
         for (reason, times) in &self.sum.reasons {
             let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
             println!("SKIPPED: {reason}{times}");
+        }
+        if self.times.len() > 1 {
+            println!("{}", time_table(&self.times));
         }
         for step in &self.failed_steps {
             println!("FAILED: {step}");
@@ -361,7 +361,7 @@ pub(crate) fn test_programs(
     ensure!(status.success(), "cannot build the tests: {status}");
     let programs: Vec<(PathBuf, PathBuf)> = text.lines().filter_map(test_program).collect();
     let programs = Mutex::new(programs.into_iter());
-    in_two_threads(workspace, output, limit, |thread, output| {
+    in_threads(workspace, output, 2, limit, |thread, output| {
         let mut counts = Counts::default();
         if thread == 1 {
             counts = cargo_test(workspace, output, 1, |cargo| cargo.args(selection).arg("--doc"))?;
@@ -389,23 +389,35 @@ fn test_program(message: &str) -> Option<(PathBuf, PathBuf)> {
     is_test.then_some((program, manifest.parent()?.to_owned()))
 }
 
-/// Runs `run` in two threads, with the arguments 0 and 1; appends the log of the second thread to
-/// `output`.
-pub(crate) fn in_two_threads(
+/// Runs `run` in `threads` threads, with the arguments 0, 1, and so on; appends the logs of all
+/// threads except the first to `output`.
+pub(crate) fn in_threads(
     workspace: &Workspace,
     output: &mut Output,
+    threads: usize,
     limit: Duration,
     run: impl Fn(usize, &mut Output) -> Result<Counts> + Sync,
 ) -> Result<Counts> {
-    let mut log = Output::log(workspace.target.join("second-thread.log"), limit)?;
-    let (counts, of_other) = thread::scope(|scope| {
-        let other = scope.spawn(|| run(1, &mut log));
-        (run(0, output), other.join())
+    let mut logs = Vec::new();
+    for thread in 1..threads {
+        logs.push(Output::log(workspace.target.join(format!("thread-{thread}.log")), limit)?);
+    }
+    let (counts, of_others) = thread::scope(|scope| {
+        let run = &run;
+        let others: Vec<_> = (logs.iter_mut().zip(1..))
+            .map(|(log, thread)| scope.spawn(move || run(thread, log)))
+            .collect();
+        let counts = run(0, output);
+        (counts, others.into_iter().map(|other| other.join()).collect::<Vec<_>>())
     });
-    let Ok(of_other) = of_other else { bail!("the second thread panicked") };
-    output.say(&log.text()?);
+    for log in &logs {
+        output.say(&log.text()?);
+    }
     let mut counts = counts?;
-    counts.add(of_other?);
+    for of_other in of_others {
+        let Ok(of_other) = of_other else { bail!("a thread panicked") };
+        counts.add(of_other?);
+    }
     Ok(counts)
 }
 

@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::feature_checks::{self, Selection};
 use crate::steps::{
-    self, Counts, Step, Tally, cargo_test, finish_tests, in_two_threads, model_tests, test_programs,
+    self, Counts, Step, Tally, cargo_test, finish_tests, in_threads, model_tests, test_programs,
 };
 use crate::tools::{Output, Workspace, cargo, cargo_tool, command, require_programs};
 use crate::venv::Venv;
@@ -214,14 +214,16 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     model_tests(workspace, output, "shuttle", "test", 1, |cargo| cargo)
 }
 
-/// Splits the test files into halves and runs both concurrently, because many tests mostly wait.
+/// Number of pytest processes: more than CPUs, because many tests mostly wait.
+const PYTEST_PROCESSES: usize = 4;
+
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let venv = wheel::install_for_tests(workspace, output)?;
     let files = test_files(workspace)?;
-    let half = |odd: usize| files.iter().skip(odd).step_by(2);
-    in_two_threads(workspace, output, STEP_LIMIT, |odd, output| {
+    in_threads(workspace, output, PYTEST_PROCESSES, STEP_LIMIT, |number, output| {
+        let own = files.iter().skip(number).step_by(PYTEST_PROCESSES);
         pytest_files(workspace, output, &venv, 1, |pytest| {
-            without_frameworks(pytest).args(half(odd));
+            without_frameworks(pytest).args(own);
         })
     })
 }
@@ -284,7 +286,7 @@ fn examples_python(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     if torch_by_pip {
         return with_frameworks(output);
     }
-    in_two_threads(workspace, output, STEP_LIMIT, |thread, output| match thread {
+    in_threads(workspace, output, 2, STEP_LIMIT, |thread, output| match thread {
         0 => with_frameworks(output),
         _ => with_debian_torch(output),
     })
