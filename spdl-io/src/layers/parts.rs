@@ -126,6 +126,16 @@ impl PartFetcher {
         self.shared.lacks_ranges.load(Ordering::Relaxed) || self.is_packed(key)
     }
 
+    /// Requests one byte, to find out whether the server supports ranges. Later reads report errors.
+    pub(crate) async fn probe(&self, key: &Key) {
+        if !self.keeps_whole(key)
+            && let Err(error) = self.shared.inner.read(key, Some(0..1)).await
+            && error.kind() == ErrorKind::Unsupported
+        {
+            self.shared.lacks_ranges.store(true, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn is_packed(&self, key: &Key) -> bool {
         self.shared.unpack.is_some_and(|unpack| (unpack.is_packed)(key))
     }

@@ -197,6 +197,10 @@ impl Opener<'_> {
             }
         }
         if let Some(parts) = self.parts_of(&keys) {
+            // Otherwise, the server may send each shard in vain.
+            if let Some(first) = keys.first() {
+                parts.probe(first).await;
+            }
             let fetcher: Arc<dyn Fetcher> = Arc::new(parts.exact());
             let options = options.accept_compressed();
             return WebDataset::fetch_files(&fetcher, keys, &options).await;
