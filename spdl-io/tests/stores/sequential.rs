@@ -474,6 +474,22 @@ fn parts_satisfy_the_contract_of_fetchers() {
 }
 
 #[test]
+fn a_fetcher_of_a_server_without_ranges_reads_whole_objects() {
+    let server = server(1);
+    server.ignore_ranges();
+    let options = SourceOptions::default();
+    let http = spdl_io::HttpFetcher::new(&server.url(), &options).unwrap();
+    let fetcher = PartFetcher::new(Arc::new(http), LIMIT);
+    let (key, expected) = (Key::from("s-0.tar"), shard(0));
+    for start in [0, 9_000_000, 700] {
+        let found = block_on(fetcher.read(&key, Some(start..start + 600))).unwrap();
+        assert!(found[..] == expected[start as usize..][..600]);
+    }
+    // The first range request, and the whole object.
+    assert_eq!(reads(&server.seen()).values().sum::<usize>(), 2);
+}
+
+#[test]
 fn a_range_over_several_parts_is_joined() {
     let bytes: Vec<u8> = (0..20 * MIB).map(|at| (at % 251) as u8).collect();
     let store: MemoryFetcher = [("x", bytes.clone())].into_iter().collect();
