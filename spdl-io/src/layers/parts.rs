@@ -61,7 +61,7 @@ pub struct PartFetcher {
 struct SharedParts {
     inner: Arc<dyn Fetcher>,
     max_bytes: u64,
-    parts: PartCache<(Key, u64), Part>,
+    parts: PartCache<(Key, u64), ObjectPart>,
     /// Whether the server has sent a whole object in response to a range request.
     lacks_ranges: AtomicBool,
     unpack: Option<Unpack>,
@@ -77,12 +77,12 @@ pub(crate) struct Unpack {
     pub(crate) unpack: fn(Bytes, u64) -> Result<Bytes>,
 }
 
-struct Part {
+struct ObjectPart {
     bytes: Bytes,
     version: Option<Arc<str>>,
 }
 
-impl CachedBytes for Part {
+impl CachedBytes for ObjectPart {
     fn cached_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -170,7 +170,7 @@ impl PartFetcher {
         key: &Key,
         number: u64,
         request: &PartRequest<'_>,
-    ) -> Result<(u64, Arc<Part>)> {
+    ) -> Result<(u64, Arc<ObjectPart>)> {
         let start = number * Self::PART_BYTES;
         let range = start..request.size.min(start + Self::PART_BYTES);
         let len = range.end - range.start;
@@ -181,7 +181,7 @@ impl PartFetcher {
             let (mut parts, version) =
                 inner.read_version(&object, &ranges, version.as_ref(), size).await?;
             match parts.pop().filter(|bytes| bytes.len() as u64 == len) {
-                Some(bytes) => Ok(Part { bytes, version }),
+                Some(bytes) => Ok(ObjectPart { bytes, version }),
                 None => {
                     let message = format!("{inner:?} returned another range than the requested");
                     Err(Error::new(ErrorKind::Internal, message).with_key(object.display_name()))
@@ -192,7 +192,7 @@ impl PartFetcher {
     }
 
     /// The whole object, decompressed.
-    async fn whole(&self, key: &Key) -> Result<Arc<Part>> {
+    async fn whole(&self, key: &Key) -> Result<Arc<ObjectPart>> {
         let shared = &self.shared;
         let meta = shared.inner.stat(key).await?;
         let unpack = shared.unpack.filter(|unpack| (unpack.is_packed)(key));
@@ -223,7 +223,7 @@ impl PartFetcher {
                     unpacked.map_err(|error| error.with_key(object.display_name()))?
                 }
             };
-            Ok(Part { bytes, version: meta.version })
+            Ok(ObjectPart { bytes, version: meta.version })
         };
         shared.parts.get_sized((key.clone(), WHOLE), expected, read).await
     }
