@@ -122,7 +122,6 @@ fn parts_of(shard: u64) -> usize {
     (self::shard(shard).len() as u64).div_ceil(PartFetcher::PART_BYTES) as usize
 }
 
-// promise: R15
 #[test]
 fn each_part_of_a_shard_is_requested_once_in_a_shuffled_epoch() {
     const SHARDS: u64 = 6;
@@ -396,7 +395,6 @@ fn compressed_shards_are_decompressed_in_memory() {
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{}", error.report());
 }
 
-// promise: R4
 #[test]
 fn parts_in_memory_and_in_flight_stay_within_the_limit() {
     /// Zeros, which count as memory until they are dropped.
@@ -452,6 +450,7 @@ fn parts_in_memory_and_in_flight_stay_within_the_limit() {
     assert_eq!(zeros.live.load(Ordering::SeqCst), 0, "results are copies");
 }
 
+// promise: R15
 #[test]
 fn faults_of_the_store_change_nothing() {
     let server = server(3);

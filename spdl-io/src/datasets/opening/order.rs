@@ -288,8 +288,9 @@ mod tests {
             ReadOrder::Groups { window, .. } => window.samples(),
             other => panic!("{other:?}"),
         };
-        assert_eq!((window(&[0..300], 2), window(&[0..100], 1)), (40, 40));
-        assert_eq!((window(&[0..50, 100..150], 1), window(&[7..8], 1)), (20, 1));
+        let of_one = |run: Range<u64>, times| window(slice::from_ref(&run), times);
+        assert_eq!((of_one(0..300, 2), of_one(0..100, 1)), (40, 40));
+        assert_eq!((window(&[0..50, 100..150], 1), of_one(7..8, 1)), (20, 1));
         let fixed = ReadOrder::of_groups([100]).of_runs(&[0..1, 5..6], 1);
         assert!(matches!(fixed, ReadOrder::Groups { window: GroupWindow::Fixed, .. }));
     }
