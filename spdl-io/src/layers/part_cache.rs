@@ -109,8 +109,10 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
             part.last_use = last_use;
             part.waiting += 1;
             let read = part.read.clone();
-            state.bytes += added;
-            state.make_room(self.max_bytes, &key);
+            if added > 0 {
+                state.bytes += added;
+                state.make_room(self.max_bytes, &key);
+            }
             read
         };
         let waiting = Waiter { parts: self, key: &key, read: &read };
