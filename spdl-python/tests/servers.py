@@ -51,8 +51,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         headers = {
             "ETag": f'"{hashlib.sha256(data).hexdigest()[:16]}"',
             "Last-Modified": email.utils.formatdate(path.stat().st_mtime, usegmt=True),
-            "Accept-Ranges": "bytes",
         }
+        if not server.has_ranges:
+            self._send(200, data, headers, with_body)
+            return
+        headers["Accept-Ranges"] = "bytes"
         wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
         if wanted is None:
             self._send(200, data, headers, with_body)
@@ -98,7 +101,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `folder`. Requests for names in `stuck` get no response."""
+    """Serves `folder`. Requests for names in `stuck` get no response. Without `has_ranges`, each response is a whole file."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -107,6 +110,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder = pathlib.Path(folder)
         self.stuck = set()
+        self.has_ranges = True
         self.released = threading.Event()
         self.requested = []
 

@@ -22,12 +22,14 @@ const WINDOW: u64 = 10_000;
 /// Maximum number of field names in a message.
 const FIELDS_SHOWN: usize = 50;
 
-/// The field names and the limit of a file given on the command line.
+/// The field names and the limits given on the command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fields<'a> {
     pub(crate) image: Option<&'a str>,
     pub(crate) label: Option<&'a str>,
     pub(crate) max_file_bytes: Option<u64>,
+    /// The memory for sequential reads of tar shards.
+    pub(crate) sequential: Option<u64>,
 }
 
 /// An opened data set, with the connections to its store.
@@ -90,6 +92,9 @@ impl InputDataset {
         }
         if let Some(name) = fields.label {
             options = options.label_field(name);
+        }
+        if let Some(bytes) = fields.sequential {
+            options = options.sequential(bytes);
         }
         let set = block_on(OpenedDataset::open_with(&given, &stores, &options)).map_err(failed)?;
         let set = match fields.max_file_bytes {

@@ -599,6 +599,21 @@ mod stores {
             );
         }
         assert!(!set.exists());
+        let bench = |data: &str, option: &str| {
+            finish(
+                spdl().args(["bench", data, "--mode", "train", "--json", option]).output().unwrap(),
+            )
+        };
+        let local = folder.join("shards/shard-000000.tar");
+        let local = bench(local.to_str().unwrap(), "--sequential");
+        let remote = bench(&data, "--sequential=64MiB");
+        let checksum = |run: &Run| {
+            assert_eq!(run.code, 0, "{}", run.stderr);
+            run.json()["checksum"].clone()
+        };
+        assert_eq!(checksum(&remote), checksum(&local));
+        let small = bench(&data, "--sequential=1MB");
+        assert!(small.line().contains("at least 67108864 bytes of memory"), "{}", small.line());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 
+use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 /// The size of the input buffer, in bytes.
@@ -39,6 +40,18 @@ enum Decoder<R: Read> {
     Gzip(Box<flate2::bufread::MultiGzDecoder<CountingReader<R>>>),
     #[cfg(feature = "zstd")]
     Zstd(zstd::stream::read::Decoder<'static, CountingReader<R>>),
+}
+
+/// Decompresses a whole stream in memory to at most `max_bytes` bytes.
+///
+/// # Errors
+/// The errors of [`Decompress`].
+pub(crate) fn decompress(compressed: &[u8], max_bytes: u64) -> Result<Bytes> {
+    let limits = DecompressLimits::default().max_bytes(max_bytes);
+    let mut bytes = Vec::new();
+    let read = Decompress::detect(compressed, limits)?.read_to_end(&mut bytes);
+    read.map_err(|error| error.downcast::<Error>().unwrap_or_else(Into::into))?;
+    Ok(bytes.into())
 }
 
 /// Limits on the output of [`Decompress`].

@@ -34,6 +34,7 @@ mod tar_index;
 #[cfg(feature = "zip")]
 mod zip;
 
+pub(crate) use decompress::decompress;
 pub use decompress::{Decompress, DecompressLimits};
 #[cfg(feature = "zip")]
 pub use npy::NpzArchive;

@@ -29,7 +29,6 @@
 //! | `opening/` | [`OpenedDataset`]: the kind of a data set, its classes and labels, missing files |
 //! | `sharded` | the steps of opening that all data sets of shards share |
 //! | `patterns`, `braces` | file name patterns, brace expansion |
-//! | `part_cache` | a cache of decoded columns and decompressed shards |
 //! | `common` | keys, content hashes, size checks |
 //! | `webdataset/`, `tfrecord/`, `mds/`, `litdata`, `recordio`, `lmdb/`, `parquet/`, `arrow/`, `file_list/`, `image_folder` | the data sets |
 //!
@@ -47,7 +46,6 @@ mod mds;
 mod opening;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod part_cache;
 mod patterns;
 mod recordio;
 mod sharded;

@@ -180,6 +180,14 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
         Ok((parts, version))
     }
 
+    /// Drops the bytes of a range from memory, if there are any, because they differ from a checksum. The next
+    /// read requests them from the storage.
+    ///
+    /// The provided method does nothing. A fetcher that wraps another one calls its method.
+    fn discard(&self, key: &Key, range: &Range<u64>) {
+        let _ = (key, range);
+    }
+
     /// Opens an object, or a range of it, as a stream of chunks.
     ///
     /// The chunks together are exactly the requested bytes, unless the stream ends with an error.

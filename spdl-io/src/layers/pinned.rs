@@ -164,6 +164,10 @@ impl Fetcher for Pinned {
         Ok(read)
     }
 
+    fn discard(&self, key: &Key, range: &Range<u64>) {
+        self.inner.discard(key, range);
+    }
+
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         let is_part = request.start > 0 || request.end.is_some();
         let version = request.version.clone().or_else(|| self.versions.version(key));

@@ -205,6 +205,9 @@ async fn verified(fetcher: &Arc<dyn Fetcher>, extent: &Extent, mut part: Bytes) 
         if is_right(&part) {
             return Ok(part);
         }
+        if let Some(range) = &extent.range {
+            fetcher.discard(&extent.object, range);
+        }
         part = fetcher.read(&extent.object, extent.range.clone()).await?;
     }
     if is_right(&part) {

@@ -540,7 +540,9 @@ fn part_of(response: &Response) -> Result<(Range<u64>, u64)> {
             )
         } else {
             let message = "this server does not support range requests, which reading shards \
-                            requires: use another server, or copy the shards to this machine";
+                            requires: read tar shards sequentially (`OpenOptions::sequential`, \
+                            `sequential=True`, `--sequential`), use another server, or copy the \
+                            shards to this machine";
             Error::new(ErrorKind::Unsupported, message)
         });
     }

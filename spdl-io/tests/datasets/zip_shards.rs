@@ -191,7 +191,7 @@ fn compressed_tar_archives_have_an_error_with_advice() {
         let error = open(&folder.path().join(name)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(
-            error.message().contains("spdl pack") && error.message().contains("gunzip"),
+            error.message().contains("sequential=True") && error.message().contains("gunzip"),
             "{error}"
         );
         assert!(error.key().unwrap().ends_with(name));

@@ -11,6 +11,7 @@ mod object_stores;
 mod replaced;
 mod s3_server;
 mod secrets;
+mod sequential;
 mod soak;
 mod tail;
 mod tls;

@@ -95,6 +95,8 @@ class BatchLoader(Generic[B]):
         cache_size: SupportsIndex,
         cache_memory: SupportsIndex,
         max_file_bytes: SupportsIndex,
+        sequential: bool,
+        sequential_memory: SupportsIndex,
         has_labels: bool = True,
         file_fields: Sequence[str] = (),
         path_fields: Sequence[str] = (),
@@ -102,6 +104,7 @@ class BatchLoader(Generic[B]):
         images: Path | None = None,
     ) -> None:
         """Opens the data set. Issues its warnings to the caller of the constructor."""
+        part_bytes = check.whole("sequential_memory", sequential_memory, 64 * 2**20, 2**63 - 1)
         self._open_arguments: dict[str, Any] = dict(
             labels=check.labels_of(labels),
             image_field=check.text_or_none("image_field", image_field),
@@ -111,6 +114,7 @@ class BatchLoader(Generic[B]):
             cache_size=check.whole("cache_size", cache_size, 1, 2**63 - 1),
             cache_memory=check.whole("cache_memory", cache_memory, 0, 2**63 - 1),
             max_file_bytes=check.whole("max_file_bytes", max_file_bytes, 1, 2**63 - 1),
+            sequential=part_bytes if check.flag("sequential", sequential) else None,
             has_labels=has_labels,
             file_fields=list(file_fields),
             path_fields=list(path_fields),

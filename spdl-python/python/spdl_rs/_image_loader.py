@@ -145,6 +145,13 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         max_file_bytes: The largest encoded image in bytes. Larger images fail with `LimitExceededError`
             before they are read. The memory in use exceeds the memory budget by at most one image.
             Default: 64 MiB.
+        sequential: Whether tar shards are read in parts of 8 MiB, which many images share. For shards of small images in
+            a store, this is faster than one request per image. Also reads compressed shards (`.tar.gz`, `.tgz`, `.tar.zst`)
+            and shards of servers without range requests: these are in memory as a whole. `shuffle` then shuffles the order
+            of the shards, and images within a window: the largest one of which two fit into `sequential_memory`. Each
+            rank reads all parts. Data sets of other kinds are read as without `sequential`.
+        sequential_memory: The memory for parts in bytes, at least 64 MiB, in addition to the memory budget. Checkpoint
+            states depend on the window, and so on this value. Default: 1 GiB.
         memory_budget: The memory for encoded images and for batches in bytes, at least two batches (four with
             `decode="device"`). Batches that your loop has received do not count. `None`: enough for all batches
             in preparation, at least 32 MiB and at most a quarter of the memory that this process may use.
@@ -241,6 +248,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         cache_size: SupportsIndex = 10_000_000_000,
         cache_memory: SupportsIndex = 0,
         max_file_bytes: SupportsIndex = 64 * 2**20,
+        sequential: bool = False,
+        sequential_memory: SupportsIndex = 2**30,
         memory_budget: SupportsIndex | None = None,
         device: str = "cpu",
         allocator: AllocatorLike | None = None,
@@ -294,6 +303,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             cache_size=cache_size,
             cache_memory=cache_memory,
             max_file_bytes=max_file_bytes,
+            sequential=sequential,
+            sequential_memory=sequential_memory,
         )
 
     def _start(self, epoch: int, state: str | None) -> ImageBatches:

@@ -90,6 +90,7 @@ class Loader(BatchLoader[Any]):
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
             of a sample together.
+        sequential, sequential_memory: See `ImageLoader`.
         image_folder: The folder of the images of COCO annotations, or of labels of ImageNet's validation images.
             Default: the first folder near the annotations that contains the first image.
         memory_budget: See `ImageLoader`. `mix`, `map` and `batch_map` need a further batch each.
@@ -194,6 +195,8 @@ class Loader(BatchLoader[Any]):
         cache_size: SupportsIndex = 10_000_000_000,
         cache_memory: SupportsIndex = 0,
         max_file_bytes: SupportsIndex = 64 * 2**20,
+        sequential: bool = False,
+        sequential_memory: SupportsIndex = 2**30,
         image_folder: Path | None = None,
         memory_budget: SupportsIndex | None = None,
         **named_fields: Field,
@@ -263,6 +266,8 @@ class Loader(BatchLoader[Any]):
             cache_size=cache_size,
             cache_memory=cache_memory,
             max_file_bytes=max_file_bytes,
+            sequential=sequential,
+            sequential_memory=sequential_memory,
             has_labels=label is not None,
             file_fields=_file_fields(self._fields, (Image, Mask, Depth)),
             path_fields=_file_fields(self._fields, (Image,)),

@@ -302,6 +302,7 @@ class Samples:
         cache_size: int = 0,
         cache_memory: int = 0,
         max_file_bytes: int | None = None,
+        sequential: int | None = None,
         has_labels: bool = True,
         is_part: bool = False,
         shares: Samples | None = None,

@@ -94,6 +94,8 @@ struct OpenRequest {
     cache_folder: Option<(PathBuf, u64)>,
     cache_memory: u64,
     max_file_bytes: Option<u64>,
+    /// The memory for sequential reads of tar shards.
+    sequential: Option<u64>,
     /// Whether samples without a label are reported.
     has_labels: bool,
     /// Whether the data set is used in an expression, whose data sets share the class names that the caller passed.
@@ -148,7 +150,7 @@ impl Samples {
     #[pyo3(signature = (
         addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=None, path_fields=None, value_fields=None,
         images=None, classes=None,
-        cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, has_labels=true, is_part=false, shares=None
+        cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, sequential=None, has_labels=true, is_part=false, shares=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn open(
@@ -169,6 +171,7 @@ impl Samples {
         cache_size: u64,
         cache_memory: u64,
         max_file_bytes: Option<u64>,
+        sequential: Option<u64>,
         has_labels: bool,
         is_part: bool,
         shares: Option<PyRef<'_, Samples>>,
@@ -197,6 +200,7 @@ impl Samples {
             cache_folder: cache.map(|folder| (folder, cache_size)),
             cache_memory,
             max_file_bytes,
+            sequential,
             has_labels,
             is_part,
         };
@@ -567,7 +571,8 @@ impl Opened {
     /// Whether the data set uses threads, which a forked child does not have.
     fn has_threads(&self) -> bool {
         let mut leaves = self.leaves().into_iter();
-        !self.data.is_local || self.cache.is_some() || leaves.any(Opened::reads_parts)
+        let has_own = !self.data.is_local || self.data.reads_parts() || self.cache.is_some();
+        has_own || leaves.any(Opened::reads_parts)
     }
 
     /// Opens the data set again in a forked child process. Several data sets share a cache.
@@ -588,7 +593,7 @@ impl Opened {
                 request.open(&stores)?
             }
             // The sample index holds neither threads nor connections.
-            (_, Some(first)) if !self.data.is_local => {
+            (_, Some(first)) if !self.data.is_local || self.data.reads_parts() => {
                 self.data.clone().with_fetcher(stores.open(&first.to_string_lossy())?.fetcher)
             }
             _ => self.data.clone(),
@@ -610,17 +615,20 @@ impl Opened {
             source = items::add(source, function);
         }
         let mut options = StageOptions::new("fetch").parameters(self.request().fields());
-        let (fetch, fetcher) = if self.data.is_local {
+        let mut data = self.data.clone();
+        if data.is_local {
             // Reads of uncached files block a thread each, so more concurrency does not help.
             let fetcher = LocalFetcher::new();
             options = options.concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
-            let data = self.data.clone().with_fetcher(Arc::new(fetcher));
-            (data.fetch_labeled(), data.fetcher)
+            // Parts stay in memory for later epochs.
+            if !data.reads_parts() {
+                data = data.with_fetcher(Arc::new(fetcher));
+            }
         } else {
             // For a store, the stage adjusts its in-flight window.
             source = source.runtime(self.stores.runtime()?);
-            (self.data.fetch_labeled(), Arc::clone(&self.data.fetcher))
-        };
+        }
+        let (fetch, fetcher) = (data.fetch_labeled(), data.fetcher);
         Ok(FetchStage { source, options, fetch, kept: (fetcher, self) })
     }
 
@@ -651,6 +659,9 @@ impl OpenRequest {
         }
         if self.classes.is_some() {
             options = options.external_classes();
+        }
+        if let Some(bytes) = self.sequential {
+            options = options.sequential(bytes);
         }
         options
     }

@@ -273,6 +273,16 @@ pub(crate) struct BenchArguments {
     #[command(flatten)]
     pub(crate) fields_of_sample: FieldOptions,
 
+    /// Read tar shards in parts of 8 MiB, with this much memory for parts [default: 1GiB]
+    ///
+    /// For shards of small images in a store, this is faster than one request per image. Also reads .tar.gz, .tgz and
+    /// .tar.zst shards, and shards of servers without range requests: these are in memory as a whole. In train mode, images
+    /// are shuffled within a window that the memory allows, so the order depends on BYTES. Other data sets are read
+    /// as without this option.
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1GiB", value_parser = byte_size)]
+    pub(crate) sequential: Option<u64>,
+
     /// Cache images in this folder, so that later epochs and runs do not read their source
     ///
     /// Several runs and all ranks of a host can share the folder. If the data set exceeds

@@ -12,7 +12,7 @@ use spdl_media::{CodecRegistry, Limits, Shrink};
 
 use super::arguments::{BenchArguments, Mode};
 use crate::datasets::address;
-use crate::datasets::input::InputDataset;
+use crate::datasets::input::{Fields, InputDataset};
 use crate::ui::failure::Failure;
 
 /// The default of `--cache-size`.
@@ -32,7 +32,10 @@ impl Images {
         let start = Instant::now();
         let mut opened = InputDataset::open(
             &arguments.data,
-            arguments.fields_of_sample.image_and_label(),
+            Fields {
+                sequential: arguments.sequential,
+                ..arguments.fields_of_sample.image_and_label()
+            },
             "cannot open the data set",
         )?;
         opened.check_fields(&arguments.fields_of_sample.named())?;
@@ -78,11 +81,8 @@ impl Images {
         arguments: &BenchArguments,
     ) -> Result<PipelineBuilder<Labeled<Bytes>>> {
         let source = DatasetSource::new(self.opened.set.samples.clone());
-        let source = match (arguments.mode, self.opened.window(arguments.seed)?) {
-            (Mode::Eval, _) => source,
-            (Mode::Train, Some(window)) => source.sampler(window),
-            (Mode::Train, None) => source.shuffled(arguments.seed),
-        };
+        let is_shuffled = arguments.mode == Mode::Train;
+        let source = source.sampler(self.opened.set.sampler(is_shuffled, arguments.seed)?);
         let pipeline = self.opened.with_runtime(PipelineBuilder::new(source))?;
         Ok(pipeline.async_stage(self.opened.stage("fetch"), self.fetch(arguments)?).measured())
     }

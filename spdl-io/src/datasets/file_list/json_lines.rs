@@ -1,7 +1,6 @@
 //! [`JsonLines`]: rows of JSON Lines that name no files, such as a text corpus.
 
 use std::fmt;
-use std::io::Read;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -11,11 +10,11 @@ use twox_hash::XxHash3_128;
 
 use super::columns::field_of;
 use super::rows::json_line;
-use crate::archive::{Decompress, DecompressLimits};
+use crate::archive::decompress;
 use crate::datasets::common::{ContentHash, check_size, row_key};
-use crate::datasets::part_cache::{CachedBytes, PartCache, default_part_cache_bytes};
 use crate::datasets::sharded::{Shard, Sharded, Shards, impl_dataset, read_files};
 use crate::fetch::{Fetcher, Key};
+use crate::layers::{CachedBytes, PartCache, default_part_cache_bytes};
 use crate::records::{FieldRequest, FieldValue, LABEL_FIELDS, PackedRows, Remedy, StoredRecord};
 
 /// The size of a read while the rows are counted, in bytes.
@@ -235,13 +234,7 @@ async fn decompressed(
     parts: &PartCache<Key, Decompressed>,
 ) -> Result<Decompressed> {
     let compressed = fetcher.read_whole(key, &MAX_COMPRESSED).await?;
-    let work = move || {
-        let limits = DecompressLimits::default().max_bytes(MAX_COMPRESSED);
-        let mut text = Vec::new();
-        let read = Decompress::detect(&compressed[..], limits)?.read_to_end(&mut text);
-        read.map_err(|error| error.downcast::<Error>().unwrap_or_else(Into::into))?;
-        Ok(Decompressed(text.into()))
-    };
+    let work = move || decompress(&compressed, MAX_COMPRESSED).map(Decompressed);
     parts.threads().run(work).await.map_err(|error| error.with_key(key.display_name()))
 }
 

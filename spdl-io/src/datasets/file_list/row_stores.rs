@@ -102,6 +102,12 @@ impl Fetcher for RowStores {
         Ok(ObjectMeta { key: key.clone(), ..meta })
     }
 
+    fn discard(&self, key: &Key, range: &Range<u64>) {
+        if let Ok(route) = self.route(key) {
+            route.fetcher.discard(&route.key, range);
+        }
+    }
+
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let route = self.route(key)?;
         route.with_requested_key(key, route.fetcher.read_ranges(&route.key, ranges).await)

@@ -25,9 +25,9 @@ use self::shard::{ShardIndex, SharedShard};
 use super::common::ContentHash;
 #[cfg(feature = "local")]
 use super::common::local_fetcher;
-use super::part_cache::default_part_cache_bytes;
 use super::sharded::{Sharded, Shards, impl_dataset};
 use crate::fetch::{Fetcher, Key};
+use crate::layers::default_part_cache_bytes;
 use crate::records::StoredRecord;
 
 /// The samples of an MDS data set of version 2, as MosaicML's `MDSWriter` writes it.

@@ -15,9 +15,9 @@ use super::MdsOptions;
 use super::column::Columns;
 use crate::archive::{Decompress, DecompressLimits};
 use crate::datasets::common::{ContentHash, check_size, row_key, u32_at};
-use crate::datasets::part_cache::{CachedBytes, PartCache};
 use crate::datasets::sharded::{Shard, Shards};
 use crate::fetch::{Fetcher, Key};
+use crate::layers::{CachedBytes, PartCache};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
 /// The maximum size of `index.json`, in bytes: about 500,000 shards.

@@ -122,7 +122,7 @@ impl Opener<'_> {
                 damage.push(error);
             }
         }
-        let mut opened = self.archive_dataset(DatasetKind::TarShards, samples);
+        let mut opened = self.archive_dataset(DatasetKind::TarShards, samples)?;
         opened.warnings.append(&mut damage);
         if !manifest.classes().is_empty() {
             opened.classes = manifest.classes().to_vec();

@@ -6,7 +6,7 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::coco::has_image_folder;
 use super::labels::Unlabeled;
-use super::order::ReadOrder;
+use super::order::{GroupWindow, ReadOrder};
 use super::{DatasetKind, OpenLocation, OpenOptions, OpenedDataset};
 use crate::datasets::file_list::{
     JsonLines, LABEL_COLUMNS, RowStores, folder_of_image_set, is_compressed, is_json_lines,
@@ -23,7 +23,7 @@ use crate::datasets::{
 #[cfg(feature = "parquet")]
 use crate::datasets::{ParquetDataset, ParquetOptions};
 use crate::fetch::{Fetch, Fetcher, Key};
-use crate::layers::PinnedVersions;
+use crate::layers::{PartFetcher, PinnedVersions};
 use crate::records::StoredRecord;
 use crate::stores::StoreRegistry;
 
@@ -40,6 +40,8 @@ pub(super) fn folder_of(file: &Key) -> Key {
 /// Opens data sets of one store.
 pub(super) struct Opener<'a> {
     pub(super) fetcher: &'a Arc<dyn Fetcher>,
+    /// Reads shards in parts, if the options request that.
+    pub(super) parts: Option<PartFetcher>,
     pub(super) versions: PinnedVersions,
     pub(super) is_local: bool,
     /// The address of the store; `None` for local files.
@@ -58,7 +60,7 @@ impl Opener<'_> {
     ) -> OpenedDataset {
         let order = match kind {
             DatasetKind::Parquet | DatasetKind::JsonLines if !shard_lens.is_empty() => {
-                ReadOrder::Groups(shard_lens.clone().into())
+                ReadOrder::of_groups(shard_lens.clone())
             }
             _ => ReadOrder::Any,
         };
@@ -84,6 +86,7 @@ impl Opener<'_> {
             cache: None,
             parts: Arc::default(),
             order,
+            part_bytes: None,
             renumbered: None,
         }
     }
@@ -171,7 +174,7 @@ impl Opener<'_> {
             DatasetKind::ZipShards => {
                 let options = WebDatasetOptions::default();
                 let samples = WebDataset::fetch_files(self.fetcher, keys, &options).await?;
-                Ok(self.archive_dataset(kind, samples))
+                self.archive_dataset(kind, samples)
             }
             DatasetKind::JsonLines => {
                 let mut fields = self.options.value_fields.clone();
@@ -181,26 +184,58 @@ impl Opener<'_> {
                 let lens = if samples.is_compressed() { samples.shard_lens() } else { Vec::new() };
                 Ok(self.dataset(kind, samples, lens))
             }
-            _ => Ok(self.archive_dataset(kind, self.open_tar(keys).await?)),
+            _ => self.archive_dataset(kind, self.open_tar(keys).await?),
         }
     }
 
     pub(super) async fn open_tar(&self, keys: Vec<Key>) -> Result<WebDataset> {
         let options = WebDatasetOptions::default();
+        if self.is_local {
+            // The index is read without the fetcher, so the versions are pinned before.
+            for key in &keys {
+                self.versions.pin(&**self.fetcher, key).await?;
+            }
+        }
+        if let Some(parts) = self.parts_of(&keys) {
+            // Otherwise, the server may send each shard in vain.
+            if let Some(first) = keys.first() {
+                parts.probe(first).await;
+            }
+            let fetcher: Arc<dyn Fetcher> = Arc::new(parts.exact());
+            let options = options.accept_compressed();
+            return WebDataset::fetch_files(&fetcher, keys, &options).await;
+        }
         match self.is_local {
             // Saves the indexes next to local archives.
-            true => {
-                // The index is read without the fetcher, so the versions are pinned before.
-                for key in &keys {
-                    self.versions.pin(&**self.fetcher, key).await?;
-                }
-                WebDataset::open_files(keys.iter().map(|key| key.to_path()), &options)
-            }
+            true => WebDataset::open_files(keys.iter().map(|key| key.to_path()), &options),
             false => WebDataset::fetch_files(self.fetcher, keys, &options).await,
         }
     }
 
-    pub(super) fn archive_dataset(&self, kind: DatasetKind, samples: WebDataset) -> OpenedDataset {
+    /// The fetcher that reads these shards in parts. Uncompressed local shards are read as they are.
+    fn parts_of<'k>(&self, shards: impl IntoIterator<Item = &'k Key>) -> Option<&PartFetcher> {
+        let parts = self.parts.as_ref()?;
+        (!self.is_local || shards.into_iter().any(|key| parts.is_packed(key))).then_some(parts)
+    }
+
+    pub(super) fn archive_dataset(
+        &self,
+        kind: DatasetKind,
+        samples: WebDataset,
+    ) -> Result<OpenedDataset> {
+        let (mut order, mut part_bytes, mut fetcher) = (None, None, None);
+        if let (Some(max_bytes), DatasetKind::TarShards) = (self.options.sequential, kind) {
+            let (lens, window) = (samples.shard_lens(), samples.sequential_window(max_bytes)?);
+            order = Some(ReadOrder::Groups {
+                lens: lens.into(),
+                window: GroupWindow::OfMemory(window),
+            });
+            if let Some(parts) = self.parts_of(samples.shards()) {
+                samples.check_memory(parts, window, max_bytes)?;
+                part_bytes = Some(max_bytes);
+                fetcher = Some(Arc::new(parts.clone()) as Arc<dyn Fetcher>);
+            }
+        }
         let (lens, warnings) = (samples.shard_lens(), warnings(&samples));
         let (truncated_shards, classes) = (samples.truncated_shards(), samples.classes());
         let samples = Arc::new(samples);
@@ -208,7 +243,18 @@ impl Opener<'_> {
         // If folders are classes, all samples have a label.
         let count = || Unlabeled::in_archives(&samples, &opened.fetch_labeled());
         let unlabeled = if classes.is_empty() { count() } else { None };
-        OpenedDataset { classes, warnings, truncated_shards, unlabeled, ..opened }
+        let order = order.unwrap_or_else(|| opened.order.clone());
+        let fetcher = fetcher.unwrap_or_else(|| Arc::clone(&opened.fetcher));
+        Ok(OpenedDataset {
+            classes,
+            warnings,
+            truncated_shards,
+            unlabeled,
+            order,
+            part_bytes,
+            fetcher,
+            ..opened
+        })
     }
 
     #[cfg(feature = "parquet")]

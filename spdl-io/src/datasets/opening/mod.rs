@@ -35,11 +35,12 @@ pub use self::options::OpenOptions;
 use self::order::ReadOrder;
 use self::several::Renumbered;
 use super::file_list::{FILE_FIELD, is_json_lines};
+use super::webdataset::UNPACK;
 use crate::datasets::ImageFolder;
 use crate::fetch::{Fetcher, Key, address_in};
 #[cfg(feature = "cache")]
 use crate::layers::Cache;
-use crate::layers::{Pinned, PinnedVersions};
+use crate::layers::{PartFetcher, Pinned, PinnedVersions};
 use crate::records::{FetchLabeled, StoredRecord};
 use crate::stores::{Location, StoreRegistry};
 
@@ -200,6 +201,8 @@ pub struct OpenedDataset {
     /// The data sets from which the samples are; empty for one data set.
     parts: Arc<[OpenedDataset]>,
     order: ReadOrder,
+    /// The memory for parts, if `fetcher` reads shards in parts.
+    part_bytes: Option<u64>,
     /// The class numbers in the data, if they differ from those in `classes`.
     renumbered: Option<Arc<Renumbered>>,
 }
@@ -209,7 +212,7 @@ impl OpenedDataset {
     ///
     /// | address | data set |
     /// |---|---|
-    /// | ends with `.tar` | tar shards |
+    /// | ends with `.tar`; `.tar.gz`, `.tgz`, `.tar.zst` with [`OpenOptions::sequential`] | tar shards |
     /// | ends with `.zip` (feature `zip`) | zip archives |
     /// | ends with `.parquet` (feature `parquet`) | Parquet files |
     /// | ends with `.tfrecord`, `.tfrecords` | TFRecord files |
@@ -271,14 +274,19 @@ impl OpenedDataset {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
+        options.check_sequential()?;
         for location in &locations {
             check_supported(&location.key).map_err(|it| it.with_key(&*location.address))?;
         }
         let versions = PinnedVersions::default();
         let fetcher: Arc<dyn Fetcher> =
             Arc::new(Pinned::new(Arc::clone(&first.fetcher), versions.clone()));
+        let parts = options
+            .sequential
+            .map(|max_bytes| PartFetcher::of_pinned(Arc::clone(&fetcher), max_bytes, Some(UNPACK)));
         let opener = Opener {
             fetcher: &fetcher,
+            parts,
             versions,
             is_local: first.is_local,
             store: first.store.as_deref(),
@@ -361,6 +369,7 @@ impl OpenedDataset {
         };
         let opener = Opener {
             fetcher: &fetcher,
+            parts: None,
             versions: PinnedVersions::default(),
             is_local,
             store: store.as_deref(),
@@ -404,6 +413,7 @@ impl OpenedDataset {
         let lens = vec![samples.len()];
         let opener = Opener {
             fetcher: &stores.open(".")?.fetcher,
+            parts: None,
             versions: PinnedVersions::default(),
             is_local: true,
             store: None,
@@ -478,6 +488,11 @@ impl OpenedDataset {
         OpenedDataset { parts: parts.collect(), cache: Some(cache), ..self }
     }
 
+    /// Whether shards are read in parts: see [`OpenOptions::sequential`].
+    pub fn reads_parts(&self) -> bool {
+        self.part_bytes.is_some() || self.parts.iter().any(OpenedDataset::reads_parts)
+    }
+
     /// The limit of the bytes that are read for a sample.
     pub fn max_file_bytes(&self) -> u64 {
         self.max_file_bytes
@@ -491,7 +506,10 @@ impl OpenedDataset {
     pub fn with_fetcher(self, fetcher: Arc<dyn Fetcher>) -> OpenedDataset {
         let parts = self.parts.iter().map(|part| part.clone().with_fetcher(Arc::clone(&fetcher)));
         let parts = parts.collect();
-        let fetcher = Arc::new(Pinned::new(fetcher, self.versions.clone()));
+        let mut fetcher: Arc<dyn Fetcher> = Arc::new(Pinned::new(fetcher, self.versions.clone()));
+        if let Some(max_bytes) = self.part_bytes {
+            fetcher = Arc::new(PartFetcher::of_pinned(fetcher, max_bytes, Some(UNPACK)));
+        }
         OpenedDataset { fetcher, parts, ..self }
     }
 

@@ -1,6 +1,11 @@
 //! [`OpenOptions`]: how a data set is opened.
 
+use spdl_core::{Error, ErrorKind, Result};
+
 use crate::records::IMAGE_EXTENSIONS;
+
+/// The smallest limit for sequential reads, in bytes: several parts.
+const MIN_SEQUENTIAL_BYTES: u64 = 64 << 20;
 
 /// Options of [`OpenedDataset::open_with`](super::OpenedDataset::open_with).
 ///
@@ -32,6 +37,7 @@ pub struct OpenOptions {
     pub(super) value_fields: Vec<Vec<String>>,
     pub(super) images: Option<String>,
     pub(super) has_external_classes: bool,
+    pub(super) sequential: Option<u64>,
 }
 
 impl Default for OpenOptions {
@@ -48,6 +54,7 @@ impl Default for OpenOptions {
             value_fields: Vec::new(),
             images: None,
             has_external_classes: false,
+            sequential: None,
         }
     }
 }
@@ -137,6 +144,50 @@ impl OpenOptions {
     pub fn external_classes(mut self) -> Self {
         self.has_external_classes = true;
         self
+    }
+
+    /// Reads tar shards in parts of 8 MiB, which many samples share, with at most `max_bytes` bytes of memory for parts.
+    ///
+    /// For shards of small samples in a store, requests cost more than bytes. With this option, an epoch has about one
+    /// request per part instead of one per sample. [`OpenedDataset::sampler`] then shuffles the order of the shards, and
+    /// samples within a [window](crate::datasets::WebDataset::sequential_window) that the memory allows.
+    ///
+    /// - The memory is separate from the memory budget of a pipeline. With several ranks, each rank reads all parts.
+    /// - Shards of a server without range requests, and compressed shards (`.tar.gz`, `.tgz`, `.tar.zst`), are kept in
+    ///   memory as a whole. Opening reads each of them once, and each epoch reads them again, unless all fit.
+    /// - Uncompressed local shards are read as without this option, but in the same order.
+    /// - Checkpoint states depend on the window, and so on `max_bytes`.
+    /// - The option is for all samples, or for consecutive ones. If few samples of each shard are chosen, most bytes are read
+    ///   for nothing.
+    ///
+    /// Data sets of other kinds ignore the option. Default: each sample is a request, and all samples are shuffled together.
+    ///
+    /// # Errors
+    /// Opening fails with `InvalidArgument` if `max_bytes` is less than 64 MiB, and with `LimitExceeded` if shards that must
+    /// be in memory as a whole do not fit.
+    ///
+    /// [`OpenedDataset::sampler`]: super::OpenedDataset::sampler
+    #[must_use]
+    pub fn sequential(mut self, max_bytes: u64) -> Self {
+        self.sequential = Some(max_bytes);
+        self
+    }
+
+    /// A common limit for [`sequential`](OpenOptions::sequential), in bytes: 1 GiB.
+    pub const SEQUENTIAL_BYTES: u64 = 1 << 30;
+
+    /// # Errors
+    /// `InvalidArgument` if the memory for sequential reads is too small.
+    pub(super) fn check_sequential(&self) -> Result<()> {
+        match self.sequential {
+            Some(bytes) if bytes < MIN_SEQUENTIAL_BYTES => {
+                let message = format!(
+                    "sequential reads need at least {MIN_SEQUENTIAL_BYTES} bytes of memory, not {bytes}"
+                );
+                Err(Error::new(ErrorKind::InvalidArgument, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn image_extensions(&self) -> Vec<&str> {

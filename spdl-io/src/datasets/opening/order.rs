@@ -20,11 +20,40 @@ pub(super) enum ReadOrder {
     /// All orders are equally fast.
     Any,
     /// Consecutive samples of these numbers are read together.
-    Groups(Arc<[u64]>),
+    Groups { lens: Arc<[u64]>, window: GroupWindow },
     /// Consecutive parts with separate orders, at least one of which has groups.
     Parts(Arc<[(u64, ReadOrder)]>),
     /// Parts that are mixed in proportion to their weights.
     Mixed(Arc<[MixedPart]>, Until),
+}
+
+/// The shuffle window of groups, in samples.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum GroupWindow {
+    /// [`WINDOW`].
+    Fixed,
+    /// The samples of two windows fit into a limited memory.
+    OfMemory(u64),
+}
+
+impl GroupWindow {
+    fn samples(self) -> u64 {
+        match self {
+            GroupWindow::Fixed => WINDOW,
+            GroupWindow::OfMemory(samples) => samples,
+        }
+    }
+
+    /// The window of `chosen` of `all` samples of the groups, which need the same memory.
+    fn of_chosen(self, chosen: u64, all: u64) -> Self {
+        match self {
+            GroupWindow::Fixed => GroupWindow::Fixed,
+            GroupWindow::OfMemory(samples) => {
+                let samples = u128::from(samples) * u128::from(chosen) / u128::from(all.max(1));
+                GroupWindow::OfMemory(u64::try_from(samples).unwrap_or(u64::MAX).max(1))
+            }
+        }
+    }
 }
 
 /// A part of a mixture.
@@ -36,6 +65,11 @@ pub(super) struct MixedPart {
 }
 
 impl ReadOrder {
+    /// The order of groups with these numbers of samples.
+    pub(super) fn of_groups(lens: impl Into<Arc<[u64]>>) -> Self {
+        ReadOrder::Groups { lens: lens.into(), window: GroupWindow::Fixed }
+    }
+
     /// The order of parts that follow each other.
     pub(super) fn of_parts(parts: Vec<(u64, ReadOrder)>) -> Self {
         match parts.iter().all(|(_, order)| matches!(order, ReadOrder::Any)) {
@@ -52,12 +86,14 @@ impl ReadOrder {
             |groups: usize| groups.checked_mul(times).is_some_and(|all| all <= MAX_GROUPS);
         let sum = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum();
         match self {
-            ReadOrder::Groups(lens) if !has_room(lens.len()) => ReadOrder::Any,
+            ReadOrder::Groups { lens, .. } if !has_room(lens.len()) => ReadOrder::Any,
             ReadOrder::Parts(parts) if !has_room(parts.len()) => ReadOrder::Any,
-            ReadOrder::Groups(lens) => {
+            ReadOrder::Groups { lens, window } => {
                 let chosen = by_part(runs, lens.iter().copied());
+                let all = chosen.iter().map(|(group, _)| lens[*group]).sum();
                 let lens: Vec<u64> = chosen.iter().map(|(_, ranges)| sum(ranges)).collect();
-                ReadOrder::Groups(lens.repeat(times).into())
+                let window = window.of_chosen(lens.iter().sum(), all);
+                ReadOrder::Groups { lens: lens.repeat(times).into(), window }
             }
             ReadOrder::Parts(parts) => {
                 let chosen = by_part(runs, parts.iter().map(|(len, _)| *len));
@@ -84,7 +120,9 @@ impl ReadOrder {
             ReadOrder::Mixed(..) => Arc::new(self.mixture(shuffled, seed)?),
             _ if !shuffled => Arc::new(Sequential),
             ReadOrder::Any => Arc::new(Shuffled::new(seed)),
-            ReadOrder::Groups(lens) => Arc::new(ShardWindow::new(lens.to_vec(), WINDOW, seed)?),
+            ReadOrder::Groups { lens, window } => {
+                Arc::new(ShardWindow::new(lens.to_vec(), window.samples(), seed)?)
+            }
             ReadOrder::Parts(_) => Arc::new(self.mixture(shuffled, seed)?),
         })
     }
@@ -159,7 +197,7 @@ mod tests {
         let groups = prop::collection::vec(1..30u64, 1..6);
         prop_oneof![
             (1..60u64).prop_map(|len| (len, ReadOrder::Any)),
-            groups.prop_map(|lens| (lens.iter().sum(), ReadOrder::Groups(lens.into()))),
+            groups.prop_map(|lens| (lens.iter().sum(), ReadOrder::of_groups(lens))),
         ]
     }
 
@@ -172,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_groups_of_a_source_that_is_repeated_very_often_are_not_listed() {
-        let groups = ReadOrder::Groups([3, 4].into());
+        let groups = ReadOrder::of_groups([3, 4]);
         let parts = ReadOrder::of_parts(vec![(7, groups.clone()), (2, ReadOrder::Any)]);
         let run = 0..7;
         for order in [&groups, &parts] {
@@ -218,7 +256,7 @@ mod tests {
             let mut ends = vec![0];
             for (items, order) in &parts {
                 let lens = match order {
-                    ReadOrder::Groups(lens) => lens.to_vec(),
+                    ReadOrder::Groups { lens, .. } => lens.to_vec(),
                     _ => vec![*items],
                 };
                 lens.iter().for_each(|len| ends.push(ends[ends.len() - 1] + len));
@@ -234,7 +272,7 @@ mod tests {
 
     fn groups_of(order: &ReadOrder, items: u64) -> Vec<u64> {
         match order {
-            ReadOrder::Groups(lens) => lens.to_vec(),
+            ReadOrder::Groups { lens, .. } => lens.to_vec(),
             ReadOrder::Parts(parts) => {
                 parts.iter().flat_map(|(len, order)| groups_of(order, *len)).collect()
             }
@@ -243,8 +281,23 @@ mod tests {
     }
 
     #[test]
+    fn the_window_of_chosen_samples_needs_the_same_memory() {
+        let window = GroupWindow::OfMemory(40);
+        let order = ReadOrder::Groups { lens: [100, 100, 100].into(), window };
+        let window = |runs: &[Range<u64>], times| match order.of_runs(runs, times) {
+            ReadOrder::Groups { window, .. } => window.samples(),
+            other => panic!("{other:?}"),
+        };
+        let of_one = |run: Range<u64>, times| window(slice::from_ref(&run), times);
+        assert_eq!((of_one(0..300, 2), of_one(0..100, 1)), (40, 40));
+        assert_eq!((window(&[0..50, 100..150], 1), of_one(7..8, 1)), (20, 1));
+        let fixed = ReadOrder::of_groups([100]).of_runs(&[0..1, 5..6], 1);
+        assert!(matches!(fixed, ReadOrder::Groups { window: GroupWindow::Fixed, .. }));
+    }
+
+    #[test]
     fn samples_in_another_order_than_their_parts_have_no_groups() {
-        let parts = vec![(3, ReadOrder::Any), (3, ReadOrder::Groups([3].into()))];
+        let parts = vec![(3, ReadOrder::Any), (3, ReadOrder::of_groups([3]))];
         let order = ReadOrder::of_parts(parts).of_runs(&[4..5, 0..1, 5..6], 1);
         assert!(matches!(order, ReadOrder::Any));
     }

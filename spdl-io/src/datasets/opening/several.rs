@@ -168,6 +168,7 @@ impl OpenedDataset {
             unlabeled: None,
             parts: flat.into(),
             order,
+            part_bytes: None,
             renumbered: None,
             ..first
         })
@@ -391,6 +392,8 @@ impl OpenedDataset {
     /// - Parquet files are shuffled by row groups and within windows of 10,000 samples, because row groups are read as
     ///   a whole. If only some of several concatenated data sets are Parquet files, the shuffled data
     ///   sets are mixed in proportion to their sizes, so that an epoch has each sample once.
+    /// - Tar shards that are [read sequentially](super::OpenOptions::sequential) are shuffled by shards, and within
+    ///   windows that the memory allows.
     /// - [Mixtures](OpenedDataset::mixed) are shuffled by part, or keep the order of each part. The seed also determines
     ///   the order of the parts.
     /// - In other data sets, all samples are shuffled together.

@@ -19,7 +19,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::pages::{self, CheckedPages};
 use super::schema::{ColumnKind, ParquetColumn};
 use crate::datasets::common::{half_to_f64, unsigned};
-use crate::datasets::part_cache::CachedBytes;
+use crate::layers::CachedBytes;
 use crate::records::{Encoding, FieldValue};
 
 /// The number of rows that are decoded per call.

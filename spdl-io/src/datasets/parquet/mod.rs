@@ -29,10 +29,10 @@ use self::column::ColumnPart;
 use self::footer::RowGroup;
 use self::schema::{ColumnKind, ParquetColumn};
 use super::common::{ContentHash, check_size, no_labels, row_key, size_of_field, with_context};
-use super::part_cache::{PartCache, default_part_cache_bytes};
 use super::patterns::FilePatterns;
 use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers, read_files};
 use crate::fetch::{Fetcher, Key};
+use crate::layers::{PartCache, default_part_cache_bytes};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
 /// The rows of Parquet files, such as those of Hugging Face's `datasets`.

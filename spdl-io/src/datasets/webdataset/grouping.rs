@@ -159,6 +159,20 @@ impl ArchiveShard {
         Ok(self.members.get(start as usize..member_end as usize).unwrap_or_default())
     }
 
+    /// The offset of the first member of a sample; `None` for a sample without members.
+    pub(super) fn start_of(&self, sample: usize) -> Option<u64> {
+        let first = sample.checked_sub(1).map_or(0, |before| self.samples[before].member_end);
+        let end = self.samples.get(sample)?.member_end;
+        self.members.get(first as usize..end as usize)?.first().map(|member| member.start)
+    }
+
+    /// The offset after the last member of a sample; `None` for a sample without members.
+    pub(super) fn end_of(&self, sample: usize) -> Option<u64> {
+        let first = sample.checked_sub(1).map_or(0, |before| self.samples[before].member_end);
+        let end = self.samples.get(sample)?.member_end;
+        self.members.get(first as usize..end as usize)?.last().map(|member| member.range().end)
+    }
+
     /// The checksum of each of the [`members`](Self::members) of a sample; empty without a checksum file.
     pub(super) fn sums(&self, sample: usize) -> &[u64] {
         let Some(&SampleEnd { member_end, .. }) = self.samples.get(sample) else { return &[] };

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `shards` | the index of each archive: next to it, cached, or built |
 //! | `grouping` | the members of an archive, grouped into samples |
+//! | `window` | the shuffle window of shards that are read in parts |
 //! | `zip` | members of zip archives |
 //! | `folders` | classes that are folders in the archives |
 
 mod folders;
 mod grouping;
 mod shards;
+mod window;
 #[cfg(feature = "zip")]
 mod zip;
 
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use self::folders::{ClassFolders, is_image};
 pub(super) use self::grouping::split_name;
 use self::grouping::{ArchiveShard, SampleMember};
+pub(super) use self::shards::UNPACK;
 #[cfg(feature = "zip")]
 use self::zip::ZipSample;
 use super::common::ContentHash;
@@ -28,6 +31,7 @@ use super::patterns::FilePatterns;
 use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers};
 use crate::archive::TarOptions;
 use crate::fetch::{Fetcher, Key};
+use crate::layers::PartFetcher;
 use crate::records::{Encoding, Extent, FetchLabeled, StoredField, StoredRecord};
 use spdl_core::{Dataset, Error, Result};
 
@@ -76,7 +80,15 @@ use spdl_core::{Dataset, Error, Result};
 /// next to local archives. In a store, an existing index next to the archive is used. Memory use: 8 bytes and
 /// the name per sample, and 24 bytes per field; with checksums, 32 bytes per field.
 ///
-/// Compressed tar archives fail with `Unsupported`, because their members have no fixed offset.
+/// Compressed tar archives fail with `Unsupported`, because their members have no fixed offset. [`OpenedDataset`] reads
+/// them with [`OpenOptions::sequential`].
+///
+/// **Sequential reads.** For shards of small samples in a store, requests cost more than bytes. Read them with
+/// [`PartFetcher`], in the order of a `ShardWindow` whose window is [`sequential_window`](WebDataset::sequential_window).
+/// [`OpenOptions::sequential`] does both.
+///
+/// [`OpenedDataset`]: super::OpenedDataset
+/// [`OpenOptions::sequential`]: super::OpenOptions::sequential
 ///
 /// **Zip archives** (feature `zip`) have names that end with `.zip`. Members are stored or compressed with DEFLATE.
 /// Opening reads the central directory only. Samples are sorted by the parts of their paths, because zip programs
@@ -129,6 +141,8 @@ pub struct WebDatasetOptions {
     index_folder: Option<PathBuf>,
     encodings: Vec<(String, Encoding)>,
     verify: bool,
+    /// Whether the fetcher decompresses shards.
+    accepts_compressed: bool,
 }
 
 impl Default for WebDatasetOptions {
@@ -140,6 +154,7 @@ impl Default for WebDatasetOptions {
             index_folder: None,
             encodings: Vec::new(),
             verify: true,
+            accepts_compressed: false,
         }
     }
 }
@@ -180,6 +195,12 @@ impl WebDatasetOptions {
     #[must_use]
     pub fn encoding(mut self, extension: impl Into<String>, encoding: Encoding) -> Self {
         self.encodings.push((extension.into(), encoding));
+        self
+    }
+
+    /// Accepts the names of shards that [`UNPACK`] decompresses.
+    pub(super) fn accept_compressed(mut self) -> Self {
+        self.accepts_compressed = true;
         self
     }
 
@@ -313,6 +334,37 @@ impl WebDataset {
     /// The shards, in their order.
     pub fn shards(&self) -> impl ExactSizeIterator<Item = &Key> {
         self.shards.iter().map(|shard| &shard.key)
+    }
+
+    /// The largest shuffle window, in samples, for which a [`PartFetcher`] with this limit reads each part about once per
+    /// epoch: the parts of any two consecutive windows fit into `max_bytes`. At least 1.
+    ///
+    /// The window depends on `max_bytes`, on the order of the shards, and on the numbers and sizes of their samples.
+    ///
+    /// # Errors
+    /// Those of [`ShardWindow::new`](spdl_core::source::sampler::ShardWindow::new).
+    pub fn sequential_window(&self, max_bytes: u64) -> Result<u64> {
+        let is_whole = |shard: &ArchiveShard| (UNPACK.is_packed)(&shard.key);
+        window::largest_window(&self.shard_list(), &self.shards.lens(), max_bytes, is_whole)
+    }
+
+    /// Checks that `parts`, with the limit `max_bytes`, can hold the shards of two windows.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if shards that must be in memory as a whole do not fit.
+    pub(super) fn check_memory(
+        &self,
+        parts: &PartFetcher,
+        window: u64,
+        max_bytes: u64,
+    ) -> Result<()> {
+        let is_whole = |shard: &ArchiveShard| parts.keeps_whole(&shard.key);
+        let limits = (window, max_bytes);
+        window::check_whole_shards(&self.shard_list(), &self.shards.lens(), limits, is_whole)
+    }
+
+    fn shard_list(&self) -> Vec<&ArchiveShard> {
+        self.shards.iter().collect()
     }
 
     /// The size of each shard when it was opened, in bytes.

@@ -12,15 +12,23 @@ use twox_hash::XxHash3_128;
 
 use super::WebDatasetOptions;
 use super::grouping::{ArchiveShard, checksum_file};
-use crate::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
+use crate::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice, decompress};
 use crate::datasets::sharded::read_files;
 use crate::fetch::{Fetcher, Key, ObjectMeta};
 use crate::files::{IoThreads, read_regular_file};
+use crate::layers::Unpack;
 use crate::shards::{Sums, sums};
 
 /// File name suffixes of compressed archives.
 const COMPRESSED: [&str; 9] =
     [".gz", ".tgz", ".zst", ".tzst", ".zstd", ".bz2", ".tbz2", ".xz", ".txz"];
+/// File name suffixes of archives that [`UNPACK`] decompresses.
+const UNPACKED: [&str; 5] = [".gz", ".tgz", ".zst", ".tzst", ".zstd"];
+/// Decompresses shards that are kept in memory as a whole.
+pub(in crate::datasets) const UNPACK: Unpack = Unpack {
+    is_packed: |key| has_suffix(key, &UNPACKED),
+    unpack: |bytes, max_bytes| decompress(&bytes, max_bytes),
+};
 /// The name of the files in messages.
 const SHARDS: &str = "tar shards";
 /// Time after which an idle thread ends.
@@ -45,19 +53,33 @@ pub(super) fn is_zip(key: &Key) -> bool {
     name_of(key).ends_with(b".zip")
 }
 
+fn has_suffix(key: &Key, suffixes: &[&str]) -> bool {
+    let name = name_of(key);
+    suffixes.iter().any(|end| name.ends_with(end.as_bytes()))
+}
+
 /// Refuses compressed archives, whose members cannot be read separately, and zip archives without the feature
 /// `zip`.
-fn check_name(key: &Key) -> Result<()> {
-    let name = name_of(key);
+fn check_name(key: &Key, options: &WebDatasetOptions) -> Result<()> {
     if is_zip(key) && !cfg!(feature = "zip") {
         let message = "cannot read zip archives: this build lacks the feature `zip`";
         return Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()));
     }
-    if !COMPRESSED.iter().any(|end| name.ends_with(end.as_bytes())) {
+    let is_unpacked = has_suffix(key, &UNPACKED);
+    if !has_suffix(key, &COMPRESSED) || options.accepts_compressed && is_unpacked {
         return Ok(());
     }
-    let message = "compressed shards do not support random access: decompress the shard (`gunzip`, \
-        `unzstd`), or extract it and pack its folder again (`spdl pack`)";
+    let message = match is_unpacked {
+        true => {
+            "compressed shards do not support random access: read them sequentially \
+             (`OpenOptions::sequential`, `sequential=True`, `--sequential`), which decompresses each shard in memory in each \
+             epoch; or decompress the shard once (`gunzip`, `unzstd`)"
+        }
+        false => {
+            "compressed shards do not support random access: decompress the shard, or extract it and pack its folder \
+             again (`spdl pack`)"
+        }
+    };
     Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()))
 }
 
@@ -69,7 +91,7 @@ fn is_damage(error: &Error) -> bool {
 
 /// Opens local archives, on up to [`concurrency`](WebDatasetOptions::concurrency) threads.
 pub(super) fn open(keys: Vec<Key>, options: &WebDatasetOptions) -> Result<Vec<ArchiveShard>> {
-    keys.iter().try_for_each(check_name)?;
+    keys.iter().try_for_each(|key| check_name(key, options))?;
     let threads = IoThreads::new("spdl-index", options.concurrency, LINGER);
     let (tar, verify) = (options.tar, options.verify);
     let read = |key| threads.run(move || open_one(&key, tar, verify));
@@ -94,7 +116,7 @@ pub(super) async fn fetch(
     keys: Vec<Key>,
     options: &WebDatasetOptions,
 ) -> Result<Vec<ArchiveShard>> {
-    keys.iter().try_for_each(check_name)?;
+    keys.iter().try_for_each(|key| check_name(key, options))?;
     #[cfg(feature = "zip")]
     let threads = &{
         let threads = std::thread::available_parallelism().map_or(2, |threads| threads.get());

@@ -137,6 +137,10 @@ impl Fetcher for CachedFetcher {
         Ok(parts.into_iter().flatten().collect())
     }
 
+    fn discard(&self, key: &Key, range: &Range<u64>) {
+        self.inner.discard(key, range);
+    }
+
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         self.inner.open(key, request).await
     }

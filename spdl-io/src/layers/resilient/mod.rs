@@ -376,6 +376,10 @@ impl Fetcher for Resilient {
         Ok((parts, version))
     }
 
+    fn discard(&self, key: &Key, range: &Range<u64>) {
+        self.inner.discard(key, range);
+    }
+
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         if request.version.is_some() && !self.inner.capability().versions {
             // The inner fetcher returns its own error.

@@ -73,6 +73,7 @@ struct FaultServerState {
     served: BTreeMap<String, Served>,
     seen: Vec<SeenRequest>,
     page: usize,
+    ignores_ranges: bool,
 }
 
 #[derive(Clone)]
@@ -115,6 +116,7 @@ impl Default for FaultServerState {
             served: BTreeMap::new(),
             seen: Vec::new(),
             page: 1000,
+            ignores_ranges: false,
         }
     }
 }
@@ -206,6 +208,11 @@ impl FaultServer {
     /// Sets the number of objects per page of a listing, at least 1. Default: 1000.
     pub fn set_page(&self, objects: usize) {
         self.shared.state().page = objects.max(1);
+    }
+
+    /// Ignores ranges from now on, like servers that do not support them: each response is the whole object.
+    pub fn ignore_ranges(&self) {
+        self.shared.state().ignores_ranges = true;
     }
 
     /// Returns the counters of all requests.
@@ -430,11 +437,12 @@ impl FaultServerState {
             return TestResponse::error(412, "PreconditionFailed");
         }
         let answer = |bytes: Bytes| {
-            TestResponse::new(200, bytes)
+            let answer = TestResponse::new(200, bytes)
                 .with("ETag", object.etag.clone())
-                .with("Accept-Ranges", "bytes")
-                .with("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")
+                .with("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT");
+            if self.ignores_ranges { answer } else { answer.with("Accept-Ranges", "bytes") }
         };
+        let reads_ranges = reads_ranges && !self.ignores_ranges;
         let range = request.header("range").filter(|_| reads_ranges).and_then(|it| span(it, size));
         match range {
             None => answer(object.bytes.clone()),

@@ -1,4 +1,4 @@
-//! [`PartCache`]: a cache of decoded columns and decompressed shards, which many samples share.
+//! [`PartCache`]: a cache of decoded columns, decompressed shards and parts of objects, which many samples share.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -48,8 +48,9 @@ struct CacheState<K, T> {
 struct CachedPart<T> {
     read: SharedRead<T>,
     last_use: u64,
-    /// 0 until the read has finished.
+    /// The expected number until the read has finished.
     bytes: u64,
+    is_measured: bool,
     /// The number of waiting futures.
     waiting: usize,
 }
@@ -69,7 +70,7 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
         Arc::clone(&self.threads)
     }
 
-    /// Returns the part with this key from the cache, or calls `read`.
+    /// Returns the part with this key from the cache, or calls `read`. The part counts in the limit once it was read.
     ///
     /// # Errors
     /// The errors of `read`.
@@ -78,17 +79,41 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
         F: Future<Output = Result<T>> + Send + 'static,
         T: Sized + CachedBytes,
     {
+        self.get_sized(key, 0, read).await
+    }
+
+    /// As [`get`](PartCache::get), for a part of `expected` bytes, which count in the limit before they are read.
+    ///
+    /// # Errors
+    /// The errors of `read`.
+    pub(crate) async fn get_sized<F>(
+        &self,
+        key: K,
+        expected: u64,
+        read: impl FnOnce() -> F,
+    ) -> Result<Arc<T>>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+        T: Sized + CachedBytes,
+    {
         let read = {
             let mut state = self.state();
             state.uses += 1;
             let last_use = state.uses;
+            let mut added = 0;
             let part = state.parts.entry(key.clone()).or_insert_with(|| {
                 let read = read().map(|part| part.map(Arc::new)).boxed().shared();
-                CachedPart { read, last_use, bytes: 0, waiting: 0 }
+                added = expected;
+                CachedPart { read, last_use, bytes: expected, is_measured: false, waiting: 0 }
             });
             part.last_use = last_use;
             part.waiting += 1;
-            part.read.clone()
+            let read = part.read.clone();
+            if added > 0 {
+                state.bytes += added;
+                state.make_room(self.max_bytes, &key);
+            }
+            read
         };
         let waiting = Waiter { parts: self, key: &key, read: &read };
         let result = read.clone().await;
@@ -99,17 +124,24 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
             return result;
         };
         match &result {
-            Ok(read) if part.bytes == 0 => {
-                part.bytes = read.cached_bytes().max(1);
-                state.bytes += read.cached_bytes().max(1);
+            Ok(read) if !part.is_measured => {
+                let (expected, bytes) = (part.bytes, read.cached_bytes());
+                (part.bytes, part.is_measured) = (bytes, true);
+                state.bytes = state.bytes - expected + bytes;
                 state.make_room(self.max_bytes, &key);
             }
             Ok(_) => {}
-            Err(_) => {
-                state.parts.remove(&key);
-            }
+            Err(_) => state.remove(&key),
         }
         result
+    }
+
+    /// Drops a part that was read, so that the next request reads it again.
+    pub(crate) fn discard(&self, key: &K) {
+        let mut state = self.state();
+        if state.parts.get(key).is_some_and(|part| part.is_measured) {
+            state.remove(key);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, CacheState<K, T>> {
@@ -133,7 +165,9 @@ impl<K: Eq + Hash, T> Drop for Waiter<'_, K, T> {
             let Some(part) = part.filter(|part| part.read.ptr_eq(self.read)) else { return };
             part.waiting -= 1;
             let is_cancelled = part.waiting == 0 && part.read.peek().is_none();
-            if is_cancelled { state.parts.remove(self.key) } else { None }
+            let cancelled = if is_cancelled { state.parts.remove(self.key) } else { None };
+            state.bytes -= cancelled.as_ref().map_or(0, |part| part.bytes);
+            cancelled
         };
         // Dropping the read may block, so drop it after releasing the lock.
         drop(cancelled);
@@ -143,11 +177,15 @@ impl<K: Eq + Hash, T> Drop for Waiter<'_, K, T> {
 impl<K: Clone + Eq + Hash, T> CacheState<K, T> {
     fn make_room(&mut self, max_bytes: u64, newest: &K) {
         while self.bytes > max_bytes {
-            let read = self.parts.iter().filter(|(key, part)| part.bytes > 0 && *key != newest);
+            let read = self.parts.iter().filter(|(key, part)| part.is_measured && *key != newest);
             let Some((oldest, _)) = read.min_by_key(|(_, part)| part.last_use) else { break };
             let oldest = oldest.clone();
-            self.bytes -= self.parts.remove(&oldest).map_or(0, |part| part.bytes);
+            self.remove(&oldest);
         }
+    }
+
+    fn remove(&mut self, key: &K) {
+        self.bytes -= self.parts.remove(key).map_or(0, |part| part.bytes);
     }
 }
 
@@ -215,6 +253,28 @@ mod tests {
         // A part larger than the limit is cached until another part is requested.
         assert_eq!((get("d", 500), get("d", 500)), (5, 5));
         assert_eq!((get("b", 50), get("d", 500)), (6, 7));
+    }
+
+    #[test]
+    fn parts_of_known_size_make_room_before_they_are_read() {
+        let parts: PartCache<u8, u64> = PartCache::new(100);
+        let bytes = |parts: &PartCache<u8, u64>| parts.state().bytes;
+        block_on(parts.get_sized(1, 60, || async { Ok(60) })).unwrap();
+        let mut reading = Box::pin(parts.get_sized(2, 70, pending));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(reading.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(bytes(&parts), 70, "part 1 was evicted");
+        drop(reading);
+        assert_eq!(bytes(&parts), 0);
+        let failed = || async { Err(Error::new(ErrorKind::Timeout, "slow")) };
+        assert!(block_on(parts.get_sized(3, 50, failed)).is_err());
+        assert_eq!(bytes(&parts), 0);
+        block_on(parts.get_sized(3, 50, || async { Ok(40) })).unwrap();
+        assert_eq!(bytes(&parts), 40);
+        parts.discard(&3);
+        assert_eq!(bytes(&parts), 0);
+        assert_eq!(*block_on(parts.get(3, || async { Ok(8) })).unwrap(), 8);
+        assert_eq!(bytes(&parts), 8);
     }
 
     #[test]
