@@ -623,7 +623,10 @@ if __name__ == "__main__":
         done = subprocess.run(
             [sys.executable, str(path)], capture_output=True, text=True, timeout=60, check=False
         )
-        assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+        # On a busy machine, a call may take longer than Python waits silently.
+        slow = "the process exits after these functions have returned, because Python waits"
+        errors = [line for line in done.stderr.splitlines() if not line.startswith(slow)]
+        assert (done.stdout, errors, done.returncode) == ("", [], 0)
 
 
 def test_an_exception_in_aclose_is_reported(monkeypatch, caplog):

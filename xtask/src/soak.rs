@@ -207,7 +207,7 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         tests.env(name, length(output, name, default));
     }
     let (status, text) = output.run_and_read(&mut tests)?;
-    finish_tests(output, Counts::of_pytest(&text), 2, status.success())
+    finish_tests(output, Counts::of_pytest(&text), 2, status)
 }
 
 fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {

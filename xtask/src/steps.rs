@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -343,7 +343,7 @@ pub(crate) fn cargo_test(
     cargo.args(["test", "--no-fail-fast"]).current_dir(&workspace.root);
     set_up(&mut cargo).args(["--", "--show-output"]);
     let (status, text) = output.run_and_read(&mut cargo)?;
-    finish_tests(output, Counts::of_cargo_test(&text), at_least, status.success())
+    finish_tests(output, Counts::of_cargo_test(&text), at_least, status)
 }
 
 /// Builds all test programs of the selected packages, and runs two at a time, because many tests
@@ -366,17 +366,19 @@ pub(crate) fn test_programs(
         if thread == 1 {
             counts = cargo_test(workspace, output, 1, |cargo| cargo.args(selection).arg("--doc"))?;
         }
-        let mut succeeded = true;
+        let mut overall = ExitStatus::default();
         loop {
             let next = programs.lock().map_err(|_| anyhow!("the other thread panicked"))?.next();
             let Some((program, folder)) = next else { break };
             let mut tests = command(program);
             tests.arg("--show-output").current_dir(&folder).env("CARGO_MANIFEST_DIR", folder);
             let (status, text) = output.run_and_read(&mut tests)?;
-            succeeded &= status.success();
+            if !status.success() {
+                overall = status;
+            }
             counts.add(Counts::of_cargo_test(&text));
         }
-        finish_tests(output, counts, 1, succeeded)
+        finish_tests(output, counts, 1, overall)
     })
 }
 
@@ -426,14 +428,14 @@ pub(crate) fn finish_tests(
     output: &mut Output,
     mut counts: Counts,
     at_least: u64,
-    succeeded: bool,
+    status: ExitStatus,
 ) -> Result<Counts> {
     if counts.failed > 0 {
         output.say(&format!("{} tests failed", counts.failed));
-    } else if !succeeded {
+    } else if !status.success() {
         // The cause is a compile error, or a test program that crashed before it printed its
         // summary.
-        output.say("the command failed, but it reported no failed test");
+        output.say(&format!("the command failed with {status}, but it reported no failed test"));
         counts.failed += 1;
     } else {
         let ran = counts.ran();
@@ -474,11 +476,13 @@ pub(crate) fn model_tests(
     tests.args([&format!("{model}_"), "--show-output"]).current_dir(&folder);
     tests.env("CARGO_MANIFEST_DIR", &folder);
     let (status, text) = output.run_and_read(set_up(&mut tests))?;
-    finish_tests(output, Counts::of_cargo_test(&text), at_least, status.success())
+    finish_tests(output, Counts::of_cargo_test(&text), at_least, status)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(60);
@@ -583,8 +587,11 @@ FAILED spdl-python/tests/test_loader.py::test_it - assert 1 == 2
         let folder = tempfile::tempdir().unwrap();
         let mut output = Output::log(folder.path().join("log"), LIMIT).unwrap();
         let passed = Counts { passed: 3, ..Counts::default() };
-        assert_eq!(finish_tests(&mut output, passed.clone(), 1, false).unwrap().failed, 1);
-        assert_eq!(finish_tests(&mut output, passed, 1, true).unwrap().failed, 0);
+        let aborted = ExitStatus::from_raw(6);
+        assert_eq!(finish_tests(&mut output, passed.clone(), 1, aborted).unwrap().failed, 1);
+        assert!(output.text().unwrap().contains("signal: 6"));
+        let succeeded = ExitStatus::default();
+        assert_eq!(finish_tests(&mut output, passed, 1, succeeded).unwrap().failed, 0);
     }
 
     #[test]
@@ -592,9 +599,11 @@ FAILED spdl-python/tests/test_loader.py::test_it - assert 1 == 2
         let folder = tempfile::tempdir().unwrap();
         let mut output = Output::log(folder.path().join("log"), LIMIT).unwrap();
         let passed = |passed| Counts { passed, ..Counts::default() };
-        assert!(finish_tests(&mut output, passed(0), 0, true).is_err());
-        assert!(finish_tests(&mut output, passed(24), 25, true).is_err());
-        assert_eq!(finish_tests(&mut output, passed(25), 25, true).unwrap(), passed(25));
+        let mut finish =
+            |counts, at_least| finish_tests(&mut output, counts, at_least, ExitStatus::default());
+        assert!(finish(passed(0), 0).is_err());
+        assert!(finish(passed(24), 25).is_err());
+        assert_eq!(finish(passed(25), 25).unwrap(), passed(25));
     }
 
     #[test]
