@@ -53,6 +53,7 @@ impl FieldOptions {
             image: self.image_field.as_deref(),
             label: self.label_field.as_deref(),
             max_file_bytes: self.max_file_size,
+            spec: None,
         }
     }
 
