@@ -496,6 +496,7 @@ mod described {
         check(
             json!({
                 "a": {"type": "array", "shape": [0, 4], "dtype": "int64", "collate": "pad", "padding": -100},
+                "nan": {"type": "array", "shape": 0, "collate": "pad", "padding": "nan"},
                 "b": {"type": "array", "shape": 5},
                 "c": {"type": "array", "shape": 0, "default": [1, 2]},
                 "d": {"type": "number", "dtype": "bool", "default": 1},
@@ -507,6 +508,12 @@ mod described {
             }),
             SampleSpec::new()
                 .with("a", numbers)
+                .with(
+                    "nan",
+                    SampleField::numbers(DType::F32, &[0])
+                        .collation(Collation::Padded)
+                        .padding(f64::NAN),
+                )
                 .with("b", SampleField::numbers(DType::F32, &[5]))
                 .with(
                     "c",

@@ -186,7 +186,7 @@ fn errors_name_the_file_the_field_and_the_key() {
         ),
         ("", "there are no fields; expected tables such as [fields.image]"),
         ("[fields.image", "TOML parse error at line 1"),
-        (&format!("{image}vertical_flip = nan"), "nan and inf are not supported"),
+        (&format!("{image}vertical_flip = nan"), "write nan and inf as text, such as \"nan\""),
         ("[fields.a]\ntype = 'label'\n[fields.b]\ntype = 'label'", "there is more than one label"),
     ];
     for (spec, expected) in cases {

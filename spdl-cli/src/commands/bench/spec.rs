@@ -42,7 +42,7 @@ impl Spec {
             false => toml::from_str(&text).map_err(|error| failed(error.to_string()))?,
         };
         if !is_json && has_null(&document) {
-            return Err(failed("nan and inf are not supported".to_owned()));
+            return Err(failed("write nan and inf as text, such as \"nan\"".to_owned()));
         }
         Spec::of(&document).map_err(|error| Failure::of(WHAT, &error, path))
     }

@@ -199,8 +199,8 @@ macro_rules! settings {
 settings! {
     bool, "true or false", value => value.as_bool();
     String, "text", value => value.as_str().map(str::to_owned);
-    f64, "a number", value => value.as_f64();
-    f32, "a number", value => value.as_f64().map(|number| number as f32);
+    f64, "a number", value => number(value);
+    f32, "a number", value => number(value).map(|number| number as f32);
     u8, "a whole number from 0 to 255", value => value.as_u64()?.try_into().ok();
     u16, "a whole number from 0 to 65535", value => value.as_u64()?.try_into().ok();
     u32, "a whole number of at least 0", value => value.as_u64()?.try_into().ok();
@@ -211,6 +211,16 @@ settings! {
     [f32; 3], "three numbers", value => list(value)?.try_into().ok();
     Vec<(usize, usize)>, "a list of pairs of whole numbers",
         value => value.as_array()?.iter().map(pair).collect();
+}
+
+/// A number. JSON has none that is not finite, so that these are text.
+fn number(value: &Value) -> Option<f64> {
+    value.as_f64().or(match value.as_str() {
+        Some("nan") => Some(f64::NAN),
+        Some("inf") => Some(f64::INFINITY),
+        Some("-inf") => Some(f64::NEG_INFINITY),
+        _ => None,
+    })
 }
 
 /// A list of parameters.

@@ -24,7 +24,9 @@ impl Call {
         match text.split_once('-') {
             _ if text == "rand" => Call::of_timm("TimmRandAugment", "", &RAND),
             Some(("rand", rest)) => Call::of_timm("TimmRandAugment", rest, &RAND),
-            Some(("augmix", rest)) => Call::of_timm("TimmAugMix", rest, &AUGMIX),
+            Some(("augmix", rest)) if !rest.is_empty() => {
+                Call::of_timm("TimmAugMix", rest, &AUGMIX)
+            }
             _ => {
                 let mut parser = Parser { rest: text.chars(), depth: 0 };
                 let call = parser.call()?;
@@ -195,6 +197,7 @@ impl<'a> Parser<'a> {
     fn number(&mut self) -> Option<Value> {
         let text = self.word(|letter| letter.is_ascii_alphanumeric() || "+-._".contains(letter))?;
         match text.parse::<i64>() {
+            _ if text.starts_with('+') => None,
             Ok(whole) => Some(whole.into()),
             Err(_) => text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Value::from),
         }
@@ -259,6 +262,7 @@ mod tests {
             "a(x=1, x=2)",
             "a() b",
             "a(1e999)",
+            "a(+1)",
             "a('b)",
             "rand-q3",
             "rand-m",
