@@ -348,3 +348,430 @@ fn sequences_of_a_sample_have_one_length_within_limits() {
         assert!(error.to_string().contains(words), "{error}");
     }
 }
+
+/// Descriptions: fields from JSON, as `spdl bench --spec` and Python pass them.
+#[cfg(all(feature = "png", feature = "augment"))]
+mod described {
+    use serde_json::{Value, json};
+    use spdl_media::augment::{
+        AugMix, AutoAugment, ErasingValue, GaussianBlur, Interpolation, RandAugment,
+        RandomAdjustSharpness, RandomAffine, RandomErasing, RandomGrayscale, RandomPerspective,
+        RandomPosterize, RandomSolarize, TimmAugMix, TimmRandAugment, TrivialAugmentWide,
+    };
+    use spdl_media::fill::{BoxFormat, Mask, Points, Tokens};
+    use spdl_media::{Flip, OnTruncated, ResizeFilter, SampleColor, SampleFormat};
+
+    use super::*;
+
+    fn of(description: Value) -> SampleSpec {
+        SampleSpec::from_description(&description).unwrap()
+    }
+
+    #[track_caller]
+    fn check(description: Value, expected: SampleSpec) {
+        let found = of(description);
+        let parameters = |spec: &SampleSpec| spec.parameters().collect::<Vec<_>>();
+        assert_eq!(parameters(&found), parameters(&expected));
+        assert_eq!(found.layout(2).fields(), expected.layout(2).fields());
+    }
+
+    fn error(description: Value) -> String {
+        SampleSpec::from_description(&description).unwrap_err().to_string()
+    }
+
+    /// A grey PNG of the size of the image, with different levels.
+    fn mask() -> Vec<u8> {
+        let registry = CodecRegistry::with_defaults();
+        let size = spdl_media::Decoder::new(&registry, &Limits::default()).inspect(IMAGE).unwrap();
+        let (width, height) = (size.size.width, size.size.height);
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, width, height);
+        encoder.set_color(png::ColorType::Grayscale);
+        let levels: Vec<u8> = (0..width * height).map(|at| (at % 251) as u8).collect();
+        encoder.write_header().unwrap().write_image_data(&levels).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_described_batch_has_the_bytes_of_rust_types() {
+        let batch_of = |spec: &SampleSpec| {
+            let files = [("image", bytes::Bytes::from_static(IMAGE)), ("mask", mask().into())];
+            let store = MemoryFetcher::from_iter(files);
+            let (_, samples) = samples();
+            let with_mask = |sample: StoredRecord| {
+                sample.with_stored("seg.png", Extent::whole("mask"), Encoding::Bytes)
+            };
+            let samples = samples.into_iter().map(with_mask).collect();
+            let mut batch =
+                pipeline(spec, store, samples).build().unwrap().next().unwrap().unwrap();
+            let lists: Vec<_> = batch.take_lists().collect();
+            let bytes =
+                |array: &spdl_core::Array| (array.shape().to_vec(), array.as_bytes().to_vec());
+            let lists = lists.iter().flat_map(|(_, list)| list).map(bytes).collect::<Vec<_>>();
+            (batch.arrays().iter().map(bytes).collect::<Vec<_>>(), lists)
+        };
+        let described = of(json!({
+            "image": {"type": "image", "size": 16, "train": true, "augment": "randominvert(p=0.5)"},
+            "mask": {"type": "mask", "stored_as": "seg.png", "outside": 255},
+            "boxes": {"type": "boxes", "stored_as": "json", "at": "boxes", "min_area": 0.5},
+            "label": {"type": "label"},
+            "text": {"type": "text", "stored_as": ["txt", "json"], "at": "caption"},
+        }));
+        let transform = ImageTransform::new(16).mode(Mode::Train);
+        let boxes = SampleField::boxes(Boxes::like("image").min_area(0.5)).stored_as(["json"]);
+        let typed = SampleSpec::new()
+            .with(
+                "image",
+                SampleField::image(transform).augment(Augmenter::new().then(RandomInvert::new())),
+            )
+            .with(
+                "mask",
+                SampleField::mask(Mask::like("image").outside(255), DType::I64)
+                    .stored_as(["seg.png"]),
+            )
+            .with("boxes", boxes.at("boxes").collation(Collation::List))
+            .with("label", SampleField::label())
+            .with("text", SampleField::text().stored_as(["txt", "json"]).at("caption"));
+        let found = batch_of(&described);
+        assert_eq!(found, batch_of(&typed));
+        assert_eq!(found.1.len(), 3, "a list of the boxes of three samples");
+        assert_ne!(found, batch_of(&of(json!({"image": {"type": "image", "size": 16}}))));
+    }
+
+    #[test]
+    fn each_type_has_the_parameters_and_defaults_of_python() {
+        let image = |transform: ImageTransform| {
+            SampleSpec::new().with("image", SampleField::image(transform))
+        };
+        check(json!({"image": {"type": "Image"}}), image(ImageTransform::new(224)));
+        let transform = ImageTransform::with_size(Size::new(64, 32)).format(SampleFormat::NCHW_F32);
+        let transform = transform.horizontal_flip(0.5).vertical_flip(0.25).exact(true);
+        let transform = transform.filter(ResizeFilter::Bicubic).color(SampleColor::Bgr);
+        let transform = transform.normalization([0.5; 3], [0.25; 3]);
+        let transform = transform.on_truncated(OnTruncated::Partial).min_partial(0.75);
+        let described = json!({
+            "type": "image", "size": [32, 64], "layout": "nchw-f32", "horizontal_flip": 0.5, "vertical_flip": 0.25,
+            "exact": true, "filter": "bicubic", "color": "bgr", "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25],
+            "on_truncated": "partial", "min_partial": 0.75, "view": 1, "stored_as": "png", "optional": true,
+        });
+        let field = SampleField::image(transform).view(1).stored_as(["png"]).optional();
+        check(json!({"image": described}), SampleSpec::new().with("image", field));
+
+        let like = |name: &str, field: SampleField| image(ImageTransform::new(8)).with(name, field);
+        let described =
+            |name: &str, field: Value| json!({"image": {"type": "image", "size": 8}, name: field});
+        let depth = Mask::like("image").scale(0.5).outside(7);
+        check(
+            described("depth", json!({"type": "depth", "scale": 0.5, "outside": 7})),
+            like("depth", SampleField::mask(depth, DType::F32)),
+        );
+        let boxes =
+            Boxes::like("image").format(BoxFormat::Cxcywh).normalized(true).min_visibility(0.5);
+        check(
+            described(
+                "boxes",
+                json!({"type": "Boxes", "format": "cxcywh", "normalized": true, "min_visibility": 0.5, "collate": "ragged"}),
+            ),
+            like("boxes", SampleField::boxes(boxes)),
+        );
+        let points = Points::like("image").mirrored_pairs([(0, 1)]);
+        check(
+            described(
+                "points",
+                json!({"type": "key_points", "shape": [2, 3], "mirrored_pairs": [[0, 1]]}),
+            ),
+            like("points", SampleField::points(points, &[2, 3])),
+        );
+        check(
+            described("map", json!({"type": "geometry"})),
+            like("map", SampleField::geometry("image")),
+        );
+        check(
+            described("size", json!({"type": "image_size"})),
+            like("size", SampleField::image_size("image")),
+        );
+
+        let numbers =
+            SampleField::numbers(DType::I64, &[0, 4]).collation(Collation::Padded).padding(-100.0);
+        check(
+            json!({
+                "a": {"type": "array", "shape": [0, 4], "dtype": "int64", "collate": "pad", "padding": -100},
+                "nan": {"type": "array", "shape": 0, "collate": "pad", "padding": "nan"},
+                "b": {"type": "array", "shape": 5},
+                "c": {"type": "array", "shape": 0, "default": [1, 2]},
+                "d": {"type": "number", "dtype": "bool", "default": 1},
+                "e": {"type": "tokens", "dtype": "int32", "max_length": 8, "truncate": true, "stored_dtype": "uint16"},
+                "f": {"type": "bytes", "default": "none"},
+                "g": {"type": "json", "at": "a.0"},
+                "h": {"type": "key"},
+                "i": {"type": "index"},
+            }),
+            SampleSpec::new()
+                .with("a", numbers)
+                .with(
+                    "nan",
+                    SampleField::numbers(DType::F32, &[0])
+                        .collation(Collation::Padded)
+                        .padding(f64::NAN),
+                )
+                .with("b", SampleField::numbers(DType::F32, &[5]))
+                .with(
+                    "c",
+                    SampleField::numbers(DType::F32, &[0])
+                        .collation(Collation::List)
+                        .or(FieldValue::Json(json!([1, 2]))),
+                )
+                .with("d", SampleField::flags(&[]).or(FieldValue::Json(json!(1))))
+                .with(
+                    "e",
+                    SampleField::tokens(
+                        Tokens::new().at_most(8).truncated().stored_bytes(2),
+                        DType::I32,
+                    )
+                    .collation(Collation::List),
+                )
+                .with("f", SampleField::bytes().or(FieldValue::Text("none".into())))
+                .with("g", SampleField::json().at("a.0"))
+                .with("h", SampleField::key())
+                .with("i", SampleField::index()),
+        );
+        let padded = json!({"image": {"type": "image", "crop": "resize(8)", "collate": "pad"}, "mask": {"type": "mask"}});
+        assert!(
+            of(padded).layout(1).fields().iter().all(|field| field.collation == Collation::Padded)
+        );
+    }
+
+    #[test]
+    fn each_crop_is_a_name_text_or_a_table() {
+        let check = |crop: Value, expected: Crop| {
+            let image = ImageTransform::new(224).crop(expected);
+            check(
+                json!({"image": {"type": "image", "crop": crop}}),
+                SampleSpec::new().with("image", SampleField::image(image)),
+            );
+        };
+        let covering = Size::new(5, 4);
+        check(json!("ResizedCenterCrop([4, 5])"), Crop::ResizedCenter { covering });
+        check(
+            json!("random_resized_crop"),
+            Crop::RandomResized { area: (0.08, 1.0), aspect: (0.75, 4.0 / 3.0) },
+        );
+        check(
+            json!("RandomResizedCrop((0.5, 1), ratio=(1, 2))"),
+            Crop::RandomResized { area: (0.5, 1.0), aspect: (1.0, 2.0) },
+        );
+        check(json!("stretch()"), Crop::Stretch);
+        check(json!({"type": "letterbox", "fill": 114}), Crop::Letterbox { fill: [114; 3] });
+        check(json!({"type": "CenterCrop", "fill": [1, 2, 3]}), Crop::Center { fill: [1, 2, 3] });
+        check(json!("RandomCrop(4)"), Crop::Random { padding: 4, fill: [0; 3] });
+        check(
+            json!("RandomScaledCrop((8, 16), 9)"),
+            Crop::RandomScaled { shorter: (8, 16), fill: [9; 3] },
+        );
+        check(
+            json!("Resize(8, multiple_of=2)"),
+            Crop::Resize { shorter: Some(8), longest: None, multiple_of: 2 },
+        );
+        check(json!("FiveCrop"), Crop::Corners { covering: None, flipped: None });
+        let corners = Crop::Corners { covering: Some(covering), flipped: Some(Flip::Vertical) };
+        check(json!({"type": "TenCrop", "covering": [4, 5], "vertical_flip": true}), corners);
+        let buckets = of(
+            json!({"image": {"type": "image", "crop": "AspectBuckets([(32, 64), 48], random=True)"}}),
+        );
+        let expected = ImageTransform::new(224).crop(Crop::Cover { random: true });
+        let expected = expected.sizes([Size::new(64, 32), Size::new(48, 48)]);
+        let expected = SampleSpec::new().with("image", SampleField::image(expected));
+        assert!(buckets.parameters().eq(expected.parameters()));
+    }
+
+    #[test]
+    fn each_augmentation_has_the_parameters_and_defaults_of_python() {
+        let check = |described: &str, expected: Augmenter| {
+            let found = Augmenter::from_description(&json!(described)).unwrap();
+            assert!(
+                found.parameters().eq(expected.parameters()),
+                "{described}: {found:?}, {expected:?}"
+            );
+        };
+        let one = Augmenter::new;
+        let jitter = ColorJitter::new().brightness(0.4).contrast_between(0.5, 2.0).hue(0.1);
+        check("ColorJitter(0.4, (0.5, 2), hue=0.1)", one().then(jitter));
+        check(
+            "GaussianBlur((9, 5), 2)",
+            one().then(GaussianBlur::new(9).kernel(9, 5).sigma_between(2.0, 2.0)),
+        );
+        check("RandomGrayscale", one().then(RandomGrayscale::new()));
+        check("RandomPosterize(3, 1)", one().then(RandomPosterize::new(3).probability(1.0)));
+        check("RandomSolarize(128)", one().then(RandomSolarize::new(128.0)));
+        check("RandomAdjustSharpness(2)", one().then(RandomAdjustSharpness::new(2.0)));
+        let rotation = RandomRotation::new(30.0).interpolation(Interpolation::Bilinear).fill(None);
+        check(
+            "RandomRotation(30, 'bilinear', (1, 2), None)",
+            one().then(rotation.center(1.0, 2.0)),
+        );
+        let affine = RandomAffine::new(0.0).degrees_between(-5.0, 10.0).translate(0.1, 0.2);
+        let affine =
+            affine.scale_between(0.5, 2.0).shear_between((1.0, 2.0), (3.0, 4.0)).fill(Some([7; 3]));
+        check(
+            "RandomAffine((-5, 10), (0.1, 0.2), (0.5, 2), (1, 2, 3, 4), fill=7)",
+            one().then(affine),
+        );
+        check("RandomPerspective(0.25)", one().then(RandomPerspective::new().distortion(0.25)));
+        check(
+            "RandomErasing(value='random')",
+            one().then(RandomErasing::new().value(ErasingValue::Random)),
+        );
+        check("randaugment(3, 5)", one().then(RandAugment::new().operations(3).magnitude(5)));
+        check("trivialaugment", one().then(TrivialAugmentWide::new()));
+        check("AutoAugment", one().then(AutoAugment::new()));
+        check("AugMix(5, chain_depth=-1)", one().then(AugMix::new().severity(5)));
+        check("rand-m9-mstd101", one().then(TimmRandAugment::new().magnitude(9.0).uniform()));
+        check(
+            "augmix-m5-w4-d2",
+            one().then(TimmAugMix::new().magnitude(5.0).mixture_width(4).chain_depth(Some(2))),
+        );
+        let list = json!(["RandomApply([ColorJitter(0.4), RandomGrayscale(1)], p=0.25)", {"type": "AugMix"}]);
+        let found = Augmenter::from_description(&list).unwrap();
+        let parameters: Vec<_> =
+            found.parameters().map(|(name, value)| format!("{name}: {value}")).collect();
+        let contains = |text: &str| parameters.iter().any(|one| one.contains(text));
+        assert!(
+            contains("brightness: 0.6 to 1.4") && contains("probability: 0.25"),
+            "{parameters:?}"
+        );
+        assert!(contains("augmentation 2: AugMix"), "{parameters:?}");
+    }
+
+    /// The test of Python reads the same texts.
+    #[test]
+    fn texts_are_the_augmentations_of_python() {
+        let texts: Vec<(String, Value)> =
+            serde_json::from_str(include_str!("data/augmentation_texts.json")).unwrap();
+        let parameters = |described: &Value| {
+            Augmenter::from_description(described).unwrap().parameters().collect::<Vec<_>>()
+        };
+        for (text, description) in texts {
+            assert_eq!(parameters(&json!(text)), parameters(&description), "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_field_the_key_and_what_is_allowed() {
+        let image = |key: &str, value: Value| {
+            let mut field = json!({"type": "image"});
+            field[key] = value;
+            error(json!({"x": field}))
+        };
+        let cases = [
+            (
+                error(json!({"x": {"type": "imag"}})),
+                "field \"x\": unknown type \"imag\"; expected one of Image, Mask",
+            ),
+            (error(json!({"x": {"size": 8}})), "field \"x\": the key \"type\" is missing"),
+            (error(json!({"x": 3})), "field \"x\": expected a table with the key type, found 3"),
+            (error(json!(3)), "expected an object with a member for each field, found 3"),
+            (error(json!({})), "add at least one"),
+            (
+                image("sise", json!(8)),
+                "field \"x\": unknown key \"sise\"; expected one of size, train, layout",
+            ),
+            (
+                image("size", json!("big")),
+                "field \"x\": size: expected the side of a square, or [height, width], found \"big\"",
+            ),
+            (image("size", json!(0)), "field \"x\""),
+            (
+                image("filter", json!("linear")),
+                "field \"x\": filter: unknown resize filter \"linear\": expected",
+            ),
+            (image("layout", json!("nchw")), "field \"x\": layout: unknown sample format"),
+            (
+                image("color", json!("cmyk")),
+                "field \"x\": color: expected one of rgb, bgr, grey, found \"cmyk\"",
+            ),
+            (image("mean", json!([0, 0, 0])), "mean and std need a normalised layout"),
+            (
+                image("min_partial", json!(0.5)),
+                "field \"x\": min_partial: needs on_truncated = \"partial\"",
+            ),
+            (
+                image("crop", json!("RandomCrop(4, 5, 6)")),
+                "field \"x\": crop: at most 2 arguments: padding, fill",
+            ),
+            (
+                image("crop", json!("RandomCrop(4, padding=4)")),
+                "field \"x\": crop: padding is given twice",
+            ),
+            (
+                image("crop", json!("Resize(")),
+                "field \"x\": crop: expected text such as \"RandomResizedCrop(",
+            ),
+            (image("crop", json!(7)), "field \"x\": crop: expected a table, or text such as"),
+            (
+                image("crop", json!("centre")),
+                "field \"x\": crop: unknown type \"centre\"; expected one of ResizedCenterCrop",
+            ),
+            (
+                image("crop", json!("ResizedCenterCrop")),
+                "field \"x\": crop: covering is missing; expected the side",
+            ),
+            (
+                image("augment", json!(["blur"])),
+                "field \"x\": augment: unknown type \"blur\"; expected one of ColorJitter",
+            ),
+            (
+                image("augment", json!("randaugment(2.5)")),
+                "augment: num_ops: expected a whole number of at least 0, found 2.5",
+            ),
+            (
+                image("augment", json!("ColorJitter(-1)")),
+                "augment: brightness: expected at least 0, found -1",
+            ),
+            (image("augment", json!("RandomInvert(2)")), "field \"x\": augment: "),
+            (
+                image("augment", json!("RandomApply([blur])")),
+                "augment: augmentations: unknown type \"blur\"",
+            ),
+            (
+                error(json!({"x": {"type": "mask", "dtype": "int8"}})),
+                "dtype: expected one of uint8, uint16, int32, int64, found \"int8\"",
+            ),
+            (error(json!({"x": {"type": "mask"}})), "field \"x\": there is no field \"image\""),
+            (
+                error(json!({"x": {"type": "array"}})),
+                "field \"x\": shape is missing; expected a list of lengths",
+            ),
+            (
+                error(json!({"x": {"type": "text", "collate": "pad"}})),
+                "unknown key \"collate\"; expected one of stored_as, at",
+            ),
+            (
+                error(json!({"x": {"type": "index", "optional": true}})),
+                "unknown key \"optional\"; there are no parameters",
+            ),
+            (
+                error(json!({"x": {"type": "label", "at": "a"}})),
+                "unknown key \"at\"; expected one of stored_as",
+            ),
+            (
+                error(json!({"x": {"type": "boxes", "format": "yx"}})),
+                "format: expected one of xyxy, xywh, cxcywh, found \"yx\"",
+            ),
+        ];
+        for (found, expected) in cases {
+            assert!(found.contains(expected), "{found}\nexpected: {expected}");
+        }
+        let sized = error(json!({"x": {"type": "image", "size": 8, "crop": "Resize(8)"}}));
+        assert!(
+            sized.contains("field \"x\": size: has no effect on a crop that determines the size"),
+            "{sized}"
+        );
+        let absent = error(json!({"x": {"type": "tokens", "tokenizer": "absent.json"}}));
+        let expected =
+            if cfg!(feature = "tokenizers") { "cannot read the tokenizer" } else { "the feature" };
+        assert!(
+            absent.contains("field \"x\": tokenizer: ") && absent.contains(expected),
+            "{absent}"
+        );
+    }
+}

@@ -2,6 +2,7 @@
 
 import copy
 import doctest
+import json
 import pathlib
 import pickle
 import shutil
@@ -433,6 +434,16 @@ def test_a_text_becomes_the_augmentation(text, expected):
     assert DecodeImage(augment=text) == DecodeImage(augment=expected)
     assert AugmentImage([RandomInvert(), text]).augmentations == (RandomInvert(), expected)
     assert RandomApply(text) == RandomApply(expected)
+
+
+def test_rust_reads_the_same_texts():
+    """The test of Rust compares the texts of this file, which `spdl bench --spec` reads, with their parameters."""
+    path = pathlib.Path(__file__).parents[2] / "spdl-media/tests/data/augmentation_texts.json"
+    for text, expected in json.loads(path.read_text()):
+        (found,) = DecodeImage(augment=text).augment
+        values = {name: getattr(found, name) for name in expected if name != "type"}
+        described = json.loads(json.dumps({"type": type(found).__name__, **values}))
+        assert described == expected, text
 
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS, ids=repr)

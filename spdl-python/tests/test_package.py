@@ -100,6 +100,8 @@ def test_the_readme_checkpoint_example_resumes_exactly(many, tmp_path, monkeypat
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
+        # Of text instead of a code object, Python would later exit as interrupted.
+        code = compile(code, "README.md", "exec")
         exec(code, {"loader": loader(), "train_step": train_step, "json": json})
     again = loader()
     again.load_state_dict(json.loads((tmp_path / "loader.json").read_text()))

@@ -237,11 +237,11 @@ def test_arguments_of_tokens_are_checked(texts, tmp_path):
     def loader(**settings):
         return Loader(texts, batch_size=100, ids=fields.Tokens(stored_as="text", **settings))
 
-    with pytest.raises(FileNotFoundError, match='field "ids": cannot read the tokenizer') as error:
+    with pytest.raises(FileNotFoundError, match='field "ids": tokenizer: cannot read the tokenizer') as error:
         loader(tokenizer=tmp_path / "absent.json")
     assert error.value.key == str(tmp_path / "absent.json")
     (tmp_path / "other.json").write_text('{"a": 1}')
-    with pytest.raises(spdl_rs.InvalidArgumentError, match='field "ids": not a tokenizer.json'):
+    with pytest.raises(spdl_rs.InvalidArgumentError, match='field "ids": tokenizer: not a tokenizer.json'):
         loader(tokenizer=tmp_path / "other.json")
     with pytest.raises(spdl_rs.InvalidArgumentError, match="leaves no place for text"):
         loader(tokenizer=GOLDEN / "wordpiece.json", max_length=2, truncate=True)

@@ -1,8 +1,8 @@
 """Common code of the programs of `cargo xtask bench recipes`: arguments, timing, results, captions.
 
-All programs of a task yield batches of 32 samples with arrays of the same shapes and dtypes, from the same
-stored samples. Random numbers differ. Time is measured from the construction of the loader to its last
-batch, with worker start-up but without imports. CPU time is that of the process and of its worker processes
+All programs of a task yield batches with arrays of the same shapes and dtypes, from the same stored samples: 32
+images, or 8 packed sequences. Random numbers differ. Time is measured from the construction of the loader to its
+last batch, with worker start-up but without imports. CPU time is that of the process and of its worker processes
 that have ended.
 """
 
@@ -27,11 +27,13 @@ SHAPES = {
     "clip": (3, CLASSIFICATION, CLASSIFICATION),
 }
 TOKENS = 77
+# The length of packed sequences in tokens, and how many are in a batch.
+CAPACITY, SEQUENCES = 2048, 8
 
 
 def arguments():
     parser = argparse.ArgumentParser()
-    parser.add_argument("task", choices=SHAPES)
+    parser.add_argument("task", choices=[*SHAPES, "packing"])
     parser.add_argument("data", help="a folder written by data.py")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
@@ -51,6 +53,13 @@ def shards(folder):
     )
 
 
+def token_table(folder):
+    """The tokens of the samples: a memory-mapped Arrow table with one column of lists of `int32`."""
+    import pyarrow
+
+    return pyarrow.ipc.open_file(pyarrow.memory_map(os.path.join(folder, "tokens.arrow"))).read_all()
+
+
 def tokenize(caption):
     """A tokenizer in Python: hashes of words and of their three-letter prefixes, 77 numbers."""
     tokens = [1]
@@ -68,31 +77,69 @@ def _cpu_seconds():
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def measure(task, make_batches):
-    """Iterates over the batches of `make_batches()`, and prints one JSON object.
+class Images:
+    """Checks batches of images: tuples of arrays or lists, the first `float32 [N, 3, height, width]`."""
 
-    A batch is a tuple of arrays or lists. The first one is the images, float32 `[N, 3, height, width]`.
+    def __init__(self, task):
+        self.shape, self.samples, self.total = SHAPES[task], 0, 0.0
+
+    def add(self, batch):
+        images = batch[0]
+        assert tuple(images.shape[1:]) == self.shape, images.shape
+        assert "float32" in str(images.dtype), images.dtype
+        assert all(len(part) == len(images) for part in batch), [len(part) for part in batch]
+        self.samples += len(images)
+        # Reads one pixel of each image as a cheap check.
+        centre = images[:, :, images.shape[2] // 2, images.shape[3] // 2]
+        self.total += float(centre.mean()) * len(images)
+
+    def report(self):
+        return {"mean_centre": self.total / max(self.samples, 1)}
+
+
+class Packed:
+    """Checks batches of packed sequences: tokens, position ids, and the boundaries of samples.
+
+    Tokens and position ids are `int64 [N, CAPACITY]`. Boundaries are `cu_seqlens` for FlashAttention, `int32`: the
+    start of each sample in the flattened tokens, and the end of the last one. The padding of a sequence is one more
+    part. Tokens are positive, and padding is 0.
     """
+
+    def __init__(self, task):
+        self.samples, self.tokens, self.places = 0, 0, 0
+
+    def add(self, batch):
+        tokens, positions, boundaries = batch
+        assert tokens.shape == positions.shape == (len(tokens), CAPACITY), tokens.shape
+        dtypes = [str(part.dtype) for part in batch]
+        assert dtypes == ["int64", "int64", "int32"], dtypes
+        assert boundaries[0] == 0 and boundaries[-1] == tokens.size
+        starts = boundaries[:-1]
+        assert not positions.reshape(-1)[starts].any()
+        self.samples += int((tokens.reshape(-1)[starts] > 0).sum())
+        self.tokens += int((tokens > 0).sum())
+        self.places += tokens.size
+
+    def report(self):
+        return {"fill": self.tokens / max(self.places, 1)}
+
+
+def measure(task, make_batches):
+    """Iterates over the batches of `make_batches()`, checks them, and prints one JSON object."""
     cpu_start, start = _cpu_seconds(), time.perf_counter()
-    first, samples, total = None, 0, 0.0
+    first, found = None, (Packed if task == "packing" else Images)(task)
     batches = iter(make_batches())
     for batch in batches:
         if first is None:
             first = time.perf_counter() - start
-        images = batch[0]
-        assert tuple(images.shape[1:]) == SHAPES[task], images.shape
-        assert "float32" in str(images.dtype), images.dtype
-        assert all(len(part) == len(images) for part in batch), [len(part) for part in batch]
-        samples += len(images)
-        # Reads one pixel of each image as a cheap check.
-        total += float(images[:, :, images.shape[2] // 2, images.shape[3] // 2].mean()) * len(images)
+        found.add(batch)
     seconds = time.perf_counter() - start
     del batches
     report = {
-        "samples": samples,
+        "samples": found.samples,
         "seconds": seconds,
-        "cpu_s_per_1000": (_cpu_seconds() - cpu_start) * 1000 / max(samples, 1),
+        "cpu_s_per_1000": (_cpu_seconds() - cpu_start) * 1000 / max(found.samples, 1),
         "first_batch_ms": 1000 * (first or 0.0),
-        "mean_centre": total / max(samples, 1),
+        **found.report(),
     }
     print(json.dumps(report))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import spdl_rs
-from spdl_rs import fields, recipes
+from spdl_rs import fields, recipes, sequences
 from spdl_rs.io import Letterbox, RandAugment, RandomErasing, RandomResizedCrop
 
 import common
@@ -14,6 +14,9 @@ def tokenize(batch):
 
 def arguments(task):
     layout = "nchw-f32"
+    if task == "packing":
+        group = sequences.Pack("tokens", length=common.CAPACITY)
+        return {"tokens": fields.Array(None, "int64"), "group": group}
     if task == "deit":
         mix = recipes.deit_mix(common.CLASSES)
         # The RandAugment of torchvision, as for the other loaders.
@@ -47,17 +50,18 @@ def arguments(task):
 
 def batches(options):
     given = arguments(options.task)
-    output = "dict" if "batch_map" in given else "tuple"
+    packs = "group" in given
     loader = spdl_rs.Loader(
-        common.shards(options.data),
-        batch_size=common.BATCH,
+        common.token_table(options.data) if packs else common.shards(options.data),
+        batch_size=common.SEQUENCES if packs else common.BATCH,
         shuffle=True,
-        output=output,
+        output="dict" if packs or "batch_map" in given else "tuple",
         threads=options.workers,
         **given,
     )
     for _ in range(options.epochs):
-        yield from loader
+        for batch in loader:
+            yield (batch["tokens"], batch["position_ids"], batch["cu_seqlens"]) if packs else batch
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ impl FieldOptions {
             label: self.label_field.as_deref(),
             max_file_bytes: self.max_file_size,
             sequential: None,
+            spec: None,
         }
     }
 

@@ -10,6 +10,7 @@ use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
 use spdl_io::records::IMAGE_EXTENSIONS;
 use spdl_io::stores::Address;
 use spdl_io::{Fetch, Key, LocalFetcher, StoreRegistry};
+use spdl_media::fill::SampleSpec;
 
 use super::address::shown;
 use super::extensions::more_extensions;
@@ -30,6 +31,8 @@ pub(crate) struct Fields<'a> {
     pub(crate) max_file_bytes: Option<u64>,
     /// The memory for sequential reads of tar shards.
     pub(crate) sequential: Option<u64>,
+    /// The fields that are read.
+    pub(crate) spec: Option<&'a SampleSpec>,
 }
 
 /// An opened data set, with the connections to its store.
@@ -86,6 +89,9 @@ impl InputDataset {
         let mut options = OpenOptions::default().extensions(&extensions);
         if accepts_damage {
             options = options.accept_damage();
+        }
+        if let Some(spec) = fields.spec {
+            options = spec.opening(options);
         }
         if let Some(name) = fields.image {
             options = options.image_field(name);

@@ -16,4 +16,5 @@ mod report;
 mod rescue;
 mod resume;
 mod saving;
+mod spec;
 mod verify_order;

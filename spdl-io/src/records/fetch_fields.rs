@@ -52,6 +52,11 @@ impl FieldChoice {
         self
     }
 
+    /// The names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(|name| &**name)
+    }
+
     /// A value inside the field, which holds JSON: names of members and indices of elements,
     /// separated by dots, such as `"captions.0.text"`; a member whose name has a dot cannot be
     /// selected. Numbers, strings and lists of numbers become

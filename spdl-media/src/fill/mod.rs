@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `image` | [`FillImage`]: writes one image into its batch slot |
 //! | `spec` | `SampleSpec`: the fields of a batch (feature `records`) |
+//! | `description` | fields from JSON or TOML (features `records`, `png`, `augment`) |
 //! | `geometry` | boxes and key points that follow an image (feature `records`) |
 //! | `mask` | segmentation masks that follow an image (features `records`, `png`) |
 //! | `mosaic` | `Mosaic`: mosaics of the images of a batch, with their boxes (feature `records`) |
@@ -13,6 +14,8 @@
 //!
 //! Imports: [`image`](crate::image), [`transform`](crate::transform), [`augment`](crate::augment).
 
+#[cfg(all(feature = "records", feature = "png", feature = "augment"))]
+mod description;
 #[cfg(feature = "records")]
 mod geometry;
 mod image;
@@ -30,6 +33,8 @@ mod spec;
 #[cfg(feature = "records")]
 mod tokens;
 
+#[cfg(all(feature = "records", feature = "png", feature = "augment"))]
+pub use description::described_image;
 #[cfg(feature = "records")]
 pub use geometry::{BoxFormat, Boxes, Points};
 pub use image::{FillImage, Written};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use spdl_core::stage::Collation;
 use spdl_core::{BatchLayout, DType, Error, ErrorKind, Field, Result};
+use spdl_io::datasets::OpenOptions;
 use spdl_io::fetch::Fetcher;
 use spdl_io::records::{FetchFields, FieldChoice, IMAGE_EXTENSIONS};
 use spdl_io::{FetchLabeled, FieldValue};
@@ -559,6 +560,34 @@ impl SampleSpec {
             true => fetch.with_labels_of(labeled),
             false => fetch,
         }
+    }
+
+    /// Sets the columns of lists that the fields read: those of images and masks name files, and a list without
+    /// such fields needs no files. Data sets of other kinds do not depend on these options.
+    pub fn opening(&self, options: OpenOptions) -> OpenOptions {
+        let (mut files, mut paths, mut values) = (Vec::new(), Vec::new(), Some(Vec::new()));
+        for (name, field) in &self.fields {
+            let names: Vec<String> = match &field.choice {
+                Some(choice) => choice.names().map(str::to_owned).collect(),
+                None => vec![name.to_string()],
+            };
+            let is_image = matches!(field.kind, FieldKind::Image(_));
+            #[cfg(feature = "png")]
+            let needs_file = is_image || matches!(field.kind, FieldKind::Mask(_));
+            #[cfg(not(feature = "png"))]
+            let needs_file = is_image;
+            if field.path.is_none() {
+                files.extend(names.iter().filter(|_| needs_file).cloned());
+                paths.extend(names.iter().filter(|_| is_image).cloned());
+            }
+            if needs_file || names.iter().any(|name| name == "file") {
+                values = None;
+            }
+            if let Some(values) = values.as_mut().filter(|_| field.choice(name).is_some()) {
+                values.push(names);
+            }
+        }
+        options.file_fields(files).path_fields(paths).value_fields(values.unwrap_or_default())
     }
 
     fn chosen(&self, fetch: FetchFields) -> FetchFields {

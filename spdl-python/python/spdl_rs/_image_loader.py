@@ -273,11 +273,14 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         on_device = _device(device, allocator)
         self._configure(
             _spdl_rs.ImageDecoder(
-                size=(self._size, self._size),
-                train=train,
-                layout=layout,
-                seed=seed,
-                min_partial=check.min_partial(min_partial, on_truncated),
+                {
+                    "size": self._size,
+                    "train": train,
+                    "layout": layout,
+                    "on_truncated": on_truncated,
+                    "min_partial": check.min_partial(min_partial, on_truncated),
+                },
+                seed,
             ),
             batch_size=batch_size,
             seed=seed,

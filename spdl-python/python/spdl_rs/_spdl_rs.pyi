@@ -176,25 +176,12 @@ class Draws:
 
 @final
 class ImageDecoder:
-    """Decodes encoded images to samples."""
+    """Decodes encoded images to samples.
 
-    def __new__(
-        cls,
-        *,
-        size: tuple[int, int],
-        train: bool,
-        layout: str,
-        seed: int,
-        min_partial: float | None,
-        crop: tuple[str, dict[str, Any]] | None = None,
-        filter: str = "bilinear",
-        horizontal_flip: float | None = None,
-        vertical_flip: float | None = None,
-        color: str = "rgb",
-        normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
-        exact: bool = False,
-        augment: list[tuple[str, dict[str, Any]]] = ...,
-    ) -> ImageDecoder: ...
+    `settings` are parameters of `spdl_rs.fields.Image`; those that are missing or `None` have their defaults.
+    """
+
+    def __new__(cls, settings: dict[str, Any], seed: int) -> ImageDecoder: ...
     def decode(self, data: Any, draws: Draws) -> Array: ...
 
 @final

@@ -63,7 +63,7 @@ DType: TypeAlias = Literal[
     "bool", "uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
 ]
 _MASKS = ("uint8", "uint16", "int32", "int64")
-_ID_BYTES = {"uint16": 2, "uint32": 4, "int32": 4, "int64": 8}
+_IDS = ("uint16", "uint32", "int32", "int64")
 _COLLATE = ("stack", "list", "ragged", "pad")
 
 
@@ -149,14 +149,13 @@ class Field:
 
     def _native(self) -> tuple[str, dict[str, Any]]:
         """Returns the name of the class and the parameters for the native module."""
-        names = self.stored_as
-        common = {
-            "stored_as": [names] if isinstance(names, str) else names,
-            "at": self.at,
-            "optional": self.optional,
-            "default": _native_default(self.default),
-        }
-        return type(self).__name__, {**common, **self._own()}
+        return type(self).__name__, {**self._common(), **self._own()}
+
+    def _common(self) -> dict[str, Any]:
+        """Returns the parameters of this class that are given."""
+        default = _native_default(self.default)
+        common = {"stored_as": self.stored_as, "at": self.at, "optional": self.optional or None, "default": default}
+        return {name: value for name, value in common.items() if value is not None}
 
     def _stored(self) -> tuple[str, dict[str, Any]] | None:
         """Like `_native`, for the stored value without the geometry of an image; `None` for pixels."""
@@ -232,7 +231,7 @@ class Image(Field, ImageParameters):
         return None
 
     def _own(self) -> dict[str, Any]:
-        return {"decoder": self._decoder(), "view": self.view, "collate": self.collate or "stack"}
+        return {**self._settings(), "view": self.view, "collate": self.collate or "stack"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -316,17 +315,12 @@ def _checked_shape(shape: Any) -> tuple[int | None, ...]:
     return tuple(None if side is None else check.whole("shape", side, 1) for side in sides)
 
 
-def _native_shape(shape: tuple[int | None, ...]) -> list[int]:
-    return [0 if side is None else side for side in shape]
-
-
 def _stored_numbers(
     field: Boxes | KeyPoints, shape: tuple[int | None, ...]
 ) -> tuple[str, dict[str, Any]]:
     """The native array of the stored boxes or points."""
-    settings = field._native()[1]
-    own = {"shape": _native_shape(shape), "dtype": "float32", "rows_of": None}
-    return "Array", {**settings, **own}
+    own = {"shape": shape, "dtype": "float32", "collate": field.collate}
+    return "Array", {**field._common(), **own}
 
 
 @dataclass(frozen=True, repr=False)
@@ -418,9 +412,6 @@ class KeyPoints(Field):
             collate=_checked_collate(self.collate, shape),
         )
 
-    def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "shape": _native_shape(self.shape)}
-
     def _stored(self) -> tuple[str, dict[str, Any]]:
         return _stored_numbers(self, self.shape)
 
@@ -468,11 +459,6 @@ class Array(Field):
             check.real("padding", self.padding)
             set_frozen(self, padding=plain(self.padding))
 
-    def _own(self) -> dict[str, Any]:
-        padding = None if self.padding is None else check.real("padding", self.padding)
-        shape = _native_shape(_checked_shape(self.shape))
-        return {**super()._own(), "shape": shape, "padding": padding}
-
     def _stored(self) -> tuple[str, dict[str, Any]]:
         kind, settings = self._native()
         return kind, {**settings, "rows_of": None}
@@ -491,9 +477,6 @@ class Number(Field):
     def __post_init__(self) -> None:
         super().__post_init__()
         check.choice("dtype", self.dtype, _DTYPES)
-
-    def _own(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "shape": []}
 
 
 @dataclass(frozen=True, repr=False)
@@ -535,7 +518,7 @@ class Tokens(Field):
         check.choice("dtype", self.dtype, ("int32", "int64"))
         check.choice("collate", self.collate, ("list", "ragged", "pad"))
         if self.stored_dtype is not None:
-            check.choice("stored_dtype", self.stored_dtype, tuple(_ID_BYTES))
+            check.choice("stored_dtype", self.stored_dtype, _IDS)
             if self.tokenizer is not None:
                 raise ValueError("stored_dtype is the type of stored ids; text has none: drop tokenizer or stored_dtype")
         most = self.max_length
@@ -549,11 +532,6 @@ class Tokens(Field):
             truncate=truncate,
             special_tokens=check.flag("special_tokens", self.special_tokens),
         )
-
-    def _own(self) -> dict[str, Any]:
-        own = super()._own()
-        stored = own.pop("stored_dtype")
-        return {**own, "stored_bytes": None if stored is None else _ID_BYTES[stored]}
 
 
 @dataclass(frozen=True, repr=False)

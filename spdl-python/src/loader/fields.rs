@@ -2,30 +2,21 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::vec::IntoIter;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
-use spdl_core::runtime::read_file;
-use spdl_core::stage::{Collation, SequenceLayout};
-use spdl_core::{Batch, DType, Error, ErrorKind, Result};
+use spdl_core::stage::SequenceLayout;
+use spdl_core::{Batch, DType};
 use spdl_io::FieldValue;
-use spdl_media::OnTruncated;
-use spdl_media::fill::{BoxFormat, Boxes, Mask, Points, SampleField, SampleSpec, Tokens};
+use spdl_media::fill::{SampleField, SampleSpec};
 
 use super::grouping::Grouping;
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
-use crate::operators::{Described, ImageDecoder};
-
-/// The maximum size of a tokenizer, in bytes.
-const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
-/// The longest wait for a read of a tokenizer.
-const TOKENIZER_TIMEOUT: Duration = Duration::from_secs(60);
+use crate::operators::{Described, description};
 
 /// The fields of the samples of a loader.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
@@ -119,157 +110,48 @@ fn field_of(
     name: &str,
     (kind, settings): Described<'_>,
 ) -> PyResult<(SampleField, Form, NumpyView, bool)> {
-    let setting = |name: &str| settings.as_any().get_item(name);
-    let dtype = || -> PyResult<DType> {
-        let name: String = setting("dtype")?.extract()?;
-        let integers = [DType::U8, DType::U16, DType::I16, DType::I32, DType::I64];
-        let dtypes = [integers.as_slice(), &[DType::F16, DType::F32, DType::F64]].concat();
-        let found = dtypes.into_iter().find(|dtype| dtype.name() == name);
-        found.ok_or_else(|| PyValueError::new_err(format!("unknown dtype {name:?}")))
+    let text = |key: &str| match settings.get_item(key)? {
+        Some(value) if !value.is_none() => value.extract::<String>().map(Some),
+        _ => PyResult::Ok(None),
     };
-    let mut allows_partial = false;
-    let mut view = NumpyView::Own;
-    let (mut field, mut form) = match kind.as_str() {
-        "Image" => {
-            let decoder: PyRef<'_, ImageDecoder> = setting("decoder")?.extract()?;
-            let transform = decoder.transform.clone();
-            allows_partial = transform.truncation() == OnTruncated::Partial;
-            let field = SampleField::image(transform).augment(decoder.augmenter().clone());
-            (field.view(setting("view")?.extract()?), Form::Array)
-        }
-        "Mask" | "Depth" => {
-            let like: String = setting("like")?.extract()?;
-            let mut mask = Mask::like(like).outside(setting("outside")?.extract()?);
-            if let Ok(scale) = setting("scale") {
-                mask = mask.scale(scale.extract()?);
-            }
-            (SampleField::mask(mask, dtype()?), Form::Array)
-        }
-        "Boxes" => {
-            let like: String = setting("like")?.extract()?;
-            let format: String = setting("format")?.extract()?;
-            let boxes = Boxes::like(like)
-                .format(match format.as_str() {
-                    "xywh" => BoxFormat::Xywh,
-                    "cxcywh" => BoxFormat::Cxcywh,
-                    _ => BoxFormat::Xyxy,
-                })
-                .normalized(setting("normalized")?.extract()?)
-                .min_area(setting("min_area")?.extract()?)
-                .min_visibility(setting("min_visibility")?.extract()?);
-            (SampleField::boxes(boxes), Form::Array)
-        }
-        "KeyPoints" => {
-            let like: String = setting("like")?.extract()?;
-            let pairs: Vec<(usize, usize)> = setting("mirrored_pairs")?.extract()?;
-            let shape: Vec<usize> = setting("shape")?.extract()?;
-            let points = Points::like(like).mirrored_pairs(pairs);
-            (SampleField::points(points, &shape), Form::Array)
-        }
-        "Geometry" => (SampleField::geometry(setting("like")?.extract::<String>()?), Form::Array),
-        "ImageSize" => {
-            (SampleField::image_size(setting("like")?.extract::<String>()?), Form::Array)
-        }
-        "Number" | "Array" => {
-            let shape: Vec<usize> = setting("shape")?.extract()?;
-            let is_flag = setting("dtype")?.extract::<String>()? == "bool";
-            let field = match is_flag {
-                true => SampleField::flags(&shape),
-                false => SampleField::numbers(dtype()?, &shape),
-            };
-            view = if is_flag { NumpyView::Flags } else { NumpyView::Own };
-            (field, Form::Array)
-        }
-        "Tokens" => {
-            let path: Option<PathBuf> = setting("tokenizer")?.extract()?;
-            let special_tokens = setting("special_tokens")?.extract()?;
-            let mut tokens = Tokens::new();
-            if let Some(most) = setting("max_length")?.extract()? {
-                tokens = tokens.at_most(most);
-            }
-            if setting("truncate")?.extract()? {
-                tokens = tokens.truncated();
-            }
-            if let Some(size) = setting("stored_bytes")?.extract()? {
-                tokens = tokens.stored_bytes(size);
-            }
-            if let Some(path) = path {
-                let py = settings.py();
-                let loaded = py.detach(|| with_tokenizer(tokens, &path, special_tokens));
-                tokens = loaded.map_err(|error| {
-                    let message = format!("field {name:?}: {}", error.message());
-                    let of_field = Error::new(error.kind(), message);
-                    let key = path.display().to_string();
-                    to_exception(py, &of_field.with_key(key).with_cause_of(error))
-                })?;
-            }
-            (SampleField::tokens(tokens, dtype()?), Form::Array)
-        }
-        "Text" => (SampleField::text(), Form::Text),
-        "Bytes" => (SampleField::bytes(), Form::Bytes),
-        "Json" => (SampleField::json(), Form::Json),
-        "Label" => (SampleField::label(), Form::Array),
-        "Key" => (SampleField::key(), Form::Text),
-        "Index" => (SampleField::index(), Form::Array),
-        other => return Err(PyValueError::new_err(format!("unknown field {other:?}"))),
+    let collate = text("collate")?;
+    let form = match (kind.as_str(), collate.as_deref()) {
+        ("Text" | "Key", _) => Form::Text,
+        ("Bytes", _) => Form::Bytes,
+        ("Json", _) => Form::Json,
+        (_, Some("list")) => Form::Arrays,
+        (_, Some("ragged")) => Form::Ragged,
+        (_, Some("pad")) => Form::Padded,
+        (_, Some("same")) => Form::SameSize,
+        _ => Form::Array,
     };
-    if let Some(names) = setting("stored_as")?.extract::<Option<Vec<String>>>()? {
-        field = field.stored_as(names);
+    let is_flag = text("dtype")?.as_deref() == Some("bool");
+    let view = if is_flag { NumpyView::Flags } else { NumpyView::Own };
+    let allows_partial = text("on_truncated")?.as_deref() == Some("partial");
+    let described = settings.copy()?;
+    let default = settings.get_item("default")?;
+    if default.is_some() {
+        described.del_item("default")?;
     }
-    if let Some(path) = setting("at")?.extract::<Option<String>>()? {
-        field = field.at(path);
+    if matches!(form, Form::SameSize) {
+        described.set_item("collate", "pad")?;
     }
-    if setting("optional")?.extract()? {
-        field = field.optional();
-    }
-    let default = setting("default")?;
-    if !default.is_none() {
-        field = field.or(value_of(&default).map_err(fault_of(&kind))?);
-    }
-    if let Ok(boxes) = setting("rows_of")
-        && let Some(boxes) = boxes.extract::<Option<String>>()?
-    {
-        field = field.rows_of(boxes);
-    }
-    if let Ok(collate) = setting("collate") {
-        let collate: String = collate.extract()?;
-        let collation;
-        (collation, form) = match collate.as_str() {
-            "list" => (Collation::List, Form::Arrays),
-            "ragged" => (Collation::Ragged, Form::Ragged),
-            "pad" => (Collation::Padded, Form::Padded),
-            "same" => (Collation::Padded, Form::SameSize),
-            _ => (Collation::Stacked, Form::Array),
-        };
-        field = field.collation(collation);
-    }
-    if let Ok(padding) = setting("padding")
-        && let Some(padding) = padding.extract::<Option<f64>>()?
-    {
-        field = field.padding(padding);
-    }
+    let fault = fault_of(&kind);
+    let value = description((kind, described))?;
+    // A field may read a tokenizer.
+    let py = settings.py();
+    let field = py.detach(|| SampleField::from_description(name, &value));
+    let field = field.map_err(|error| to_exception(py, &error))?;
+    let field = match default {
+        Some(default) => field.or(value_of(&default).map_err(fault)?),
+        None => field,
+    };
     Ok((field, form, view, allows_partial))
 }
 
-/// Reads the tokenizer of a field.
-fn with_tokenizer(tokens: Tokens, path: &Path, special_tokens: bool) -> Result<Tokens> {
-    let json = read_file(path, MAX_TOKENIZER_BYTES + 1, TOKENIZER_TIMEOUT).map_err(|error| {
-        let kind = match error.kind() {
-            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-            _ => ErrorKind::Unavailable,
-        };
-        Error::new(kind, "cannot read the tokenizer").with_source(error)
-    })?;
-    if json.len() as u64 > MAX_TOKENIZER_BYTES {
-        let message =
-            format!("the tokenizer is larger than the limit of {MAX_TOKENIZER_BYTES} bytes");
-        return Err(Error::new(ErrorKind::LimitExceeded, message));
-    }
-    tokens.tokenizer(&json, special_tokens)
-}
-
-fn fault_of(kind: &str) -> impl Fn(PyErr) -> PyErr {
-    move |_| PyValueError::new_err(format!("unsupported default of {kind}"))
+fn fault_of(kind: &str) -> impl Fn(PyErr) -> PyErr + use<> {
+    let message = format!("unsupported default of {kind}");
+    move |_| PyValueError::new_err(message.clone())
 }
 
 /// A default value. Python passes text, bytes, or anything else as JSON.

@@ -8,8 +8,7 @@ use spdl_core::{Error, ErrorKind, Result, SampleRng};
 use spdl_media::Size;
 use spdl_media::augment::{Augmenter, ImageMut};
 
-use super::augmentations::augmenter;
-use super::{CHANNELS, Described, Draws, pixels_of};
+use super::{CHANNELS, Described, Draws, description, pixels_of};
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 
@@ -31,7 +30,10 @@ impl ImageAugmenter {
     /// Validates the parameters.
     #[new]
     fn new(py: Python<'_>, augmentations: Vec<Described<'_>>, seed: u64) -> PyResult<Self> {
-        Ok(ImageAugmenter { augmenter: augmenter(py, augmentations)?, seed, idle: Arc::default() })
+        let steps = augmentations.into_iter().map(description).collect::<PyResult<Vec<_>>>()?;
+        let augmenter = Augmenter::from_description(&steps.into());
+        let augmenter = augmenter.map_err(|error| to_exception(py, &error))?;
+        Ok(ImageAugmenter { augmenter, seed, idle: Arc::default() })
     }
 
     /// Returns an augmented copy of an image.

@@ -4,30 +4,27 @@
 //! Reader: a path or an address ──► bytes ──► ImageDecoder ──► pixels ──► ImageAugmenter ──► pixels
 //! ```
 
-mod augmentations;
 mod augmenter;
 mod decoder;
+mod description;
 mod draws;
 mod reader;
 
 use bytes::Bytes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use spdl_core::memory::BufferPool;
 use spdl_core::{DType, Result};
 
 pub(crate) use augmenter::{AUGMENT, ImageAugmenter, augment_pixels, size_of};
 pub(crate) use decoder::{BYTES, DECODE, ImageDecoder};
+pub(crate) use description::{Described, description};
 pub(crate) use draws::{Draws, ItemDraws};
 pub(crate) use reader::{Location, Reader, Stores, location_of};
 
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 use crate::io::buffer::Buffer;
-
-/// The name of a Python class, and its parameters.
-pub(crate) type Described<'py> = (String, Bound<'py, PyDict>);
 
 /// The number of channels of augmented images.
 const CHANNELS: usize = 3;

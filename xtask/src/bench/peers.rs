@@ -175,6 +175,7 @@ pub(super) fn versions(python: &Path, packages: &[&str]) -> String {
 import importlib.metadata as metadata, sys
 found = []
 for name in sys.argv[1:]:
+    name = name.partition('==')[0]
     try:
         found.append(f'{name} {metadata.version(name)}')
     except metadata.PackageNotFoundError:

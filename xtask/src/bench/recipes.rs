@@ -14,11 +14,11 @@ use crate::tools::{Output, Workspace, command};
 use crate::venv::Venv;
 use crate::wheel;
 
-/// Compare training recipes of `spdl_rs.Loader` with torchvision, WebDataset, DALI and Albumentations.
+/// Compare training recipes of `spdl_rs.Loader` with torchvision, WebDataset, DALI, Albumentations and packers.
 ///
-/// The tasks are classification (DeiT), contrastive learning (SimCLR), detection, segmentation, and pairs
-/// of images and captions (CLIP). Each program runs once to warm up; then the runs are interleaved
-/// (A B C A B C).
+/// The tasks are classification (DeiT), contrastive learning (SimCLR), detection, segmentation, pairs
+/// of images and captions (CLIP), and packing of token sequences. Each program runs once to warm up; then
+/// the runs are interleaved (A B C A B C).
 ///
 /// The command writes tables and a plot to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -89,6 +89,21 @@ impl Program {
         promised: 1.5,
     };
 
+    /// A packer in Python and NumPy, with best-fit decreasing.
+    const NUMPY: Program = Program {
+        name: "NumPy: best-fit decreasing",
+        script: "numpy_packer.py",
+        environment: (
+            "venv-bench-packing",
+            &["numpy", "pyarrow", "binpacking==2.0.1", "grain==0.2.18"],
+        ),
+        promised: 5.0,
+    };
+    const BINPACKING: Program =
+        Program { name: "binpacking", script: "binpacking_packer.py", ..Program::NUMPY };
+    const GRAIN: Program =
+        Program { name: "Grain: FirstFitPack", script: "grain_packer.py", ..Program::NUMPY };
+
     const fn promised(self, promised: f64) -> Self {
         Program { promised, ..self }
     }
@@ -98,7 +113,12 @@ const OURS: &str = "spdl_rs.Loader";
 /// Worker processes or threads of every loader.
 const WORKERS: usize = 2;
 
-const RECIPES: [TrainingRecipe; 5] = [
+/// The task without images.
+const PACKING: &str = "packing";
+/// The promised minimum of the share of tokens in packed sequences, in percent.
+const LEAST_FILL: f64 = 97.0;
+
+const RECIPES: [TrainingRecipe; 6] = [
     TrainingRecipe {
         name: "deit",
         title: "Classification with strong augmentation (DeiT)",
@@ -133,35 +153,45 @@ const RECIPES: [TrainingRecipe; 5] = [
                Python, the same for both loaders.",
         peers: &[Program::WEBDATASET],
     },
+    TrainingRecipe {
+        name: PACKING,
+        title: "Packed sequences of tokens",
+        note: "50,000 lists of tokens of log-normal lengths (median 192, sigma 1, at most 2,048) in a memory-mapped \
+               Arrow table. Each batch has 8 sequences of 2,048 tokens, with position ids and cu_seqlens. `spdl_rs.Loader` and Grain shuffle samples, and pack them with 64 open \
+               sequences while they deliver batches. The programs with NumPy and binpacking are short scripts for \
+               this task in one thread: they read all lengths and pack the whole epoch before the first batch, and \
+               cannot resume. binpacking packs windows of 1,000 samples.",
+        peers: &[Program::NUMPY, Program::BINPACKING, Program::GRAIN],
+    },
 ];
 
 pub(super) fn run(workspace: &Workspace, arguments: &Recipes) -> Result<()> {
-    let settings = Settings { shape: Shape::Imagenet, images: 2000, classes: 50, seed: 0 };
-    let photos = workspace.root.join("assets/photos");
-    let images = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
-    let ours =
-        wheel::install(workspace, &mut Output::Terminal, "venv-bench-python", false)?.python();
-    let scripts = workspace.root.join("xtask/recipes");
-    let data = workspace.target.join("demo/recipes");
-    // The samples are written with Pillow.
-    let (name, packages) = Peer::Pillow.environment();
-    let pillow = Venv::prepare(workspace, &mut Output::Terminal, name, packages)?.python();
-    let mut prepare = command(pillow);
-    prepare.arg(scripts.join("data.py")).arg(&images).arg(&data);
-    Output::Terminal.run(&mut prepare)?;
-
     let is_chosen = |task: &&TrainingRecipe| {
         arguments.only.is_empty() || arguments.only.iter().any(|it| it == task.name)
     };
+    let tasks: Vec<_> = RECIPES.iter().filter(is_chosen).collect();
+    let ours = wheel::install(workspace, &mut Output::Terminal, "venv-bench-python", false)?;
+    let scripts = workspace.root.join("xtask/recipes");
+    let data = workspace.target.join("demo/recipes");
+    if tasks.iter().any(|task| task.name != PACKING) {
+        write_images(workspace, &scripts, &data)?;
+    }
+    if tasks.iter().any(|task| task.name == PACKING) {
+        ours.install(&mut Output::Terminal, &["pyarrow"])?;
+        let mut prepare = command(interpreter(workspace, &Program::NUMPY, None)?);
+        prepare.arg(scripts.join("token_data.py")).arg(&data);
+        Output::Terminal.run(&mut prepare)?;
+    }
+
     let mut parts = Vec::new();
-    for task in RECIPES.iter().filter(is_chosen) {
+    for task in tasks {
         let program = |name, python: &Path, script: &str| {
             let words = [&scripts.join(script).display().to_string(), task.name];
             let words = words.into_iter().map(str::to_owned);
             let rest = [data.display().to_string(), "--workers".to_owned(), WORKERS.to_string()];
             Contestant::new(name, python.to_owned(), words.chain(rest).collect())
         };
-        let mut contestants = vec![program(OURS, &ours, "ours.py")];
+        let mut contestants = vec![program(OURS, &ours.python(), "ours.py")];
         for peer in task.peers {
             match interpreter(workspace, peer, arguments.torch_python.as_deref()) {
                 Ok(python) => {
@@ -174,6 +204,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Recipes) -> Result<()> {
         }
         contest::measure_all(&mut contestants, arguments.repeats)?;
         println!("\n{}\n\n{}", task.title, table::of_medians(&contestants, "samples/s"));
+        println!("{}", fills(&contestants));
         parts.push((task, contestants));
     }
     let verdicts: Vec<_> = parts.iter().flat_map(|(task, found)| verdicts(task, found)).collect();
@@ -189,6 +220,19 @@ pub(super) fn run(workspace: &Workspace, arguments: &Recipes) -> Result<()> {
     Ok(())
 }
 
+/// Writes the samples with images.
+fn write_images(workspace: &Workspace, scripts: &Path, data: &Path) -> Result<()> {
+    let settings = Settings { shape: Shape::Imagenet, images: 2000, classes: 50, seed: 0 };
+    let photos = workspace.root.join("assets/photos");
+    let images = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
+    // The samples are written with Pillow.
+    let (name, packages) = Peer::Pillow.environment();
+    let pillow = Venv::prepare(workspace, &mut Output::Terminal, name, packages)?.python();
+    let mut prepare = command(pillow);
+    prepare.arg(scripts.join("data.py")).arg(images).arg(data);
+    Output::Terminal.run(&mut prepare)
+}
+
 fn interpreter(workspace: &Workspace, peer: &Program, torch: Option<&Path>) -> Result<PathBuf> {
     let (name, packages) = peer.environment;
     match torch {
@@ -197,8 +241,27 @@ fn interpreter(workspace: &Workspace, peer: &Program, torch: Option<&Path>) -> R
     }
 }
 
-/// Promised and measured ratios, and whether each promise is kept. A peer that was not measured counts as
-/// missed.
+/// The share of tokens in packed sequences, in percent; `None` for programs that pack nothing.
+fn fill(contestant: &Contestant) -> Option<f64> {
+    let shares: Option<Vec<f64>> =
+        contestant.reports.iter().map(|report| report["fill"].as_f64()).collect();
+    shares.filter(|shares| !shares.is_empty()).map(|shares| 100.0 * contest::median(shares))
+}
+
+/// The shares of tokens of all programs that pack, as one sentence, or nothing.
+fn fills(contestants: &[Contestant]) -> String {
+    let share = |it: &Contestant| Some(format!("{} {:.1} %", it.name, fill(it)?));
+    let shares: Vec<_> = contestants.iter().filter_map(share).collect();
+    match shares.is_empty() {
+        true => String::new(),
+        false => {
+            format!("\nTokens, as a share of all places in the batches: {}.\n", shares.join(", "))
+        }
+    }
+}
+
+/// Promised and measured ratios and fill, and whether each promise is kept. A peer that was not measured
+/// counts as missed.
 fn verdicts(task: &TrainingRecipe, found: &[Contestant]) -> Vec<(bool, String)> {
     let verdict = |peer: &Program| {
         let Program { name, promised, .. } = peer;
@@ -208,7 +271,11 @@ fn verdicts(task: &TrainingRecipe, found: &[Contestant]) -> Vec<(bool, String)> 
         let line = format!("{}: {measured} {name}; promised: at least {promised} x", task.name);
         table::verdict(kept, &line)
     };
-    task.peers.iter().map(verdict).collect()
+    let filled = fill(&found[0]).map(|fill| {
+        let line = format!("{}: {fill:.1} % tokens; promised: at least {LEAST_FILL} %", task.name);
+        table::verdict(fill >= LEAST_FILL, &line)
+    });
+    task.peers.iter().map(verdict).chain(filled).collect()
 }
 
 fn write(
@@ -223,8 +290,9 @@ fn write(
     let mut text = format!(
         "# Recipes\n\n\
          The machine has {count} CPUs ({cpu}). Every loader has {WORKERS} threads or worker processes, and delivers \
-         2,000 samples in batches of 32, float32 in NCHW. Images have the sizes of ImageNet. `spdl_rs.Loader` and \
-         WebDataset read tar shards; the other loaders read loose files of the same samples. Random numbers differ. \
+         2,000 samples with images in batches of 32, float32 in NCHW. Images have the sizes of ImageNet. \
+         `spdl_rs.Loader` and WebDataset read tar shards; the other loaders read loose files of the same samples. \
+         The samples of the last task are lists of tokens. Random numbers differ. \
          Runs are interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \"spread\" is \
          (largest - smallest) / median. Time is measured from the construction of the loader to the last batch, \
          without imports. Memory is the peak of the sum over all processes (PSS). The last column is the rate of \
@@ -247,6 +315,7 @@ fn write(
     table::write(&folder.join("recipes.svg"), &svg)?;
     for (task, contestants) in parts {
         text += &table::section(task.title, task.note, "samples/s", contestants);
+        text += &fills(contestants);
     }
     text += &table::promises(verdicts);
     table::write(&folder.join("recipes.md"), &text)
@@ -267,5 +336,22 @@ mod tests {
         ];
         let kept: Vec<_> = verdicts(task, &found).into_iter().map(|(kept, _)| kept).collect();
         assert_eq!(kept, [true, false, false]);
+    }
+
+    #[test]
+    fn the_fill_of_packed_sequences_is_a_promise() {
+        let packing = RECIPES.iter().find(|task| task.name == PACKING).unwrap();
+        let filled = |shares: &[f64]| {
+            let mut ours = contestant(OURS, &[1.0]);
+            ours.reports = shares.iter().map(|fill| serde_json::json!({ "fill": fill })).collect();
+            ours
+        };
+        let verdict_of = |shares| verdicts(packing, &[filled(shares)]).pop().unwrap();
+        assert!(verdict_of(&[0.96, 0.98, 0.98]).0);
+        let (kept, line) = verdict_of(&[0.96]);
+        assert!(!kept && line.contains("96.0 % tokens"), "{line}");
+        let found = [filled(&[0.98]), contestant("other", &[1.0])];
+        let text = "\nTokens, as a share of all places in the batches: spdl_rs.Loader 98.0 %.\n";
+        assert_eq!(fills(&found), text);
     }
 }

@@ -56,6 +56,33 @@ Examples:
   spdl bench \"s3://bucket/shard-{0000..0147}.tar\" --cache /scratch/cache --epochs 3
       shards in object storage, cached on a local disk
 
+  spdl bench \"train-*.tar\" --spec spec.toml --mode train --batch 64
+      the fields of spec.toml, in shuffled order
+
+Fields, --spec FILE:
+  A table for each field, in the order of the batch. `type` is a class of `spdl_rs.fields` in Python,
+  in any case, and the other keys are its parameters:
+    [fields.image]
+    type = \"image\"
+    size = [480, 640]                        # height and width
+    crop = \"RandomResizedCrop(scale=(0.2, 1))\"
+    horizontal_flip = 0.5
+    layout = \"nchw-f32\"
+    augment = [\"ColorJitter(0.4, hue=0.1)\", \"RandomGrayscale(0.1)\"]
+    [fields.mask]
+    type = \"mask\"
+    stored_as = \"seg.png\"
+    [fields.classes]
+    type = \"array\"
+    shape = [0]                              # 0: any length
+    dtype = \"int64\"
+    stored_as = \"json\"
+    at = \"classes\"
+    [fields.label]
+    type = \"label\"
+  A crop or an augmentation may also be a table: crop = {type = \"Letterbox\", fill = 114}.
+  Not supported: group, mix and functions of `Loader`, and `classes` of a label.
+
 Data sets, DATA:
   FOLDER              FOLDER/CLASS/**/IMAGE, one class for each folder directly in FOLDER; or
                       images directly in FOLDER. File names need the extension of an image format;
@@ -133,7 +160,8 @@ Keys of the JSON object:
                     from source to consumer; `queue` is the output queue of the stage, and the
                     items in the last queue are batches; `fill_rate`, 0 to 1, is the share of a
                     grouping stage's output that is not padding, null for other stages
-  labelled          number of delivered images with a class; the others have label -1
+  labelled          number of delivered images with a class; the others have label -1; null if
+                    the fields of --spec include no label
   step_ms           --step-ms; null without it
   steps             {steps, waited, waited_s}: number of simulated training steps after the
                     first, number of steps that waited for a batch, total wait in seconds;
@@ -143,7 +171,8 @@ Keys of the JSON object:
                     without a cache
   checksum          checksum of all delivered pixels and labels in order, independent of the batch
                     size: a running XXH3-128 hash of the images, another of the labels, and
-                    the hash of both;
+                    the hash of both; with --spec, a hash of each field, which depends on the
+                    batch size for padded fields;
                     null with --no-checksum. After a resume it includes the earlier runs, but not
                     if the checkpoints of several ranks were combined
 
@@ -160,6 +189,14 @@ pub(crate) struct BenchArguments {
     /// A folder of images, or tar shards or other files of one kind; paths or URLs
     #[arg(value_name = "DATA", required = true, value_parser = path_or_url())]
     pub(crate) data: Vec<PathBuf>,
+
+    /// Load the fields that this file describes, instead of images and labels: TOML, or JSON if the
+    /// name ends with .json
+    ///
+    /// The section "Fields" below has an example. --mode then only determines the order.
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["size", "layout", "on_truncated", "cache_pixels", "image_field", "label_field"])]
+    pub(crate) spec: Option<PathBuf>,
 
     /// How images are cropped and resized, and whether they are shuffled
     #[arg(long, value_enum, default_value_t = Mode::Eval)]

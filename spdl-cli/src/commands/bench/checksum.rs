@@ -1,26 +1,34 @@
 //! The checksum over all delivered batches.
 
+use spdl_core::stage::Collation;
+use spdl_core::{Batch, BatchLayout, Field};
 use twox_hash::XxHash3_128;
 
 /// A checksum of all elements and their order, independent of the batch size.
 ///
-/// For each array of the batches (images, labels), a running hash covers all rows in order. The
-/// checksum is the hash of these running hashes.
+/// For each field of the batches (images, labels), a running hash covers all rows in order. The
+/// checksum is the hash of these running hashes. Rows of padded fields include their padding and are followed by their
+/// sizes, so that the checksum depends on the batch size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checksum {
     chains: Vec<u128>,
 }
 
 impl Checksum {
-    /// Adds the rows of each array of a batch.
-    pub(super) fn add<'a>(&mut self, rows: usize, arrays: impl Iterator<Item = &'a [u8]>) {
-        for (at, bytes) in arrays.enumerate() {
-            if at == self.chains.len() {
-                self.chains.push(0);
-            }
-            for row in bytes.chunks_exact((bytes.len() / rows.max(1)).max(1)) {
-                self.chains[at] = hash_of_both(self.chains[at], XxHash3_128::oneshot(row));
-            }
+    /// Adds the rows of each field of a batch.
+    pub(super) fn add(&mut self, batch: &Batch, layout: &BatchLayout) {
+        for (at, field) in layout.fields().iter().enumerate() {
+            self.add_rows(at, rows(batch, field).into_iter());
+        }
+    }
+
+    /// Adds rows of the field with this number.
+    fn add_rows<'a>(&mut self, at: usize, rows: impl Iterator<Item = &'a [u8]>) {
+        if at >= self.chains.len() {
+            self.chains.resize(at + 1, 0);
+        }
+        for row in rows {
+            self.chains[at] = hash_of_both(self.chains[at], XxHash3_128::oneshot(row));
         }
     }
 
@@ -42,6 +50,35 @@ impl Checksum {
     }
 }
 
+/// The bytes of each sample in a field.
+fn rows<'a>(batch: &'a Batch, field: &Field) -> Vec<&'a [u8]> {
+    let bytes = |name: &str| batch.array(name).map_or(&[][..], |array| array.as_bytes());
+    let stacked = |bytes: &'a [u8]| bytes.chunks_exact((bytes.len() / batch.len().max(1)).max(1));
+    let name = &*field.name;
+    match field.collation {
+        Collation::List => {
+            batch.list(name).unwrap_or_default().iter().map(|array| array.as_bytes()).collect()
+        }
+        Collation::Ragged => {
+            let (values, offsets) = (bytes(name), batch.array(&format!("{name}.offsets")));
+            let offsets = offsets.and_then(|offsets| offsets.as_slice::<i64>().ok());
+            let ends = offsets.unwrap_or_default();
+            // Elements of the first dimension.
+            let elements = ends.last().map_or(1, |&end| (end as usize).max(1));
+            let of_element = values.len() / elements;
+            let row = |pair: &[i64]| {
+                &values[pair[0] as usize * of_element..pair[1] as usize * of_element]
+            };
+            ends.windows(2).map(row).collect()
+        }
+        Collation::Padded => {
+            let sizes = stacked(bytes(&format!("{name}.sizes")));
+            stacked(bytes(name)).zip(sizes).flat_map(|(row, size)| [row, size]).collect()
+        }
+        _ => stacked(bytes(name)).collect(),
+    }
+}
+
 fn hash_of_both(first: u128, second: u128) -> u128 {
     let mut both = [0; 32];
     both[..16].copy_from_slice(&first.to_le_bytes());
@@ -57,7 +94,9 @@ mod tests {
     fn checksum(batches: &[[&[u8]; 2]]) -> u128 {
         let mut checksum = Checksum::default();
         for batch in batches {
-            checksum.add(batch[0].len(), batch.iter().copied());
+            for (at, bytes) in batch.iter().enumerate() {
+                checksum.add_rows(at, bytes.chunks(1));
+            }
         }
         checksum.finish()
     }
@@ -66,11 +105,14 @@ mod tests {
     fn a_checksum_resumes_from_its_text() {
         let rows: [&[u8]; 2] = [b"ab", b"12"];
         let mut whole = Checksum::default();
-        whole.add(2, rows.into_iter());
+        let add = |checksum: &mut Checksum| {
+            rows.iter().enumerate().for_each(|(at, bytes)| checksum.add_rows(at, bytes.chunks(1)));
+        };
+        add(&mut whole);
         let mut part = Checksum::parse(&whole.to_text()).unwrap();
         assert_eq!(part, whole);
-        part.add(2, rows.into_iter());
-        whole.add(2, rows.into_iter());
+        add(&mut part);
+        add(&mut whole);
         assert_eq!(part.finish(), whole.finish());
         assert_eq!(Checksum::parse(""), Some(Checksum::default()), "before the first batch");
         assert_eq!(Checksum::parse("12 no"), None);

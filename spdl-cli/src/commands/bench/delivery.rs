@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use spdl_core::resume::SampleCounts;
-use spdl_core::{Batch, Pipeline, Result, SampleId};
+use spdl_core::{Batch, BatchLayout, Pipeline, Result, SampleId};
 
 use super::checkpoints::CheckpointSaver;
 use super::checksum::Checksum;
@@ -31,8 +31,8 @@ pub(crate) struct Delivery {
     pub(crate) epoch_ends: Vec<(u64, Duration)>,
     /// The checksum over this run and the runs that it resumes; `None` with `--no-checksum`.
     pub(crate) checksum: Option<u128>,
-    /// Images with a label of 0 or more.
-    pub(crate) labelled: u64,
+    /// Images with a label of 0 or more; `None` if the batches have no labels.
+    pub(crate) labelled: Option<u64>,
     /// The simulated training steps; `None` without `--step-ms`.
     pub(crate) steps: Option<TrainingSteps>,
     /// Outcomes of samples in this run and the runs that it resumes.
@@ -64,6 +64,14 @@ impl Delivery {
     }
 }
 
+/// The fields of the batches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchFields<'a> {
+    pub(crate) layout: &'a BatchLayout,
+    /// The name of the labels.
+    pub(crate) label: Option<&'a str>,
+}
+
 /// Takes all batches, and simulates a training step of length `step` after each.
 ///
 /// `checksum` holds the checksum of earlier runs, if a checksum is computed. `after` is called
@@ -74,13 +82,17 @@ impl Delivery {
 pub(crate) fn take_all(
     pipeline: &mut Pipeline<Batch>,
     start: Instant,
+    fields: BatchFields<'_>,
     mut checksum: Option<Checksum>,
     mut saver: Option<CheckpointSaver>,
     step: Option<Duration>,
     mut after: impl FnMut(SampleId),
 ) -> Result<Delivery> {
-    let mut delivery =
-        Delivery { steps: step.map(|_| TrainingSteps::default()), ..Delivery::default() };
+    let mut delivery = Delivery {
+        steps: step.map(|_| TrainingSteps::default()),
+        labelled: fields.label.map(|_| 0),
+        ..Delivery::default()
+    };
     let mut epoch = None;
     loop {
         let stop = || match saver.as_ref().and_then(CheckpointSaver::stop_signal) {
@@ -126,10 +138,11 @@ pub(crate) fn take_all(
         }
         delivery.batches += 1;
         delivery.images += batch.len() as u64;
-        let labels = batch.arrays().get(1).map_or(&[][..], |labels| labels.as_bytes());
-        delivery.labelled += labelled(labels);
+        if let (Some(count), Some(label)) = (&mut delivery.labelled, fields.label) {
+            *count += labelled(batch.array(label).map_or(&[][..], |labels| labels.as_bytes()));
+        }
         if let Some(checksum) = &mut checksum {
-            checksum.add(batch.len(), batch.arrays().iter().map(|array| array.as_bytes()));
+            checksum.add(&batch, fields.layout);
         }
         if let Some(saver) = &mut saver {
             saver.after_batch(pipeline, checksum.as_ref(), false)?;

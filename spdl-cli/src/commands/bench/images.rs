@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use spdl_core::{Dataset, DatasetSource, Labeled, PipelineBuilder, Result};
 use spdl_io::datasets::DatasetKind;
-use spdl_io::{Bytes, Cache, FetchLabeled};
+use spdl_io::{Bytes, Cache, FetchLabeled, Record, StoredRecord};
 use spdl_media::encode::{BmpEncoder, ImageEncoder};
+use spdl_media::fill::SampleSpec;
 use spdl_media::{CodecRegistry, Limits, Shrink};
 
 use super::arguments::{BenchArguments, Mode};
+use super::spec::Spec;
 use crate::datasets::address;
-use crate::datasets::input::{Fields, InputDataset};
+use crate::datasets::input::InputDataset;
 use crate::ui::failure::Failure;
 
 /// The default of `--cache-size`.
@@ -22,6 +24,8 @@ const CACHE_SIZE: u64 = 10_000_000_000;
 pub(crate) struct Images {
     pub(super) opened: InputDataset,
     cache: Option<Cache>,
+    /// The fields; `None` for images and labels.
+    pub(super) spec: Option<Spec>,
 }
 
 impl Images {
@@ -29,21 +33,26 @@ impl Images {
     pub(crate) fn open(
         arguments: &BenchArguments,
     ) -> std::result::Result<(Self, Duration), Failure> {
+        let spec = arguments.spec.as_deref().map(Spec::read).transpose()?;
         let start = Instant::now();
-        let mut opened = InputDataset::open(
-            &arguments.data,
-            Fields {
-                sequential: arguments.sequential,
-                ..arguments.fields_of_sample.image_and_label()
-            },
-            "cannot open the data set",
-        )?;
+        let mut fields = arguments.fields_of_sample.image_and_label();
+        fields.sequential = arguments.sequential;
+        fields.spec = spec.as_ref().map(|spec| &spec.fields);
+        fields.label = fields.label.or(spec.as_ref().and_then(|spec| spec.label_field.as_deref()));
+        let label = fields.label;
+        let mut opened = InputDataset::open(&arguments.data, fields, "cannot open the data set")?;
         opened.check_fields(&arguments.fields_of_sample.named())?;
-        let label = arguments.fields_of_sample.label_field.as_deref();
         opened.name_classes(label, "cannot open the data set")?;
-        opened.warn_of_no_labels();
+        if spec.as_ref().is_none_or(|spec| spec.label.is_some()) {
+            opened.warn_of_no_labels();
+        }
         let cache = cache(arguments, &arguments.shown())?;
-        Ok((Images { opened, cache }, start.elapsed()))
+        Ok((Images { opened, cache, spec }, start.elapsed()))
+    }
+
+    /// The name of the labels in the batches; `None` if there are none.
+    pub(crate) fn label(&self) -> Option<&str> {
+        self.spec.as_ref().map_or(Some("labels"), |spec| spec.label.as_deref())
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -80,11 +89,25 @@ impl Images {
         &self,
         arguments: &BenchArguments,
     ) -> Result<PipelineBuilder<Labeled<Bytes>>> {
+        let fetch = self.fetch(arguments)?;
+        Ok(self.keys(arguments)?.async_stage(self.opened.stage("fetch"), fetch).measured())
+    }
+
+    /// Like [`pipeline`](Self::pipeline), with the stored fields of `spec` instead of images.
+    pub(crate) fn pipeline_of(
+        &self,
+        spec: &SampleSpec,
+        arguments: &BenchArguments,
+    ) -> Result<PipelineBuilder<Record>> {
+        let fetch = spec.fetch_like(&self.fetch(arguments)?);
+        Ok(self.keys(arguments)?.async_stage(self.opened.stage("fetch"), fetch).measured())
+    }
+
+    fn keys(&self, arguments: &BenchArguments) -> Result<PipelineBuilder<StoredRecord>> {
         let source = DatasetSource::new(self.opened.set.samples.clone());
         let is_shuffled = arguments.mode == Mode::Train;
         let source = source.sampler(self.opened.set.sampler(is_shuffled, arguments.seed)?);
-        let pipeline = self.opened.with_runtime(PipelineBuilder::new(source))?;
-        Ok(pipeline.async_stage(self.opened.stage("fetch"), self.fetch(arguments)?).measured())
+        self.opened.with_runtime(PipelineBuilder::new(source))
     }
 
     fn fetch(&self, arguments: &BenchArguments) -> Result<FetchLabeled> {

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `arguments` | the options |
 //! | `run` | builds the pipeline and measures it |
+//! | `spec` | the fields of `--spec` |
 //! | `images` | the source of the pipeline: data set, order and cache |
 //! | `delivery` | the consumer: counts batches, simulates training steps |
 //! | `checksum` | the checksum over all delivered elements |
@@ -38,5 +39,6 @@ mod report;
 mod resume;
 pub(super) mod run;
 mod snapshots;
+mod spec;
 mod summary;
 mod verdict;

@@ -120,15 +120,20 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
         OnError::Raise => name_of(arguments.on_error),
         OnError::Skip => format!("skip {}", arguments.max_skipped),
     };
+    let content = match &arguments.spec {
+        Some(spec) => [("spec", spec.display().to_string())].to_vec(),
+        None => vec![
+            ("size", format!("{0} × {0} pixels", arguments.size)),
+            ("layout", arguments.layout.to_string()),
+        ],
+    };
     let run = [
         ("data", arguments.shown().display().to_string()),
         ("format", outcome.kind.to_string()),
         ("images", format!("{} in {classes}", count(outcome.images_found))),
         ("listed in", time(outcome.listing)),
         ("mode", name_of(arguments.mode)),
-        ("size", format!("{0} × {0} pixels", arguments.size)),
         ("batch", format!("{} images", count(arguments.batch.into()))),
-        ("layout", arguments.layout.to_string()),
         ("epochs", count(arguments.epochs.into())),
         ("threads", count(outcome.statistics.threads as u64)),
         ("seed", arguments.seed.to_string()),
@@ -147,7 +152,7 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
     ];
     format!(
         "{}\n{}",
-        section("Settings", &definitions(&run)),
+        section("Settings", &definitions(&[&content[..], &run].concat())),
         section("Machine", &definitions(&machine))
     )
 }

@@ -20,6 +20,7 @@ use super::outcome::Outcome;
 use super::report;
 use super::resume::{self, EarlierChecksum, ResumePoint, Resumed};
 use super::snapshots::SnapshotThread;
+use super::spec::Spec;
 use super::summary;
 use crate::commands::options::{OnError, worker_threads};
 use crate::ui::failure::Failure;
@@ -63,7 +64,9 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let (kind, cache) = (images.kind(), images.cache());
     let classes_are_folders = images.classes_are_folders(arguments);
     let shown = arguments.shown();
-    check_memory(arguments, images_found)?;
+    let layout = layout(arguments, &images);
+    check_memory(arguments, &layout)?;
+    let label = images.label().map(str::to_owned);
 
     let what = |error: &Error| {
         let stage = error.stage().unwrap_or("pipeline");
@@ -84,6 +87,10 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         None => None,
     };
     let partial = Counter::default();
+    let allows_partial = match &images.spec {
+        Some(spec) => spec.allows_partial(),
+        None => arguments.on_truncated == OnTruncated::Partial,
+    };
     let mut pipeline = build(arguments, &images, state, &partial, STALL_TIME, stderr::note)
         .map_err(|error| match &resumed_from {
             Some(path) => Failure::of("cannot resume", &error, path),
@@ -106,9 +113,11 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
             Failure::new("cannot start the snapshot thread", shown.display(), error)
         })?;
     let step = arguments.step_ms.map(|step| Duration::from_millis(step.into()));
-    let delivery = delivery::take_all(&mut pipeline, start, checksum, saver, step, |last| {
-        progress.at(images_done(last, world, of_rank));
-    });
+    let fields = delivery::BatchFields { layout: &layout, label: label.as_deref() };
+    let delivery =
+        delivery::take_all(&mut pipeline, start, fields, checksum, saver, step, |last| {
+            progress.at(images_done(last, world, of_rank));
+        });
     let delivery = delivery.map_err(|error| what(&error));
     drop((pipeline, images));
     let cache = cache.map(|cache| cache.statistics());
@@ -130,7 +139,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         delivery: delivery?,
         cpu_time,
         peak_rss: machine::peak_rss(),
-        partial: (arguments.on_truncated == OnTruncated::Partial).then(|| partial.get()),
+        partial: allows_partial.then(|| partial.get()),
         statistics: monitor.statistics(),
         snapshots,
     })
@@ -190,10 +199,20 @@ fn stopped(outcome: &Outcome, signal: i32) -> Failure {
 
 /// Fails if the batches need more memory than is available. Without this check, the kernel's OOM
 /// killer might end the process.
-fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
-    let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments.threads));
+fn check_memory(arguments: &BenchArguments, layout: &BatchLayout) -> Result<(), Failure> {
+    let workers = worker_threads(arguments.threads);
     let images = layout.batch_size() as u64;
     match usable_memory() {
+        usable if arguments.spec.is_some() && layout.live_bytes(workers) as u64 > usable => {
+            Err(Failure::usage(format!(
+                "--batch {} needs too much memory for the fields of --spec: {} batches are in memory at a \
+                 time and take {}, and {} are available",
+                arguments.batch,
+                layout.live_batches(workers),
+                format::bytes(layout.live_bytes(workers) as u64),
+                format::bytes(usable),
+            )))
+        }
         usable if layout.live_bytes(workers) as u64 > usable => Err(Failure::usage(format!(
             "--batch {} and --size {} need too much memory: a batch of {} takes {}, {} batches are in \
              memory at a time, and {} are available",
@@ -209,9 +228,12 @@ fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Fai
 }
 
 /// The layout of a batch. The batch size is `--batch`, or the number of images if it is smaller.
-fn layout(arguments: &BenchArguments, images_found: u64) -> BatchLayout {
-    let images = images_found.min(u64::from(arguments.batch)) as usize;
-    BatchLayout::new(images, image_fields(&transform(arguments)))
+fn layout(arguments: &BenchArguments, images: &Images) -> BatchLayout {
+    let samples = images.len().min(u64::from(arguments.batch)) as usize;
+    match &images.spec {
+        Some(spec) => spec.fields.layout(samples),
+        None => BatchLayout::new(samples, image_fields(&transform(arguments))),
+    }
 }
 
 /// The transform that decodes, crops and converts each image.
@@ -228,7 +250,7 @@ fn transform(arguments: &BenchArguments) -> ImageTransform {
         })
 }
 
-/// Builds the pipeline: keys ──► fetch (encoded images) ──► decode (pixels and labels of a batch).
+/// Builds the pipeline: keys ──► fetch (encoded images) ──► decode (pixels and labels of a batch, or other fields).
 ///
 /// If a stage makes no progress for `stall_time`, the pipeline passes a warning to `warn`.
 fn build(
@@ -239,24 +261,35 @@ fn build(
     stall_time: Duration,
     warn: impl Fn(&str) + Send + Sync + 'static,
 ) -> spdl_core::Result<Pipeline<Batch>> {
-    let layout = layout(arguments, images.len());
+    let layout = layout(arguments, images);
     let budget = Fetch::stage_memory(&layout, worker_threads(arguments.threads));
     let state = state.map(|state| accept_batch_of_images(state, arguments));
-    let transform = transform(arguments);
-    let registry = CodecRegistry::with_defaults();
-    let limits = Limits::default();
-    let partial = partial.clone();
-    let decode = StageOptions::new("decode").parameters(transform.parameters());
-    let decode = match arguments.cache_pixels {
-        Some(side) => decode.parameters([("kept with a shorter side of", side.to_string())]),
-        None => decode,
+    let (registry, limits) = (CodecRegistry::with_defaults(), Limits::default());
+    let (decode, partial) = (StageOptions::new("decode"), partial.clone());
+    let batches = match &images.spec {
+        Some(Spec { fields, .. }) => {
+            let filler = fields.filler(&registry, &limits);
+            let filled = move || Ok(filler()?.count_partial(&partial));
+            let decode = decode.parameters(fields.parameters());
+            images.pipeline_of(fields, arguments)?.fill(decode, layout, filled)
+        }
+        None => {
+            let transform = transform(arguments);
+            let decode = decode.parameters(transform.parameters());
+            let decode = match arguments.cache_pixels {
+                Some(side) => {
+                    decode.parameters([("kept with a shorter side of", side.to_string())])
+                }
+                None => decode,
+            };
+            let filled = move || {
+                let image = FillImage::new(&registry, &transform, &limits)?;
+                Ok(image.count_partial(partial.clone()))
+            };
+            images.pipeline(arguments)?.fill(decode, layout, filled)
+        }
     };
-    let filled =
-        move || Ok(FillImage::new(&registry, &transform, &limits)?.count_partial(partial.clone()));
-
-    let pipeline = images
-        .pipeline(arguments)?
-        .fill(decode, layout, filled)
+    let pipeline = batches
         // Half of the memory budget is for encoded files, the other half for batches.
         .largest_item(budget)
         .memory(budget.saturating_mul(2))

@@ -178,13 +178,15 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
         1 => String::new(),
         ranks => format!("rank {} of {ranks}, ", arguments.rank()),
     };
+    let content = match &arguments.spec {
+        Some(spec) => format!("spec {}", printable(&spec.display().to_string())),
+        None => format!("size {}, {}", arguments.size, arguments.layout),
+    };
     format!(
-        "{path}: {images} {classes}, {rank}{}, mode {}, size {}, batch {}, {}, seed {}, {}",
+        "{path}: {images} {classes}, {rank}{}, mode {}, {content}, batch {}, seed {}, {}",
         counted(arguments.epochs.into(), "epoch", "epochs"),
         name_of(arguments.mode),
-        arguments.size,
         count(arguments.batch.into()),
-        arguments.layout,
         arguments.seed,
         counted(outcome.statistics.threads as u64, "thread", "threads"),
     )
@@ -246,9 +248,9 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
     figures
 }
 
-/// How many images have a class; `None` if all images have a class, or there are no images.
+/// How many images have a class; `None` if all images have a class, or there are no images or no labels.
 fn labels(delivery: &Delivery) -> Option<String> {
-    match (delivery.images, delivery.labelled) {
+    match (delivery.images, delivery.labelled?) {
         (0, _) => None,
         (_, 0) => Some("none: no image has a class".to_owned()),
         (all, some) if some < all => Some(format!("{} of {}", count(some), count(all))),
@@ -425,9 +427,9 @@ mod tests {
     fn labels_are_shown_if_some_images_have_none() {
         let shown =
             |images, labelled| labels(&Delivery { images, labelled, ..Delivery::default() });
-        assert_eq!((shown(0, 0), shown(5, 5)), (None, None));
-        assert_eq!(shown(5, 0).unwrap(), "none: no image has a class");
-        assert_eq!(shown(5, 2).unwrap(), "2 of 5");
+        assert_eq!((shown(0, Some(0)), shown(5, Some(5)), shown(5, None)), (None, None, None));
+        assert_eq!(shown(5, Some(0)).unwrap(), "none: no image has a class");
+        assert_eq!(shown(5, Some(2)).unwrap(), "2 of 5");
     }
 
     #[test]

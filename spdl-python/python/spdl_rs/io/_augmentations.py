@@ -253,10 +253,9 @@ class RandomAffine(Augmentation):
     def _native(self) -> tuple[str, dict[str, Any]]:
         shear: Any = self.shear
         if isinstance(shear, (tuple, list)):
-            angles = (*check.reals("shear", shear, 2, 4), 0.0, 0.0)
-            shear = angles[:2], angles[2:4]
+            shear = check.reals("shear", shear, 2, 4)
         elif shear is not None:
-            shear = around("shear", shear, 0, zero=True), (0.0, 0.0)
+            shear = around("shear", shear, 0, zero=True)
         translate, scale = self.translate, self.scale
         return type(self).__name__, {
             "degrees": around("degrees", self.degrees, 0, zero=True),
@@ -322,11 +321,10 @@ class RandomErasing(Augmentation):
         if isinstance(value, str):
             if value != "random":
                 raise ValueError(f'value must be a number, three numbers or "random", not {value!r}')
-            value = None
         elif isinstance(value, (tuple, list)):
             value = check.reals("value", value, 3)
         else:
-            value = (check.real("value", value),) * 3
+            value = check.real("value", value)
         return name, {**settings, "value": value}
 
 
@@ -409,8 +407,7 @@ class TimmRandAugment(Augmentation):
 
     def _native(self) -> tuple[str, dict[str, Any]]:
         name, settings = super()._native()
-        deviation = None if self.magnitude_std == "uniform" else self.magnitude_std
-        return name, {**settings, "magnitude_std": deviation, **sampling(self)}
+        return name, {**settings, **sampling(self)}
 
 
 @dataclass(frozen=True)
@@ -490,8 +487,7 @@ class AugMix(Augmentation):
 
     def _native(self) -> tuple[str, dict[str, Any]]:
         name, settings = super()._native()
-        depth = None if self.chain_depth == -1 else self.chain_depth
-        return name, {**settings, "chain_depth": depth, **sampling(self)}
+        return name, {**settings, **sampling(self)}
 
 
 @dataclass(frozen=True)
@@ -539,10 +535,7 @@ class TimmAugMix(Augmentation):
 
     def _native(self) -> tuple[str, dict[str, Any]]:
         name, settings = super()._native()
-        deviation = None if self.magnitude_std == "uniform" else self.magnitude_std
-        depth = None if self.chain_depth == -1 else self.chain_depth
-        changed = {"magnitude_std": deviation, "chain_depth": depth}
-        return name, {**settings, **changed, **sampling(self)}
+        return name, {**settings, **sampling(self)}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from ._native_settings import (
     interval,
     set_frozen,
     size,
-    width_and_height,
 )
 
 
@@ -48,9 +47,6 @@ class ResizedCenterCrop(Crop):
 
     def __post_init__(self) -> None:
         set_frozen(self, covering=size("covering", self.covering))
-
-    def _native(self) -> tuple[str, dict[str, Any]]:
-        return type(self).__name__, {"covering": width_and_height(self.covering)}
 
 
 @dataclass(frozen=True)
@@ -285,10 +281,6 @@ class AspectBuckets(Crop):
                 sizes |= {(side, other), (other, side)}
         return cls(sorted(sizes), random)
 
-    def _native(self) -> tuple[str, dict[str, Any]]:
-        name, settings = super()._native()
-        return name, {**settings, "sizes": [(width, height) for height, width in self.sizes]}
-
 
 class _Corners(Crop):
     """Base class of crops that make several samples of an image."""
@@ -298,11 +290,6 @@ class _Corners(Crop):
     def __post_init__(self) -> None:
         if self.covering is not None:
             set_frozen(self, covering=size("covering", self.covering))
-
-    def _native(self) -> tuple[str, dict[str, Any]]:
-        name, settings = super()._native()
-        covering = None if self.covering is None else width_and_height(self.covering)
-        return name, {**settings, "covering": covering}
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from .. import _spdl_rs
 from .._arguments import MAX_SIDE, choice, flag, layout, real, reals
 from .._arguments import min_partial as checked_min_partial
 from ._augmentations import Augmentation, several
 from ._crops import RANDOM_CROPS, VARYING_CROPS, AspectBuckets, Crop
-from ._native_settings import set_frozen, size, width_and_height
+from ._native_settings import set_frozen, size
 
 # Larger standard deviations are for pixels from 0 to 255.
 _MAX_STD = 10
@@ -103,6 +103,20 @@ class ImageParameters:
         steps = several("augment", self.augment)
         return crops or any(0 < flip < 1 for flip in flips) or any(step._is_random for step in steps)
 
+    def _settings(self) -> dict[str, Any]:
+        """Returns the parameters for the native module. Those that are `None` have no effect."""
+        names = ("train", "layout", "horizontal_flip", "vertical_flip", "filter", "color", "exact", "on_truncated")
+        normalization = (None, None) if self.layout.endswith("u8") else (self.mean, self.std)
+        return {
+            **{name: getattr(self, name) for name in names},
+            "size": None if isinstance(self.crop, VARYING_CROPS) else self.size,
+            "crop": None if self.crop is None else self.crop._native(),
+            "mean": normalization[0],
+            "std": normalization[1],
+            "augment": [step._native() for step in several("augment", self.augment)],
+            "min_partial": checked_min_partial(self.min_partial, self.on_truncated),
+        }
+
     def _decoder(self) -> _spdl_rs.ImageDecoder:
         """Returns the native decoder, whose random numbers depend on `seed` if there is one."""
         return _decoder(self)
@@ -110,18 +124,4 @@ class ImageParameters:
 
 @functools.lru_cache(maxsize=64)
 def _decoder(of: ImageParameters) -> _spdl_rs.ImageDecoder:
-    return _spdl_rs.ImageDecoder(
-        size=width_and_height(of.size),
-        train=of.train,
-        layout=of.layout,
-        seed=getattr(of, "seed", 0),
-        min_partial=checked_min_partial(of.min_partial, of.on_truncated),
-        crop=None if of.crop is None else of.crop._native(),
-        filter=of.filter,
-        horizontal_flip=of.horizontal_flip,
-        vertical_flip=of.vertical_flip,
-        color=of.color,
-        normalization=(of.mean, of.std),
-        exact=of.exact,
-        augment=[step._native() for step in several("augment", of.augment)],
-    )
+    return _spdl_rs.ImageDecoder(of._settings(), getattr(of, "seed", 0))

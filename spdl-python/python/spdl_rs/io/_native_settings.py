@@ -46,12 +46,6 @@ def size(name: str, value: Any, most: int = 2**32 - 1) -> int | tuple[int, int]:
     return height, width
 
 
-def width_and_height(value: int | tuple[int, int]) -> tuple[int, int]:
-    """Converts a result of `size` to (width, height), as the native module expects it."""
-    height, width = (value, value) if isinstance(value, int) else value
-    return width, height
-
-
 def color(name: str, value: Any) -> tuple[int, int, int]:
     """Returns red, green and blue, from three levels or one level for all."""
     levels = value if isinstance(value, (tuple, list)) else (value,) * 3

@@ -1,0 +1,93 @@
+//! The fields of `--spec`.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use spdl_core::{Error, ErrorKind};
+use spdl_media::OnTruncated;
+use spdl_media::fill::SampleSpec;
+
+use crate::ui::failure::Failure;
+
+/// What error messages begin with.
+const WHAT: &str = "cannot read the fields";
+/// The maximum size of a file, in bytes.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The fields of a file.
+#[derive(Debug)]
+pub(crate) struct Spec {
+    pub(crate) fields: SampleSpec,
+    /// The name of the label in the batch.
+    pub(crate) label: Option<String>,
+    /// The stored field that holds the label, if the file names it.
+    pub(crate) label_field: Option<String>,
+}
+
+impl Spec {
+    /// Reads a file: TOML, or JSON if its name ends with `.json`.
+    pub(crate) fn read(path: &Path) -> Result<Spec, Failure> {
+        let failed = |reason: String| Failure::new(WHAT, path.display(), reason);
+        let size = fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
+        if size > MOST_BYTES {
+            return Err(failed(format!("{size} bytes exceed the maximum of {MOST_BYTES}")));
+        }
+        let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let is_json =
+            path.extension().is_some_and(|it| it.eq_ignore_ascii_case(OsStr::new("json")));
+        let document: Value = match is_json {
+            true => serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?,
+            false => toml::from_str(&text).map_err(|error| failed(error.to_string()))?,
+        };
+        if !is_json && has_null(&document) {
+            return Err(failed("write nan and inf as text, such as \"nan\"".to_owned()));
+        }
+        Spec::of(&document).map_err(|error| Failure::of(WHAT, &error, path))
+    }
+
+    fn of(document: &Value) -> spdl_core::Result<Spec> {
+        let invalid = |message| Err(Error::new(ErrorKind::InvalidArgument, message));
+        let tables = document.as_object().into_iter().flatten();
+        let example = "expected tables such as [fields.image]";
+        if let Some((other, _)) = tables.clone().find(|(key, _)| *key != "fields") {
+            return invalid(format!("unknown key {other:?}; {example}"));
+        }
+        let Some(fields) = document.get("fields") else {
+            return invalid(format!("there are no fields; {example}"));
+        };
+        let spec = SampleSpec::from_description(fields)?;
+        let is_label = |field: &Value| {
+            field["type"].as_str().is_some_and(|kind| kind.eq_ignore_ascii_case("label"))
+        };
+        let mut labels =
+            fields.as_object().into_iter().flatten().filter(|(_, field)| is_label(field));
+        let label = labels.next();
+        if labels.next().is_some() {
+            return invalid("there is more than one label".to_owned());
+        }
+        Ok(Spec {
+            fields: spec,
+            label: label.map(|(name, _)| name.clone()),
+            label_field: label.and_then(|(_, field)| Some(field["stored_as"].as_str()?.to_owned())),
+        })
+    }
+
+    /// Whether truncated images may be delivered.
+    pub(crate) fn allows_partial(&self) -> bool {
+        let mut transforms =
+            self.fields.fields().filter_map(|(name, _)| self.fields.transform_of(name));
+        transforms.any(|transform| transform.truncation() == OnTruncated::Partial)
+    }
+}
+
+/// Whether a value or a part of it is `null`, which JSON has in place of numbers that are not finite.
+fn has_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(values) => values.iter().any(has_null),
+        Value::Object(members) => members.values().any(has_null),
+        _ => false,
+    }
+}

@@ -1,0 +1,233 @@
+//! `spdl bench --spec`: any fields of a data set.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::common::{Folder, Run, finish, image_name, png, spdl};
+
+const SAMPLES: u32 = 12;
+
+/// Runs `spdl bench DATA --spec FOLDER/NAME`, after writing the file.
+fn bench(folder: &Folder, data: &Path, name: &str, spec: &str, arguments: &[&str]) -> Run {
+    let path = folder.join(name);
+    fs::write(&path, spec).unwrap();
+    let mut command = spdl();
+    command.arg("bench").arg(data).arg("--spec").arg(path).args(arguments);
+    finish(command.output().unwrap())
+}
+
+fn checksum(json: &Map<String, Value>) -> &str {
+    json["checksum"].as_str().unwrap()
+}
+
+fn grey_png(width: u32, height: u32, number: u32) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, width, height);
+    encoder.set_color(png::ColorType::Grayscale);
+    let levels: Vec<u8> = (0..width * height).map(|at| ((at + number) % 100) as u8).collect();
+    encoder.write_header().unwrap().write_image_data(&levels).unwrap();
+    file
+}
+
+/// A tar shard with the fields that the example of `--help` names.
+fn shard(folder: &Folder) -> std::path::PathBuf {
+    let path = folder.join("train-0.tar");
+    let mut archive = tar::Builder::new(fs::File::create(&path).unwrap());
+    for number in 0..SAMPLES {
+        let image = png(number);
+        let header = png::Decoder::new(std::io::Cursor::new(&image)).read_info().unwrap();
+        let (width, height) = header.info().size();
+        let boxes: Vec<_> = (0..number % 3).map(|at| [at, 0, at + 2, 3]).collect();
+        let classes: Vec<_> = (0..number % 3).collect();
+        let document = json!({"boxes": boxes, "classes": classes});
+        let members = [
+            ("png", image),
+            ("seg.png", grey_png(width, height, number)),
+            ("json", document.to_string().into_bytes()),
+            ("txt", format!("caption {number}").into_bytes()),
+            ("cls", (number % 4).to_string().into_bytes()),
+        ];
+        for (name, bytes) in members {
+            let mut header = tar::Header::new_ustar();
+            header.set_size(bytes.len() as u64);
+            archive.append_data(&mut header, format!("{number:04}.{name}"), &bytes[..]).unwrap();
+        }
+    }
+    archive.finish().unwrap();
+    path
+}
+
+const FIELDS: &str = r#"
+[fields.image]
+type = "image"
+size = [20, 24]
+train = true
+augment = ["randaugment(2, 9)"]
+[fields.boxes]
+type = "array"
+shape = [0, 4]
+stored_as = "json"
+at = "boxes"
+collate = "ragged"
+[fields.classes]
+type = "array"
+shape = 0
+dtype = "int64"
+stored_as = "json"
+at = "classes"
+[fields.caption]
+type = "text"
+stored_as = "txt"
+[fields.label]
+type = "label"
+stored_as = "cls"
+"#;
+
+#[test]
+fn images_and_labels_of_a_spec_are_those_without_a_spec() {
+    let folder = Folder::new();
+    for number in 0..SAMPLES {
+        folder.add(format!("photos/{}", image_name(number, 3)), &png(number));
+    }
+    let photos = folder.join("photos");
+    for mode in ["eval", "train"] {
+        let mut plain = spdl();
+        plain.arg("bench").arg(&photos).args(["--size", "24", "--mode", mode, "--json"]);
+        let plain = finish(plain.output().unwrap()).json();
+        let train = mode == "train";
+        let image = json!({"type": "image", "size": 24, "train": train});
+        let as_json = json!({"fields": {"images": image, "labels": {"type": "label"}}}).to_string();
+        let as_toml = format!(
+            "fields.images = {{type = 'Image', size = [24, 24], train = {train}}}\nfields.labels.type = 'label'"
+        );
+        for (name, spec) in [("spec.json", as_json), ("spec.toml", as_toml)] {
+            let run = bench(&folder, &photos, name, &spec, &["--mode", mode, "--json"]);
+            assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+            let json = run.json();
+            assert_eq!(checksum(&json), checksum(&plain), "{name}, {mode}");
+            assert_eq!((&json["images"], &json["labelled"]), (&SAMPLES.into(), &SAMPLES.into()));
+        }
+    }
+}
+
+#[test]
+fn the_checksum_of_fields_depends_on_their_values_only() {
+    let folder = Folder::new();
+    let shard = shard(&folder);
+    let sum = |spec: &str, arguments: &[&str]| {
+        let run = bench(&folder, &shard, "spec.toml", spec, &[arguments, &["--json"]].concat());
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        let json = run.json();
+        assert_eq!(json["images"], SAMPLES);
+        checksum(&json).to_owned()
+    };
+    let first = sum(FIELDS, &[]);
+    for arguments in
+        [&["--threads", "1"][..], &["--batch", "5"], &["--threads", "4", "--batch", "1"]]
+    {
+        assert_eq!(sum(FIELDS, arguments), first, "{arguments:?}");
+    }
+    for (was, is) in [
+        ("randaugment(2, 9)", "randaugment(2, 10)"),
+        ("at = \"classes\"", "at = \"classes\"\ndtype = \"int32\""),
+        ("stored_as = \"txt\"", "stored_as = \"cls\""),
+    ] {
+        let other = FIELDS.replacen("dtype = \"int64\"\n", "", usize::from(is.contains("int32")));
+        assert_ne!(sum(&other.replace(was, is), &[]), first, "{is}");
+    }
+    let run = bench(&folder, &shard, "spec.toml", FIELDS, &[]);
+    assert!(run.stdout.contains("spec.toml, batch 32"), "{}", run.stdout);
+    let text = "[fields.caption]\ntype = 'text'\nstored_as = 'txt'";
+    let json = bench(&folder, &shard, "text.toml", text, &["--json"]).json();
+    assert_eq!(json["labelled"], Value::Null);
+}
+
+#[test]
+fn the_example_of_the_help_runs() {
+    let folder = Folder::new();
+    let shard = shard(&folder);
+    let help = finish(spdl().args(["bench", "--help"]).output().unwrap()).stdout;
+    let (_, example) = help.split_once("[fields.image]").unwrap();
+    let (example, _) = example.split_once("  A crop or an augmentation").unwrap();
+    let spec = format!("[fields.image]{example}").replace("[480, 640]", "[20, 24]");
+    let run = bench(&folder, &shard, "spec.toml", &spec, &["--json"]);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    assert_eq!(run.json()["images"], SAMPLES);
+}
+
+#[test]
+fn errors_name_the_file_the_field_and_the_key() {
+    let folder = Folder::new();
+    let shard = shard(&folder);
+    let image = "[fields.image]\ntype = 'image'\n";
+    let cases = [
+        (
+            "[fields.image]\ntype = 'imag'",
+            "field \"image\": unknown type \"imag\"; expected one of Image, Mask",
+        ),
+        (
+            &format!("{image}sise = 24"),
+            "field \"image\": unknown key \"sise\"; expected one of size, train",
+        ),
+        (
+            &format!("{image}size = 'big'"),
+            "field \"image\": size: expected the side of a square, or [height, width]",
+        ),
+        (
+            &format!("{image}augment = 'randaug(2)'"),
+            "field \"image\": augment: unknown type \"randaug\"; expected",
+        ),
+        ("[fields.mask]\ntype = 'mask'", "field \"mask\": there is no field \"image\""),
+        (
+            "[field.image]\ntype = 'image'",
+            "unknown key \"field\"; expected tables such as [fields.image]",
+        ),
+        ("", "there are no fields; expected tables such as [fields.image]"),
+        ("[fields.image", "TOML parse error at line 1"),
+        (&format!("{image}vertical_flip = nan"), "write nan and inf as text, such as \"nan\""),
+        ("[fields.a]\ntype = 'label'\n[fields.b]\ntype = 'label'", "there is more than one label"),
+    ];
+    for (spec, expected) in cases {
+        let run = bench(&folder, &shard, "spec.toml", spec, &[]);
+        assert_eq!(run.code, 1, "{spec}");
+        let line = run.line();
+        let begin =
+            format!("spdl: cannot read the fields: {}: ", folder.join("spec.toml").display());
+        assert!(
+            line.starts_with(&begin) && line.contains(expected),
+            "{line}\nexpected: {expected}"
+        );
+    }
+    let run = bench(&folder, &shard, "spec.json", "{", &[]);
+    assert!(run.line().contains("spec.json: EOF while parsing"), "{}", run.stderr);
+    let mut absent = spdl();
+    absent.arg("bench").arg(&shard).args(["--spec", "absent.toml"]);
+    let run = finish(absent.output().unwrap());
+    assert!(run.line().contains("cannot read the fields: absent.toml: "), "{}", run.stderr);
+    for option in [["--size", "24"], ["--layout", "nchw-f32"], ["--label-field", "cls"]] {
+        let run = bench(&folder, &shard, "spec.toml", FIELDS, &option);
+        assert_eq!(run.code, 2, "{option:?}");
+        assert!(run.stderr.contains("cannot be used with"), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_run_resumes_with_the_same_fields_only() {
+    let folder = Folder::new();
+    let shard = shard(&folder);
+    let state = folder.join("run.state");
+    let state = state.to_str().unwrap();
+    let run = |spec: &str, arguments: &[&str]| {
+        let all = [&["--json", "--batch", "4"], arguments].concat();
+        bench(&folder, &shard, "spec.toml", spec, &all)
+    };
+    let whole = run(FIELDS, &["--epochs", "2"]).json();
+    assert_eq!(run(FIELDS, &["--save-state", state]).code, 0);
+    let other = run(&FIELDS.replace("[20, 24]", "24"), &["--epochs", "2", "--resume", state]);
+    assert!(other.stderr.contains("field image"), "{}", other.stderr);
+    let resumed = run(FIELDS, &["--epochs", "2", "--resume", state]);
+    assert_eq!(resumed.code, 0, "{}", resumed.stderr);
+    assert_eq!(checksum(&resumed.json()), checksum(&whole));
+}
