@@ -16,9 +16,9 @@ use crate::wheel;
 
 /// Compare training recipes of `spdl_rs.Loader` with torchvision, WebDataset, DALI and Albumentations.
 ///
-/// The tasks are classification (DeiT), contrastive learning (SimCLR), detection, segmentation, and pairs
-/// of images and captions (CLIP). Each program runs once to warm up; then the runs are interleaved
-/// (A B C A B C).
+/// The tasks are classification (DeiT), contrastive learning (SimCLR), self-distillation (DINO), detection,
+/// segmentation, and pairs of images and captions (CLIP). Each program runs once to warm up; then the runs
+/// are interleaved (A B C A B C).
 ///
 /// The command writes tables and a plot to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -98,7 +98,7 @@ const OURS: &str = "spdl_rs.Loader";
 /// Worker processes or threads of every loader.
 const WORKERS: usize = 2;
 
-const RECIPES: [TrainingRecipe; 5] = [
+const RECIPES: [TrainingRecipe; 6] = [
     TrainingRecipe {
         name: "deit",
         title: "Classification with strong augmentation (DeiT)",
@@ -112,6 +112,13 @@ const RECIPES: [TrainingRecipe; 5] = [
         title: "Two views for contrastive learning (SimCLR)",
         note: "Two times 224 x 224: random resized crop, flip, colour jitter, greyscale, blur, normalisation. \
                Rates count stored images.",
+        peers: &[Program::TORCHVISION],
+    },
+    TrainingRecipe {
+        name: "dino",
+        title: "Two large and eight small crops (DINO)",
+        note: "Two times 224 x 224 and eight times 96 x 96: random resized crop (bicubic), flip, colour jitter, \
+               greyscale, blur, solarisation, normalisation. Rates count stored images.",
         peers: &[Program::TORCHVISION],
     },
     TrainingRecipe {
