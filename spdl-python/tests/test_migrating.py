@@ -3,6 +3,7 @@
 import importlib.util
 import pathlib
 import re
+import shutil
 import sys
 
 import pytest
@@ -23,21 +24,33 @@ def clean():
 
 
 def test_all_programs_of_the_guide_are_found():
-    assert len(PROGRAMS) == GUIDE.read_text("utf-8").count("```python") == 5
+    assert len(PROGRAMS) == GUIDE.read_text("utf-8").count("```python") == 9
+
+
+def frameworks_of(program):
+    return re.findall(r"^(?:import|from) (torchvision|torch|datasets)\b", program, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
     ("program", "printed"),
     [
-        pytest.param(*pair, marks=pytest.mark.frameworks if "import torch\n" in pair[0] else ())
+        pytest.param(*pair, marks=pytest.mark.frameworks if frameworks_of(pair[0]) else ())
         for pair in PROGRAMS
     ],
     ids=range(len(PROGRAMS)),
 )
-def test_programs_of_the_guide_print_the_documented_output(program, printed, capsys):
-    if "import torch\n" in program:
-        pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_programs_of_the_guide_print_the_documented_output(
+    program, printed, photos, tmp_path, monkeypatch, capsys
+):
+    for name in frameworks_of(program):
+        pytest.importorskip(name, reason=f"{name} is not installed")
     if "compat.install()" in program and importlib.util.find_spec("spdl") is not None:
         pytest.skip("SPDL itself is installed")
-    exec(program, {"__name__": "program"})
+    shutil.copytree(photos, tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    # Nothing is downloaded, and the cache of `datasets` is not used.
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    names = {"__name__": "program"}
+    exec(program, names)
     assert capsys.readouterr().out == printed

@@ -168,6 +168,27 @@ def test_csv_needs_no_path_and_empty_cells_are_missing_values(tmp_path):
         Loader(tmp_path / "table3.csv", batch_size=1, image=fields.Image(8), score=fields.Number())
 
 
+def test_several_csv_lists_are_one_data_set(tmp_path):
+    (tmp_path / "part-1.csv").write_text("text,label\nbarks,dog\n")
+    (tmp_path / "part-2.csv").write_text("label,text\ncat,meows\n,hums\n")
+    for source in (str(tmp_path / "part-*.csv"), [tmp_path / "part-1.csv", tmp_path / "part-2.csv"]):
+        loader = Loader(source, batch_size=3, text=fields.Text(), label=fields.Label(), key=fields.Key())
+        (batch,) = loader
+        assert loader.classes == ["cat", "dog"]
+        assert (batch["text"], batch["label"].tolist()) == (["barks", "meows", "hums"], [1, 0, -1])
+        assert batch["key"] == [f"{tmp_path}/part-1.csv:0", f"{tmp_path}/part-2.csv:0", f"{tmp_path}/part-2.csv:1"]
+    loader = Loader(source, batch_size=2, text=fields.Text())
+    first = next(iter(loader))
+    state = loader.state_dict()
+    again = Loader(source, batch_size=2, text=fields.Text())
+    again.load_state_dict(state)
+    assert first["text"] + next(iter(again))["text"] == ["barks", "meows", "hums"]
+    with pytest.raises(spdl_rs.InvalidArgumentError):
+        other = Loader(source[::-1], batch_size=2, text=fields.Text())
+        other.load_state_dict(state)
+        list(other)
+
+
 @pytest.fixture(scope="module")
 def golden():
     return json.loads((GOLDEN / "ids.json").read_text())

@@ -26,6 +26,8 @@ def arguments(task):
         return {"image": image, "label": fields.Label(stored_as="cls"), "mix": mix}
     if task == "simclr":
         return {"fields": recipes.simclr(common.CLASSIFICATION)}
+    if task == "dino":
+        return {"fields": recipes.dino(common.CLASSIFICATION)}
     if task == "detection":
         return {
             "image": fields.Image(

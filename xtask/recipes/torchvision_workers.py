@@ -34,6 +34,12 @@ def transform_of(task):
             v2.RandomApply([v2.GaussianBlur(size // 10 // 2 * 2 + 1)], p=0.5),
         ]
         return v2.Compose([*first, *to_floats()])
+    if task == "dino":
+        large = [
+            crop_of_dino(size, (0.4, 1.0), blur=1.0),
+            crop_of_dino(size, (0.4, 1.0), blur=0.1, solarize=0.2),
+        ]
+        return large + 8 * [crop_of_dino(96, (0.05, 0.4), blur=0.5)]
     if task == "detection":
         first = [v2.RandomHorizontalFlip(), v2.Resize(None, max_size=size, antialias=True), Pad(size)]
         return v2.Compose([*first, *to_floats(), v2.SanitizeBoundingBoxes(min_size=1)])
@@ -41,6 +47,21 @@ def transform_of(task):
         first = [v2.RandomResizedCrop(size, (0.25, 1.0), antialias=True), v2.RandomHorizontalFlip()]
         return v2.Compose([*first, *to_floats()])
     raise ValueError(task)
+
+
+def crop_of_dino(size, scale, blur, solarize=0.0):
+    steps = [
+        v2.RandomResizedCrop(
+            size, scale, interpolation=InterpolationMode.BICUBIC, antialias=True
+        ),
+        v2.RandomHorizontalFlip(),
+        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+        v2.RandomGrayscale(0.2),
+        v2.RandomApply([v2.GaussianBlur(13, (0.1, 2.0))], p=blur),
+    ]
+    if solarize:
+        steps.append(v2.RandomSolarize(128, p=solarize))
+    return v2.Compose([*steps, *to_floats()])
 
 
 class Pad(torch.nn.Module):
@@ -74,6 +95,8 @@ class Samples(Dataset):
                 return self.transform(image), int(file.read())
         if self.task == "simclr":
             return self.transform(image), self.transform(image)
+        if self.task == "dino":
+            return tuple(transform(image) for transform in self.transform)
         if self.task == "detection":
             with open(stem + ".json") as file:
                 stored = json.load(file)

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use spdl_core::source::sampler::Until;
-use spdl_core::{ErrorKind, Labeled, Shard, source::Remainder};
-use spdl_io::datasets::OpenedDataset;
+use spdl_core::{ErrorKind, Labeled, Shard, block_on, source::Remainder};
+use spdl_io::datasets::{DatasetKind, FileList, OpenedDataset};
 use spdl_io::records::{FetchFields, FieldChoice};
 use spdl_io::stores::{Address, StoreFactory};
 use spdl_io::{FieldValue, SourceOptions, StoreRegistry};
@@ -220,4 +220,54 @@ fn errors_and_keys_have_the_address_of_their_store() {
     assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some("acme://b/x.png")));
     let by_key = spdl_core::block_on(both.fetcher.read(&"0.png".into(), None));
     assert_eq!(by_key.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn several_lists_with_the_same_columns_are_one_data_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let open = |names: &[&str]| {
+        let paths: Vec<String> = names.iter().map(|name| path(name)).collect();
+        block_on(OpenedDataset::open(&paths, &StoreRegistry::new()))
+    };
+    write("part-1.csv", "path,label,note\n1.jpg,dog,a\n2.jpg,,b\n");
+    write("part-2.csv", "note,path,label\nc,sub/3.jpg,cat\nd,/4.jpg,eel\n");
+    for names in [&["part-*.csv"][..], &["part-{1,2}.csv"], &["part-1.csv", "part-2.csv"]] {
+        let data = open(names).unwrap();
+        assert_eq!(data.kind, DatasetKind::FileList);
+        assert_eq!(data.classes, ["cat", "dog", "eel"]);
+        let samples: Vec<_> = (0..4).map(|at| data.samples.item(at).unwrap()).collect();
+        let of = |sample: &StoredRecord| {
+            let key = sample.key.to_string();
+            (key.replace(&path(""), ""), sample.label)
+        };
+        let found: Vec<_> = samples.iter().map(of).collect();
+        let expected = [("1.jpg", 1), ("2.jpg", -1), ("sub/3.jpg", 0), ("/4.jpg", 2)];
+        assert_eq!(found, expected.map(|(key, label)| (key.to_owned(), label)));
+        assert!(samples.iter().all(|sample| sample.names().eq(["file", "note"])));
+        assert!(data.is_own_label("label"));
+        let warning = data.unlabeled().unwrap();
+        assert!(warning.message().starts_with("1 of 4 samples has no label"), "{warning}");
+    }
+    // The hash of one list is unchanged; that of several depends on their texts and order.
+    let hash = |names: &[&str]| open(names).unwrap().samples.content_hash();
+    let list = FileList::open(path("part-1.csv")).unwrap();
+    assert_eq!(hash(&["part-1.csv"]), list.content_hash());
+    assert_ne!(hash(&["part-1.csv", "part-2.csv"]), hash(&["part-2.csv", "part-1.csv"]));
+    // A list whose name exists is no pattern.
+    write("part-{3}.csv", "1.jpg\n");
+    assert_eq!(open(&["part-{3}.csv"]).unwrap().samples.len(), 1);
+
+    write("numbers.csv", "path,label,note\n5.jpg,7,e\n");
+    write("other.csv", "path,label\n5.jpg,cat\n");
+    for (name, expected) in [("numbers.csv", "are integers"), ("other.csv", "columns label, path")]
+    {
+        let error = open(&["part-1.csv", name]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().contains(expected), "{error}");
+        assert!(error.key().unwrap().ends_with(name), "{error}");
+    }
+    let error = open(&["missing-*.csv"]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
 }

@@ -118,6 +118,33 @@ fn folders_of_a_zip_archive_are_classes() {
     assert_eq!(WebDataset::open(path.to_str().unwrap()).unwrap().len(), 3);
 }
 
+#[test]
+fn names_in_a_zip_archive_of_an_image_folder_end_at_the_last_dot() {
+    let names_of = |names: &[&'static str]| {
+        let files: Vec<_> = names.iter().map(|name| (*name, name.as_bytes())).collect();
+        let fetcher: Arc<dyn Fetcher> =
+            Arc::new(MemoryFetcher::from_iter([("1.zip", zipped(files))]));
+        let samples = read_all(fetch(&fetcher, "1.zip").unwrap(), fetcher);
+        let of = |record: &Record| {
+            let fields: Vec<_> = record.fields.iter().map(|(name, _)| name.to_string()).collect();
+            format!("{} {}", record.key.to_string().trim_start_matches("1.zip:"), fields.join(" "))
+        };
+        samples.iter().map(of).collect::<Vec<_>>()
+    };
+    let numbered =
+        ["cat.1.jpg", "cat.2.jpg", "dog.1.PNG", "cat.3.jpg", ".hidden.jpg", "__MACOSX/._x.1.jpg"];
+    assert_eq!(names_of(&numbered), ["cat.1 jpg", "cat.2 jpg", "cat.3 jpg", "dog.1 png"]);
+    // The texts between the dots occur once each.
+    let hashed = ["a/1_jpg.rf.0af3.jpg", "b/2_jpg.rf.77c1.jpg", "b/3.jpg"];
+    assert_eq!(names_of(&hashed), ["a/1_jpg.rf.0af3 jpg", "b/2_jpg.rf.77c1 jpg", "b/3 jpg"]);
+    // The same fields in all samples.
+    let pairs = ["1.left.jpg", "1.right.jpg", "2.left.jpg", "2.right.jpg"];
+    assert_eq!(names_of(&pairs), ["1 left.jpg right.jpg", "2 left.jpg right.jpg"]);
+    assert_eq!(names_of(&["1.jpg", "1.seg.png", "2.jpg"]), ["1 jpg seg.png", "2 jpg"]);
+    // Not only images.
+    assert_eq!(names_of(&["cat.1.jpg", "cat.2.jpg", "cat.txt"]), ["cat 1.jpg 2.jpg txt"]);
+}
+
 /// The error of reading the sample `number`, or of opening.
 fn error_of(bytes: Vec<u8>, number: usize) -> Error {
     let fetcher: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter([("1.zip", bytes)]));

@@ -131,12 +131,11 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             `DatasetWarning` lists the available fields. This check reads all samples of tar shards and
             lists, but only the first 1,000 of other formats. If only some samples of tar shards, a list or
             Parquet have no label, the warning counts them. An empty string counts as no label.
-        classes: The names of the classes, in the order of their numbers, if the labels of tar shards,
-            TFRecord, MDS, LitData, RecordIO or LMDB are names. For Parquet without `classes` and for lists of files, a label column of
-            names defines the classes: all distinct names, sorted by their bytes. Such a column must contain
-            either integers or names. If a column mixes both, `ValueError` is raised and names the row, except for
-            Parquet with `classes`. For folders, lists of files and lists of paths, passing `classes` raises
-            `InvalidArgumentError`.
+        classes: The names of the classes, in the order of their numbers, if the labels of tar shards, TFRecord, MDS,
+            LitData, RecordIO or LMDB are names. For Parquet without `classes` and for lists of files, a label column of
+            names defines the classes: all distinct names, sorted by their bytes. Such a column must contain either
+            integers or names. If a column mixes both, `ValueError` is raised and names the row, except for Parquet with
+            `classes`. For folders, lists of files and lists of paths, passing `classes` raises `InvalidArgumentError`.
         cache: A local folder that caches files, so that cached files are not read from their store again.
             Several runs and ranks may share the folder. If not all files fit, a fixed subset is cached.
         cache_size: The size limit of the folder `cache` in bytes. Default: 10,000,000,000.

@@ -108,9 +108,9 @@ class Loader(BatchLoader[Any]):
 
     If a function has an argument `rng`, it gets a `numpy.random.Generator` that depends only on `seed`, the epoch and
     the sample (for `collate` and `batch_map`, the first sample), or the part of a sample that `Bucket` has split: so
-    its results are the same after resuming, on any number of threads. An argument `generator` likewise gets a `torch.Generator` on the CPU. An argument with a default
-    keeps its default. States belong to loaders with the same functions: whether a function exists is compared, but
-    not its code.
+    its results are the same after resuming, on any number of threads. An argument `generator` likewise gets a
+    `torch.Generator` on the CPU. An argument with a default keeps its default. States belong to loaders with the same
+    functions: whether a function exists is compared, but not its code.
 
     With `executor="processes"`, a process calls all functions of a batch. Batches and results are copied through shared
     memory, which holds the largest batch and the largest result of each process. Functions and results must be
@@ -419,8 +419,8 @@ def _checked_group(group: Any, fields: Mapping[str, Field], **functions: Any) ->
         is_valid = isinstance(shape, tuple) and shape[:1] == (None,)
         if not is_valid or (group._packs and None in rest):
             raise ValueError(
-                f"group needs Tokens with the name {name!r}, or an Array with the shape None, or (None, …) with fixed further "
-                f"dimensions; the fields are {', '.join(fields)}"
+                f"group needs Tokens with the name {name!r}, or an Array with the shape None, or (None, …) with fixed "
+                f"further dimensions; the fields are {', '.join(fields)}"
             )
     if group._packs:
         for name in _ADDED:

@@ -193,9 +193,9 @@ class Image(Field, ImageParameters):
             with different numbers are independent views of one stored image, for example for contrastive
             learning.
         layout: Also `"nhwc-bf16"` and `"nchw-bf16"`, if `ml_dtypes` is installed: arrays have its dtype `bfloat16`.
-        collate: With `crop=Resize(...)` or `AspectBuckets(...)`, which give each image another size, `"list"` (the default): a list of
-            arrays, or `"pad"`: `Padded`. Masks and depth maps that follow the image are collated in the same way, and
-            padded with their number `outside`. Images of other crops are one array.
+        collate: With `crop=Resize(...)` or `AspectBuckets(...)`, which give each image another size, `"list"` (the
+            default): a list of arrays, or `"pad"`: `Padded`. Masks and depth maps that follow the image are collated in
+            the same way, and padded with their number `outside`. Images of other crops are one array.
 
     >>> from spdl_rs import Loader, fields
     >>> from spdl_rs.io import ColorJitter, RandomResizedCrop
@@ -520,7 +520,9 @@ class Tokens(Field):
         if self.stored_dtype is not None:
             check.choice("stored_dtype", self.stored_dtype, _IDS)
             if self.tokenizer is not None:
-                raise ValueError("stored_dtype is the type of stored ids; text has none: drop tokenizer or stored_dtype")
+                raise ValueError(
+                    "stored_dtype is the type of stored ids; text has none: drop tokenizer or stored_dtype"
+                )
         most = self.max_length
         truncate = check.flag("truncate", self.truncate)
         if truncate and most is None:

@@ -14,8 +14,8 @@ loader opens each data set once, even if an expression has it several times.
 | `curriculum(function)` | those of `function(epoch)` |
 
 Concatenations and choices have a fixed order of samples. With `shuffle=True`, the loader shuffles all of them together
-in each epoch; if a concatenated data set is of Parquet files, it is shuffled separately, and its samples are spread over
-the whole epoch. Ranks, `state_dict()` and `combine_states` work as for one data set: states also depend on the
+in each epoch; if a concatenated data set is of Parquet files, it is shuffled separately, and its samples are spread
+over the whole epoch. Ranks, `state_dict()` and `combine_states` work as for one data set: states also depend on the
 expression.
 
 The data sets may be of different kinds, in different stores. All arguments of the loader apply to each of them, and
@@ -264,13 +264,13 @@ def mix(
 
     Each source keeps its own order, shuffled if the loader shuffles. A source that ends earlier is repeated, each time
     in a new order. After every 1,024 samples, counted over all ranks, the number of samples of each source is exact
-    (rounded); the order of the sources in between is random, and depends on the seed and, unless `until` is a number, the
-    epoch. Mixtures can be mixed again, but neither concatenated nor shortened.
+    (rounded); the order of the sources in between is random, and depends on the seed and, unless `until` is a number,
+    the epoch. Mixtures can be mixed again, but neither concatenated nor shortened.
 
     Args:
         sources: The sources; or a `dict` with the weight of each.
-        weights: A number of 0 or more for each source; the proportions are weight / sum of weights. A source of weight 0
-            is opened, but not read. Default: equal weights.
+        weights: A number of 0 or more for each source; the proportions are weight / sum of weights. A source of weight
+            0 is opened, but not read. Default: equal weights.
         until: When an epoch ends. `"all_exhausted"`: when each sample of each source has occurred at least once.
             `"first_exhausted"`: when all samples of one source have occurred; no sample occurs twice. A number: after
             this many samples, and the next epoch continues with the next samples of each source.
@@ -308,11 +308,12 @@ def mix(
 def curriculum(function: Callable[[int], AnySource]) -> Curriculum:
     """A source that depends on the number of the epoch.
 
-    `function` gets the number of an epoch, from 0, and returns a path, a `Source` or a `Mixture`. It must return the same
-    source each time it is called with the same number: a resumed run calls it again. The classes must be the same in all
-    epochs: pass `classes` to the loader if the data sets differ. `len(loader)` is that of the epoch that the next `iter`
-    starts. Data sets stay open, and are opened when an epoch first uses them. If `until` of a mixture is a number and its
-    weights change between epochs, a sample may occur again before all samples of its source have occurred.
+    `function` gets the number of an epoch, from 0, and returns a path, a `Source` or a `Mixture`. It must return the
+    same source each time it is called with the same number: a resumed run calls it again. The classes must be the same
+    in all epochs: pass `classes` to the loader if the data sets differ. `len(loader)` is that of the epoch that the
+    next `iter` starts. Data sets stay open, and are opened when an epoch first uses them. If `until` of a mixture is a
+    number and its weights change between epochs, a sample may occur again before all samples of its source have
+    occurred.
 
     >>> from spdl_rs import ImageLoader
     >>> def more_samples(epoch):

@@ -16,9 +16,9 @@ use crate::wheel;
 
 /// Compare training recipes of `spdl_rs.Loader` with torchvision, WebDataset, DALI, Albumentations and packers.
 ///
-/// The tasks are classification (DeiT), contrastive learning (SimCLR), detection, segmentation, pairs
-/// of images and captions (CLIP), and packing of token sequences. Each program runs once to warm up; then
-/// the runs are interleaved (A B C A B C).
+/// The tasks are classification (DeiT), contrastive learning (SimCLR), self-distillation (DINO), detection,
+/// segmentation, pairs of images and captions (CLIP), and packing of token sequences. Each program runs once
+/// to warm up; then the runs are interleaved (A B C A B C).
 ///
 /// The command writes tables and a plot to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -118,7 +118,7 @@ const PACKING: &str = "packing";
 /// The promised minimum of the share of tokens in packed sequences, in percent.
 const LEAST_FILL: f64 = 97.0;
 
-const RECIPES: [TrainingRecipe; 6] = [
+const RECIPES: [TrainingRecipe; 7] = [
     TrainingRecipe {
         name: "deit",
         title: "Classification with strong augmentation (DeiT)",
@@ -132,6 +132,13 @@ const RECIPES: [TrainingRecipe; 6] = [
         title: "Two views for contrastive learning (SimCLR)",
         note: "Two times 224 x 224: random resized crop, flip, colour jitter, greyscale, blur, normalisation. \
                Rates count stored images.",
+        peers: &[Program::TORCHVISION],
+    },
+    TrainingRecipe {
+        name: "dino",
+        title: "Two large and eight small crops (DINO)",
+        note: "Two times 224 x 224 and eight times 96 x 96: random resized crop (bicubic), flip, colour jitter, \
+               greyscale, blur, solarisation, normalisation. Rates count stored images.",
         peers: &[Program::TORCHVISION],
     },
     TrainingRecipe {

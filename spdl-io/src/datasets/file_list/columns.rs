@@ -39,7 +39,7 @@ pub(crate) const LABEL_COLUMNS: [&str; 3] = ["label", "class", "cls"];
 #[derive(Default)]
 pub(super) struct ListColumns {
     /// The names of all CSV columns, from the header.
-    names: Vec<Arc<str>>,
+    pub(super) names: Vec<Arc<str>>,
     /// Whether the list itself names its columns: in a CSV header, or as JSON members.
     pub(super) are_named: bool,
     /// For CSV, the index of the path column; `None` if rows name no files.

@@ -10,6 +10,7 @@
 //! | `json_lines` | JSON Lines that name no files, such as text corpora |
 //! | `addresses` | rows that are addresses of stores |
 //! | `row_stores` | the fetcher of a list whose rows lie in several stores |
+//! | `several` | several lists as one data set |
 //! | `options` | [`FileListOptions`] |
 
 mod addresses;
@@ -21,6 +22,7 @@ mod json_lines;
 mod options;
 mod row_stores;
 mod rows;
+mod several;
 mod voc;
 
 use std::collections::{BTreeMap, HashMap};
@@ -42,6 +44,7 @@ pub(crate) use self::json_lines::{JsonLines, is_compressed, is_json_lines};
 pub use self::options::FileListOptions;
 pub(crate) use self::row_stores::RowStores;
 use self::rows::{corrupt, csv_row, json_line, line};
+pub(crate) use self::several::FileLists;
 pub(crate) use self::voc::folder_of_image_set;
 use crate::datasets::common::row_key;
 use crate::fetch::{Fetcher, Key};
@@ -95,7 +98,7 @@ pub struct FileList {
     /// The offset of each row.
     starts: Vec<u32>,
     labels: Vec<i64>,
-    /// The number of rows without a label, and the first such row.
+    /// The number of rows without a label, and the first such row. A literal −1 is a label.
     unlabeled: Option<(u64, u64)>,
     classes: Vec<String>,
     columns: ListColumns,
@@ -321,13 +324,8 @@ impl FileList {
         }
     }
 
-    /// The number of rows without a label, and the first such row. A literal −1 is a label.
-    pub(crate) fn unlabeled(&self) -> Option<(u64, u64)> {
-        self.unlabeled
-    }
-
     /// Whether the labels come from the default column `name`.
-    pub(crate) fn has_label_column(&self, name: &str) -> bool {
+    fn has_label_column(&self, name: &str) -> bool {
         let has_labels = self.unlabeled.is_none_or(|(count, _)| count < self.len());
         match self.format {
             ListFormat::Lines => false,
@@ -336,24 +334,14 @@ impl FileList {
         }
     }
 
-    /// Whether the columns have names.
-    pub(crate) fn has_named_columns(&self) -> bool {
-        self.columns.are_named
-    }
-
     /// The class names, sorted by their bytes; a label is an index. Empty if labels are integers, or if the
     /// list has no labels.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// The errors of samples whose annotations are missing or damaged.
-    pub(crate) fn failures(&self) -> impl Iterator<Item = &Error> {
-        self.failures.values()
-    }
-
     /// The first local path for which `condition` holds.
-    pub(crate) fn first_path(&self, condition: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    fn first_path(&self, condition: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         if !self.columns.has_path() {
             return None;
         }

@@ -9,8 +9,8 @@ use super::labels::Unlabeled;
 use super::order::{GroupWindow, ReadOrder};
 use super::{DatasetKind, OpenLocation, OpenOptions, OpenedDataset};
 use crate::datasets::file_list::{
-    JsonLines, LABEL_COLUMNS, RowStores, folder_of_image_set, is_compressed, is_json_lines,
-    is_validation_labels,
+    FileLists, JsonLines, LABEL_COLUMNS, RowStores, folder_of_image_set, is_compressed,
+    is_json_lines, is_validation_labels,
 };
 use crate::datasets::lmdb::PATTERNS as LMDB_NAMES;
 use crate::datasets::mds::shard::ShardIndex;
@@ -114,35 +114,51 @@ impl Opener<'_> {
                 | DatasetKind::RecordIo
                 | DatasetKind::Lmdb),
             ) => {
-                let names = if kind == DatasetKind::Lmdb { &LMDB_NAMES } else { &NAMES };
-                let mut keys = Vec::new();
-                for location in locations {
-                    let found = match location.key.as_str() {
-                        Some(pattern) if self.is_local => local_keys(pattern, names)?,
-                        Some(pattern) => stored_keys(&**self.fetcher, pattern, names).await?,
-                        None => vec![location.key.clone()],
-                    };
-                    keys.extend(found);
-                    // A wildcard may match the file for locks of LMDB.
-                    keys.retain(|key| !key.as_bytes().ends_with(b"lock.mdb"));
-                }
+                let keys = self.keys_of(kind, locations).await?;
                 match self.open_files(kind, keys.clone()).await {
                     Err(error) => Err(self.count_missing(error, &keys).await),
                     opened => opened,
                 }
             }
+            Some(DatasetKind::FileList) if locations.iter().all(|it| is_text_list(&it.key)) => {
+                let keys = self.keys_of(DatasetKind::FileList, locations).await?;
+                self.open_file_lists(&keys).await
+            }
             _ if locations.len() > 1 => {
-                let message = "cannot open several folders or file lists together; specify one";
+                let message =
+                    "cannot open several folders or files of annotations together; specify one";
                 Err(Error::new(ErrorKind::InvalidArgument, message)
                     .with_key(locations[1].key.display_name()))
             }
-            Some(DatasetKind::FileList) => self.open_file_list(&locations[0].key).await,
+            Some(DatasetKind::FileList) => {
+                self.open_file_lists(std::slice::from_ref(&locations[0].key)).await
+            }
             Some(DatasetKind::Mds) => self.open_index(&folder_of(&locations[0].key)).await,
             _ => match self.open_folder(&locations[0].key).await {
                 Err(error) => Err(self.suggest_folders(error, &locations[0].key).await),
                 opened => opened,
             },
         }
+    }
+
+    /// The files that names and patterns match. A local list whose name exists is no pattern.
+    async fn keys_of(&self, kind: DatasetKind, locations: &[OpenLocation]) -> Result<Vec<Key>> {
+        let names = if kind == DatasetKind::Lmdb { &LMDB_NAMES } else { &NAMES };
+        let is_list = kind == DatasetKind::FileList;
+        let mut keys = Vec::new();
+        for location in locations {
+            let key = &location.key;
+            let found = match key.as_str() {
+                Some(_) if is_list && self.is_local && key.to_path().exists() => vec![key.clone()],
+                Some(pattern) if self.is_local => local_keys(pattern, names)?,
+                Some(pattern) => stored_keys(&**self.fetcher, pattern, names).await?,
+                None => vec![key.clone()],
+            };
+            keys.extend(found);
+        }
+        // A wildcard may match the file for locks of LMDB.
+        keys.retain(|key| !key.as_bytes().ends_with(b"lock.mdb"));
+        Ok(keys)
     }
 
     pub(super) async fn open_files(
@@ -276,7 +292,7 @@ impl Opener<'_> {
         })
     }
 
-    async fn open_file_list(&self, key: &Key) -> Result<OpenedDataset> {
+    async fn open_list(&self, key: &Key) -> Result<FileList> {
         if is_compressed(key) {
             let message = "a list of files must not be compressed; decompress the list";
             let error = Error::new(ErrorKind::Unsupported, message);
@@ -292,17 +308,28 @@ impl Opener<'_> {
         if let Some(name) = &self.options.label_field {
             options = options.label_field(name);
         }
-        let list = match () {
-            () if is_json(key) => self.coco_list(key).await?,
-            () if is_validation_labels(key) => self.imagenet_list(key).await?,
+        match () {
+            () if is_json(key) => self.coco_list(key).await,
+            () if is_validation_labels(key) => self.imagenet_list(key).await,
             () if folder_of_image_set(key).is_some() => {
-                FileList::fetch_voc(self.fetcher, key.clone()).await?
+                FileList::fetch_voc(self.fetcher, key.clone()).await
             }
-            () => FileList::fetch(self.fetcher, key.clone(), &options).await?,
-        };
+            () => FileList::fetch(self.fetcher, key.clone(), &options).await,
+        }
+    }
+
+    /// Opens lists of files, one after the other. `keys` is not empty.
+    async fn open_file_lists(&self, keys: &[Key]) -> Result<OpenedDataset> {
+        let (mut lists, mut has_other_stores) = (Vec::new(), false);
+        for key in keys {
+            // Only rows in the store of the list are read with the credentials of that store.
+            let (list, is_elsewhere) =
+                self.open_list(key).await?.in_stores(self.store, self.stores)?;
+            lists.push(list);
+            has_other_stores |= is_elsewhere;
+        }
+        let list = FileLists::new(lists)?;
         let warnings = list.failures().cloned().collect();
-        // Only rows in the store of the list are read with the credentials of that store.
-        let (list, has_other_stores) = list.in_stores(self.store, self.stores)?;
         if self.is_local
             && !has_other_stores
             && let Some(folder) = list.first_path(super::missing::is_folder)
@@ -310,7 +337,7 @@ impl Opener<'_> {
             return Err(super::missing::folder_in_list(&folder));
         }
         let classes = list.classes().to_vec();
-        let (has_named_columns, unlabeled) = (list.has_named_columns(), Unlabeled::in_list(&list));
+        let (has_named_columns, unlabeled) = (list.has_named_columns(), Unlabeled::in_lists(&list));
         let mut own_labels = LABEL_COLUMNS.to_vec();
         own_labels.retain(|name| list.has_label_column(name));
         let path_column = self.options.image_field.clone().filter(|_| has_named_columns);
@@ -345,6 +372,11 @@ impl Opener<'_> {
         let lens = samples.shard_lens();
         Ok(self.dataset(DatasetKind::Mds, samples, lens))
     }
+}
+
+/// Whether a list has rows of paths, labels and values, and may be read together with others.
+fn is_text_list(key: &Key) -> bool {
+    !is_json(key) && !is_validation_labels(key) && folder_of_image_set(key).is_none()
 }
 
 pub(super) fn is_json(key: &Key) -> bool {

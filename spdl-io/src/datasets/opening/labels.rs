@@ -6,8 +6,8 @@ use std::sync::Arc;
 use spdl_core::{Dataset, Error, ErrorKind};
 
 use super::{DatasetKind, OpenedDataset};
-use crate::datasets::file_list::{FILE_FIELD, LABEL_COLUMNS};
-use crate::datasets::{FileList, WebDataset};
+use crate::datasets::WebDataset;
+use crate::datasets::file_list::{FILE_FIELD, FileLists, LABEL_COLUMNS};
 use crate::records::{FetchLabeled, LABEL_FIELDS, Remedy, StoredRecord};
 
 /// The number of samples that are examined.
@@ -32,8 +32,8 @@ impl Unlabeled {
         Some(Unlabeled { count, of, first: first?.display_name() })
     }
 
-    /// For a file list. `None` if each row has a label.
-    pub(super) fn in_list(list: &FileList) -> Option<Self> {
+    /// For file lists. `None` if each row has a label.
+    pub(super) fn in_lists(list: &FileLists) -> Option<Self> {
         let (count, first) = list.unlabeled()?;
         let first = list.item(first).ok()?.key.display_name();
         Some(Unlabeled { count, of: list.len(), first })

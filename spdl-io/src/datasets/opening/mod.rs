@@ -224,10 +224,10 @@ impl OpenedDataset {
     /// | ends with `.json`, except `index.json` | [COCO annotations](super::FileList::from_coco) |
     /// | a folder, or its `index.json` | by content: MDS shards, LitData chunks, a set that `spdl pack` wrote, `data.mdb`, tar, Parquet, TFRecord or RecordIO files, or zip archives without subfolders; otherwise images |
     ///
-    /// In names of tar, zip, Parquet, TFRecord, RecordIO and LMDB files, and of JSON Lines that name no files, braces
-    /// are expanded by
-    /// [`expand_braces`](super::expand_braces), and the last part of the path may contain `*` and
-    /// `?` if the store supports listing. In a store, any other address is a folder.
+    /// In names of tar, zip, Parquet, TFRecord, RecordIO and LMDB files, and of lists with the ending `.txt`, `.csv`,
+    /// `.jsonl` or `.ndjson`, braces are expanded by [`expand_braces`](super::expand_braces), and the last part of the
+    /// path may contain `*` and `?` if the store supports listing. Several lists must have the same columns. If their
+    /// class names differ, the classes are the names of all lists, sorted. In a store, any other address is a folder.
     ///
     /// Rows of a file list may be addresses of any store in `stores`: `https://…`, `s3://…`, and in a local
     /// list also paths and `file:///…`. Each row is read from the store that it names. A password or signature

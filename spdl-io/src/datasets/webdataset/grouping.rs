@@ -1,13 +1,15 @@
 //! Groups the members of an archive into samples: consecutive members with the same name.
 
 use std::collections::HashMap;
+#[cfg(feature = "zip")]
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
 
 #[cfg(feature = "zip")]
-use super::zip::ZipArchive;
+use super::{folders::is_image, zip::ZipArchive};
 use crate::archive::{TarIndex, TarKind};
 use crate::fetch::Key;
 use crate::shards::sums;
@@ -66,13 +68,45 @@ pub(super) fn checksum_file(shard: &Key) -> Key {
 /// Splits a member name into the name of its sample and the extension, at the first dot of the last path
 /// component. `None` for hidden files, names without an extension, and archive metadata (`__…__`).
 pub(in crate::datasets) fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    split_name_at(name, |base| base.iter().position(|&byte| byte == b'.'))
+}
+
+/// [`split_name`] at the last dot, as names of files are split.
+#[cfg(feature = "zip")]
+fn split_file_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    split_name_at(name, |base| base.iter().rposition(|&byte| byte == b'.'))
+}
+
+fn split_name_at(name: &[u8], dot: impl Fn(&[u8]) -> Option<usize>) -> Option<(&[u8], &[u8])> {
     let first_part = name.split(|&byte| byte == b'/').next().unwrap_or_default();
     if first_part.len() >= 4 && first_part.starts_with(b"__") && first_part.ends_with(b"__") {
         return None;
     }
     let base = name.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
-    let dot = name[base..].iter().position(|&byte| byte == b'.')?;
-    (dot > 0).then(|| (&name[..base + dot], &name[base + dot + 1..]))
+    // Hidden files begin with a dot.
+    let dot = dot(&name[base..]).filter(|_| name[base] != b'.')?;
+    Some((&name[..base + dot], &name[base + dot + 1..]))
+}
+
+/// Whether the members of an archive look like files of a folder of images: all are images, and the texts between the
+/// first and the last dot, such as `1` of `cat.1.jpg`, differ too much to be names of fields. There are more such texts
+/// than names before the first dot, or at least 2 texts of which none occurs twice.
+#[cfg(feature = "zip")]
+fn are_image_files<'a>(members: impl Iterator<Item = &'a [u8]>) -> bool {
+    let (mut names, mut fields, mut with_field) = (HashSet::new(), HashSet::new(), 0);
+    for (name, extension) in members.filter_map(split_name) {
+        let extension = String::from_utf8_lossy(extension).to_lowercase();
+        let (field, extension) = extension.rsplit_once('.').unwrap_or(("", &extension));
+        if !is_image(extension) {
+            return false;
+        }
+        names.insert(name);
+        if !field.is_empty() {
+            with_field += 1;
+            fields.insert(field.to_owned());
+        }
+    }
+    fields.len() > names.len() || (fields.len() >= 2 && fields.len() == with_field)
 }
 
 impl ArchiveShard {
@@ -116,15 +150,18 @@ impl ArchiveShard {
         Ok(grouping.finish())
     }
 
-    /// Groups the members of a zip archive of `bytes` bytes.
+    /// Groups the members of a zip archive of `bytes` bytes. If they [look like](are_image_files) a folder of images,
+    /// names end at the last dot.
     ///
     /// # Errors
     /// `LimitExceeded` for more than 2³² samples or members.
     #[cfg(feature = "zip")]
     pub(super) fn of_zip(archive: ZipArchive, bytes: u64) -> Result<Self> {
         let mut grouping = Grouping::new(archive.key.clone(), bytes);
+        let are_files = are_image_files(archive.entries.iter().map(|entry| entry.key.as_bytes()));
+        let split = if are_files { split_file_name } else { split_name };
         for (number, entry) in archive.entries.iter().enumerate() {
-            if let Some((name, extension)) = split_name(entry.key.as_bytes()) {
+            if let Some((name, extension)) = split(entry.key.as_bytes()) {
                 let file = archive.range(number).map(|_| (number as u64, entry.size));
                 grouping.member(name, extension, || Some(entry.header_offset), file)?;
             }

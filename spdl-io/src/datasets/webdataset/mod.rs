@@ -44,7 +44,8 @@ use spdl_core::{Dataset, Error, Result};
 ///
 /// - **Names.** The name of a sample is the path of its members up to the first dot after the last slash. The
 ///   rest, in lower case, is the name of a field. If a name occurs again after other members, it starts another
-///   sample.
+///   sample. In a zip archive of images only, names end at the last dot if the texts between the first and the last
+///   dot differ too much to be names of fields, as in `cat.1.jpg`, `cat.2.jpg`, `cat.3.jpg`.
 /// - **Ignored members.** Directories, symbolic links, hidden files, names without an extension, and
 ///   `__NAME__` at the top of the archive.
 /// - **Bad samples.** A sample with a duplicate field fails with `Corrupt`. A sample also fails if one of its

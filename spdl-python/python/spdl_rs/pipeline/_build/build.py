@@ -47,11 +47,11 @@ def build_pipeline(
         pipeline_cfg: The configuration.
         num_threads: The number of worker threads, at least 1. All stages without an `executor` share
             these threads, except async functions, which run on an event loop, and native operators.
-        max_failures: How many items may fail, in all stages without a separate budget, before the pipeline
-            ends with a `PipelineFailure`: a number, or a fraction (`fractions.Fraction`) of the processed
-            items, which applies from the 100th item on, or a policy made by `spdl_rs.skip`. Negative: unlimited, the default, as in SPDL. Each
-            failure is logged. When a pipeline that dropped items ends without a `PipelineFailure`, one
-            warning with their number is logged.
+        max_failures: How many items may fail, in all stages without a separate budget, before the pipeline ends with a
+            `PipelineFailure`: a number, or a fraction (`fractions.Fraction`) of the processed items, which applies from
+            the 100th item on, or a policy made by `spdl_rs.skip`. Negative: unlimited, the default, as in SPDL. Each
+            failure is logged. When a pipeline that dropped items ends without a `PipelineFailure`, one warning with
+            their number is logged.
         report_stats_interval: The interval in seconds at which statistics of stages and queues are logged, at
             level INFO under `spdl_rs.pipeline`. If not positive, statistics are logged at the end only. The
             default hooks and queues of `spdl_rs.pipeline.config` receive the interval too.

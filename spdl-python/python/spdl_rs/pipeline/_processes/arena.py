@@ -102,9 +102,9 @@ class SharedMemoryRingBuffer(Arena):
         ValueError: An argument is out of range.
         TypeError: `acquire_timeout` is not a number.
 
-    The arena transfers `bytes`, `bytearray`, `memoryview`, NumPy arrays (not of Python objects) and PyTorch
-    tensors on the CPU, of 4096 bytes or more, anywhere within an item. Smaller and other objects are pickled. If there is no room in time, or the capacity is too small, the
-    iterable raises `BufferError`.
+    The arena transfers `bytes`, `bytearray`, `memoryview`, NumPy arrays (not of Python objects) and PyTorch tensors on
+    the CPU, of 4096 bytes or more, anywhere within an item. Smaller and other objects are pickled. If there is no room
+    in time, or the capacity is too small, the iterable raises `BufferError`.
 
     >>> import functools
     >>> from spdl_rs.pipeline import SharedMemoryRingBuffer, iterate_in_subprocess

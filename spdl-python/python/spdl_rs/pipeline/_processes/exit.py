@@ -165,8 +165,8 @@ def end_forked_child(function: str | None = None) -> NoReturn:
     The other threads of the pipeline do not exist in the child, so that it would hang.
     """
     error = ForkedProcessError(
-        f"cannot continue {function or _forked_in} in a forked child process: the pipeline runs in the parent process only; "
-        "end the child with os._exit, or start processes with subprocess or multiprocessing"
+        f"cannot continue {function or _forked_in} in a forked child process: the pipeline runs in the parent "
+        "process only; end the child with os._exit, or start processes with subprocess or multiprocessing"
     )
     # There is no caller to raise the exception in.
     with contextlib.suppress(Exception):
