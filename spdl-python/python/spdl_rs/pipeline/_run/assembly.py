@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .._event_loop.hooked_stage import HookedStage
     from .._event_loop.supervisor import LoopSupervisor
     from .._hooks.queues import AsyncQueue
-    from .position import Positions
+    from .position import SourcePosition
     from .reporting import Reporter
     from .segments import Relay, SharedLimits
 
@@ -50,7 +50,7 @@ class Assembly:
         config: The pipeline.
         number: The number of the pipeline in this process.
         instrumentation: Build options, hooks and queues.
-        positions: The positions in the sources.
+        position: The position in the source.
     """
 
     def __init__(
@@ -58,12 +58,11 @@ class Assembly:
         config: PipelineConfig[Any],
         number: int,
         instrumentation: Instrumentation,
-        positions: Positions,
+        position: SourcePosition,
     ) -> None:
         options = instrumentation.options
         self._number = number
-        self._positions = positions
-        self._sources = iter(positions.sources)
+        self._position = position
         self._settings = options.settings
         self._is_measured = options.settings.memory_budget is not None
         self._quarantined = options.settings.quarantined()
@@ -152,15 +151,15 @@ class Assembly:
             inbox = self._event_loop() if isinstance(source.source, AsyncIterable) else None
             if isinstance(source.source, Cancellable):
                 self.cancellables.append(source.source)
-            position = next(self._sources)
+            position = None if outer else self._position
             feed = _spdl_rs.Feed(
                 name,
-                position.iterable(),
+                source.source if position is None else position.iterable(),
                 source.continuous,
                 inbox,
                 key=self._settings.key_function(),
-                len=position.length,
-                resumes=position.resumes,
+                len=None if position is None else position.length,
+                resumes=position is not None and position.resumed is not None,
             )
             if not isinstance(source.source, _spdl_rs.TaskQueue):
                 self.threads.append(("spdl_sync_source", feed))
@@ -264,7 +263,7 @@ class Assembly:
         intervals = None if interval is None else _spdl_rs.Intervals(interval)
         threads, self._pools, pools = self._shared_threads(), [], self._pools
         epoch = self._instrumentation.options.epoch or 0
-        settings = self._settings.native(self._positions.resumed)
+        settings = self._settings.native(self._position.resumed)
         run = _spdl_rs.PipelineRun(
             graph, threads, pools, inbox, prefetch, max_failures, intervals, epoch, settings
         )
