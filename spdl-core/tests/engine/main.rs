@@ -13,7 +13,6 @@ mod failures;
 mod fingerprint;
 mod grouping;
 mod hooks;
-mod joined;
 mod mixing;
 mod order;
 mod parts;
