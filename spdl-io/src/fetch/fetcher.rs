@@ -369,6 +369,19 @@ pub(crate) fn range_len(key: &Key, range: &Range<u64>) -> Result<u64> {
     })
 }
 
+/// `Fetcher::read` of a fetcher that implements `read_whole` and `read_ranges`.
+pub(crate) async fn read_whole_or_range(
+    fetcher: &dyn Fetcher,
+    key: &Key,
+    range: Option<Range<u64>>,
+) -> Result<Bytes> {
+    let Some(range) = range else { return fetcher.read_whole(key, &u64::MAX).await };
+    let mut parts = fetcher.read_ranges(key, &[range]).await?;
+    parts
+        .pop()
+        .ok_or_else(|| Error::new(ErrorKind::Internal, "reading one range returned no result"))
+}
+
 pub(crate) fn past_the_end(key: &Key, range: Range<u64>, len: u64) -> Error {
     let Range { start, end } = range;
     let message = format!("range {start}..{end} exceeds the object size of {len} bytes");

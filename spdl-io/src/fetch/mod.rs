@@ -27,7 +27,9 @@ pub(crate) use self::body::{ContentCheck, JoinedPieces, RequestTimes, ResponseMe
 #[cfg(feature = "local")]
 pub(crate) use self::buffer::ObjectBuffer;
 pub use self::fetcher::{Capability, Fetcher, ObjectMeta};
-pub(crate) use self::fetcher::{check_limit, check_size, check_version, past_the_end, range_len};
+pub(crate) use self::fetcher::{
+    check_limit, check_size, check_version, past_the_end, range_len, read_whole_or_range,
+};
 pub use self::key::Key;
 pub(crate) use self::key::{address_in, quoted};
 pub use self::stage::Fetch;

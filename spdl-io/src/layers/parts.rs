@@ -15,7 +15,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::{CachedBytes, PartCache, Pinned, PinnedVersions};
 use crate::fetch::{
     Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_limit,
-    check_version, past_the_end, range_len,
+    check_version, past_the_end, range_len, read_whole_or_range,
 };
 
 /// The number of a cached object that was read as a whole.
@@ -281,11 +281,7 @@ impl Fetcher for PartFetcher {
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
-        let Some(range) = range else { return self.read_whole(key, &u64::MAX).await };
-        let mut parts = self.read_ranges(key, &[range]).await?;
-        parts
-            .pop()
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "reading one range returned no result"))
+        read_whole_or_range(self, key, range).await
     }
 
     async fn read_whole_version(

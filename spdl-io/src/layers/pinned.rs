@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::stream::BoxStream;
-use spdl_core::{Error, ErrorKind, Result};
+use spdl_core::{ErrorKind, Result};
 
 use crate::fetch::{
     Body, Capability, Fetcher, Key, ObjectMeta, ReadMemory, ReadRequest, check_size, check_version,
+    read_whole_or_range,
 };
 
 /// Reads each object in one version, so that parts of two versions are never mixed.
@@ -106,11 +107,7 @@ impl Fetcher for Pinned {
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
-        let Some(range) = range else { return self.read_whole(key, &u64::MAX).await };
-        let mut parts = self.read_ranges(key, &[range]).await?;
-        parts
-            .pop()
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "reading one range returned no result"))
+        read_whole_or_range(self, key, range).await
     }
 
     async fn read_whole_version(

@@ -28,7 +28,7 @@ use self::read_buffers::ReadBuffers;
 use crate::fetch::coalesce::{CoalescedRange, coalesce};
 use crate::fetch::{
     Body, Capability, Fetcher, Key, ObjectBuffer, ObjectMeta, ReadMemory, ReadRequest, check_limit,
-    check_version, past_the_end, range_len,
+    check_version, past_the_end, range_len, read_whole_or_range,
 };
 use crate::files::{IoThreads, ReadProgress, Walker, open_files, os_error};
 
@@ -178,11 +178,7 @@ impl Fetcher for LocalFetcher {
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
-        let Some(range) = range else { return self.read_whole(key, &u64::MAX).await };
-        let mut parts = self.read_ranges(key, &[range]).await?;
-        parts
-            .pop()
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "reading one range returned no result"))
+        read_whole_or_range(self, key, range).await
     }
 
     async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
