@@ -67,6 +67,17 @@ impl ItemHeader {
         ItemHeader { lineage: mix(self.lineage, !carry), ..self.bare() }
     }
 
+    /// Returns the header of a pair of this item and `other`.
+    pub(crate) fn paired(&self, other: &ItemHeader) -> ItemHeader {
+        let members = AggregateLineage::new([self.member(), other.member()]);
+        let tag = ItemTag {
+            key: self.key().cloned(),
+            members: Some(Arc::new(members)),
+            ticket: self.ticket().cloned(),
+        };
+        ItemHeader { tag: Some(Arc::new(tag)), ..*self }
+    }
+
     /// Returns the header without the tag.
     pub(crate) fn bare(&self) -> ItemHeader {
         ItemHeader { tag: None, ..*self }

@@ -388,6 +388,15 @@ impl Definition {
         let stages = self.source.iter().chain(&self.stages);
         for stage in stages.filter(|stage| stage.kind != Construct::Upload) {
             let name = stage.identity.as_ref().unwrap_or(&stage.name);
+            // Several sources and joins have the same default name here.
+            let numbered = (2..).map(|number| format!("{name}-{number}"));
+            let mut names = std::iter::once(name.to_string()).chain(numbered);
+            let is_free = |name: &String| !parts.contains_key(&format!("stage {name}"));
+            let is_joined = matches!(stage.kind, Construct::Source | Construct::Merge);
+            let name = &*match is_joined {
+                true => names.find(is_free).unwrap_or_default(),
+                false => name.to_string(),
+            };
             let mut add = |what: &str, value: String| {
                 let part = format!("stage {name}{}{what}", if what.is_empty() { "" } else { ": " });
                 match parts.insert(part.clone(), shortened(value)) {

@@ -988,16 +988,19 @@ impl<T> Pipeline<T> {
     /// order.
     ///
     /// # Errors
-    /// `Unsupported` in three cases:
-    /// - The pipeline has several sources. Mix data sets in one source instead.
+    /// `Unsupported` in these cases:
+    /// - The pipeline has several sources that are divided among ranks. Mix data sets in one source instead.
+    /// - The pipeline has several sources, and a list or item that stages split was delivered in part.
+    /// - A merge whose policy [chooses](crate::stage::MergePolicy::chooses) the branches got an item that is not one
+    ///   sample, because its branch groups, splits, zips or merges items.
     /// - A stage declares that it [buffers items](crate::Stage::holds_back), or the engine has
     ///   detected that it does.
     /// - An aggregator has split an item, a part of the item was delivered, and a stage does not
     ///   emit its outputs in input order. Call
     ///   [`deterministic`](crate::PipelineBuilder::deterministic).
     pub fn state(&self) -> Result<State> {
-        let message = "a pipeline with several sources has no checkpoint state; mix data sets in one \
-                       source instead";
+        let message = "a pipeline with several sources that are divided among ranks has no checkpoint state; mix \
+                       data sets in one source instead";
         let missing = || Error::new(ErrorKind::Unsupported, message);
         self.delivery.as_ref().ok_or_else(missing)?.state()
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::error::{Error, ErrorKind, Result};
 use crate::item::ItemHeader;
 use crate::item::lineage::Outcome;
-use crate::resume::ledger::{DeliveredRange, Ledger};
+use crate::resume::ledger::{DeliveredRange, Ledger, Unmerged};
 use crate::resume::state::{SampleCounts, State};
 use crate::source::sample::SampleId;
 
@@ -116,6 +116,7 @@ impl Delivery {
             return Err(error.with_stage(stage.as_str()));
         }
         let counts: SampleCounts = progress.counts;
+        let has_several_sources = start.has_several_sources();
         let state = State {
             done: progress.done,
             pieces: progress.pieces,
@@ -124,10 +125,17 @@ impl Delivery {
             in_epoch: start.in_epoch.plus(counts),
             in_all: start.in_all.plus(counts),
             carry: progress.splits,
+            unmerged: if has_several_sources { progress.unmerged } else { Unmerged::default() },
             // Aggregates of the earlier run may not have been emitted again yet.
             parts_end: progress.parts_end.max(start.parts_end),
             ..start.clone()
         };
+        if has_several_sources && state.has_parts() {
+            let message = "a list or an item was delivered in part, so a pipeline with several sources has \
+                           no checkpoint state now; request the state after the whole list, or split \
+                           before the sources are merged or zipped";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let parts_end = if state.has_parts() { state.parts_end } else { 0 };
         Ok(State { parts_end, ..state })
     }
@@ -203,7 +211,8 @@ mod tests {
             let shard = Shard::new(stride - 1, stride).unwrap();
             let shard = shard.remainder(Remainder::Uneven);
             let divisions = Divisions { shard, len: None, resumed: None };
-            let ledger = Ledger::new(Arc::new(divisions), EndedPieces::default(), BTreeMap::new());
+            let none = (EndedPieces::default(), BTreeMap::new(), Unmerged::default());
+            let ledger = Ledger::new(Arc::new(divisions), none.0, none.1, none.2);
             let mut deliveries = PendingDeliveries::new(stride);
             let mut expected = Ranges::default();
             for step in 0..2000u64 {

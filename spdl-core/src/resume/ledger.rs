@@ -13,7 +13,8 @@
 //! stage's aggregates strictly in emission order. While a part of the split item is in flight,
 //! neither the item nor anything after it is done. A resumed run splits the item at the same place.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -21,11 +22,14 @@ use crate::item::ItemHeader;
 use crate::item::lineage::{AggregateLineage, EndedPieces, LineageNode, Outcome, PieceId};
 use crate::resume::state::SampleCounts;
 use crate::source::ranges::Ranges;
+use crate::source::sample::SampleId;
 use crate::source::shard::{Division, Divisions};
 use crate::sync::Mutex;
 
 /// The maximum number of samples that the error of an audit lists per category.
 const MOST_NAMED: usize = 8;
+/// The maximum number of ranges of [`Unmerged::scattered`], unless many samples are in flight.
+const MOST_SCATTERED: usize = 256;
 
 /// An item of which a part has an outcome while the splitting stage still holds the remainder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,88 @@ impl EmissionSequence {
     }
 }
 
+/// The samples that ended before a merge that chooses its branches, so that the merge has made no choice for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Unmerged {
+    /// By source: how many of the samples before its first sample that is not done.
+    counts: BTreeMap<usize, u64>,
+    /// The other samples.
+    scattered: Ranges,
+}
+
+impl Unmerged {
+    #[cfg(feature = "serde")]
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Unmerged::default()
+    }
+
+    /// Counts the samples of each source before its first sample that is not done.
+    fn compact(&mut self, done: &Ranges) {
+        let mut rest = Ranges::default();
+        for range in self.scattered.iter() {
+            let source = SampleId { epoch: 0, index: range.start }.source();
+            let first = done.next_absent(SampleId::indices_of(source).start);
+            let counted = range.start..range.end.min(first).max(range.start);
+            if !counted.is_empty() {
+                *self.counts.entry(source).or_default() += counted.end - counted.start;
+            }
+            rest.insert_range(counted.end..range.end);
+        }
+        self.scattered = rest;
+    }
+
+    /// The samples of a source for which the merge has made a choice, if `done` are done.
+    pub(crate) fn merged(&self, source: usize, done: &Ranges) -> MergedSamples {
+        let Range { start, end } = SampleId::indices_of(source);
+        let first = done.next_absent(start);
+        let count =
+            (first - start).saturating_sub(self.counts.get(&source).copied().unwrap_or_default());
+        let later = done.part(first..end);
+        let unmerged = self.scattered.part(first..end);
+        let later = later.iter().flat_map(|range| {
+            let inside = unmerged.part(range.clone()).absent_below(range.end - range.start);
+            let shift = first + range.start;
+            inside.iter().map(move |it| it.start + shift..it.end + shift).collect::<Vec<_>>()
+        });
+        MergedSamples { count, later: later.collect() }
+    }
+}
+
+/// The samples of a branch that a merge has merged in an earlier run, and that are done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MergedSamples {
+    /// How many of them precede the first sample that is not done.
+    count: u64,
+    /// The indices of the others, ascending.
+    later: VecDeque<Range<u64>>,
+}
+
+impl MergedSamples {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0 && self.later.is_empty()
+    }
+
+    /// Removes the first one, if it precedes all samples that are not done.
+    pub(crate) fn take_first(&mut self) -> bool {
+        let any = self.count > 0;
+        self.count -= u64::from(any);
+        any
+    }
+
+    /// Removes the first one, if it precedes the sample `index`.
+    pub(crate) fn take_before(&mut self, index: u64) -> bool {
+        let Some(range) = self.later.front_mut().filter(|range| range.start < index) else {
+            return false;
+        };
+        range.start += 1;
+        if range.is_empty() {
+            self.later.pop_front();
+        }
+        true
+    }
+}
+
 /// A range of `len` consecutive deliveries. Positions are `stride` apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeliveredRange {
@@ -98,7 +184,9 @@ pub(crate) struct Ledger {
     ended_before: EndedPieces,
     /// Items that were split in the earlier run, by stage.
     splits: BTreeMap<String, PartialItem>,
-    /// The epoch of `ended_before` and `splits`.
+    /// The samples that ended before a merge in an earlier run.
+    unmerged: Unmerged,
+    /// The epoch of `ended_before`, `splits` and `unmerged`.
     resumed_epoch: Option<u64>,
     epochs: Mutex<BTreeMap<u64, EpochLedger>>,
     /// A stage that buffers items without exact resume, and how that was detected.
@@ -116,6 +204,8 @@ pub(crate) enum BufferingEvidence {
     OutputAtEpochEnd,
     /// The aggregator emitted an output after all inputs that it had reported were already emitted.
     OutputWithoutInput,
+    /// A branch of a merge whose policy chooses the branches yielded an item that is not one sample.
+    GroupedBeforeMerge,
 }
 
 impl BufferingEvidence {
@@ -141,6 +231,11 @@ impl BufferingEvidence {
                  emitted, so it buffers inputs that a resumed run would lose; \
                  `ExactResume::inputs` must return the inputs of each aggregate"
             }
+            BufferingEvidence::GroupedBeforeMerge => {
+                "a branch of this merge groups, splits, zips or merges items, so a resumed run would not \
+                 know for which items the merge has chosen this branch; do so after the merge, or merge in \
+                 the order of arrival (`Arrival`)"
+            }
         };
         Error::new(ErrorKind::Unsupported, message).with_stage(Arc::clone(stage))
     }
@@ -161,6 +256,8 @@ struct EpochLedger {
     partial: HashMap<usize, Arc<AggregateLineage>>,
     /// The emission sequences, by stage.
     sequences: BTreeMap<Arc<str>, EmissionSequence>,
+    /// The samples that ended before a merge that chooses its branches.
+    unmerged: Unmerged,
     counts: SampleCounts,
     /// How many samples the source has yielded; `None` until the source reports its end.
     yielded: Option<u64>,
@@ -189,6 +286,7 @@ pub(crate) struct EpochProgress {
     /// One past the position of the last sample that partly delivered lists and split items depend
     /// on.
     pub(crate) parts_end: u64,
+    pub(crate) unmerged: Unmerged,
     pub(crate) counts: SampleCounts,
 }
 
@@ -206,6 +304,7 @@ impl EpochLedger {
             items: HashMap::new(),
             partial: HashMap::new(),
             sequences: BTreeMap::new(),
+            unmerged: Unmerged::default(),
             counts: SampleCounts::default(),
             yielded: None,
             repeated: Vec::new(),
@@ -343,6 +442,14 @@ impl EpochLedger {
         }
     }
 
+    /// Records that a sample ended before a merge that chooses its branches.
+    fn end_unmerged(&mut self, member: &LineageNode) {
+        self.unmerged.scattered.insert(member.id.index);
+        if self.unmerged.scattered.iter().len() > MOST_SCATTERED {
+            self.unmerged.compact(&self.done);
+        }
+    }
+
     /// Whether a sample is done.
     fn is_done(&self, index: u64) -> bool {
         self.division.local(index).is_some_and(|own| self.done.contains(own))
@@ -422,12 +529,14 @@ impl Ledger {
         divisions: Arc<Divisions>,
         ended_before: EndedPieces,
         splits: BTreeMap<String, PartialItem>,
+        unmerged: Unmerged,
     ) -> Self {
         Ledger {
             resumed_epoch: divisions.resumed.as_ref().map(|point| point.epoch),
             divisions,
             ended_before,
             splits,
+            unmerged,
             epochs: Mutex::default(),
             buffering: OnceLock::new(),
         }
@@ -444,23 +553,37 @@ impl Ledger {
                 EpochLedger::new(self.divisions.division(epoch), done.unwrap_or_default());
             if Some(epoch) == self.resumed_epoch {
                 epoch_ledger.resume(&self.splits);
+                epoch_ledger.unmerged.clone_from(&self.unmerged);
             }
             epoch_ledger
         })
     }
 
-    /// Records exceptions of a stage. The stage calls this before it forwards the pieces.
-    pub(crate) fn record(&self, entries: &mut Vec<LedgerEntry>) {
+    /// Records exceptions of a stage. The stage calls this before it forwards the pieces. `chooses` is whether the
+    /// stage precedes a merge that chooses its branches.
+    pub(crate) fn record(&self, entries: &mut Vec<LedgerEntry>, chooses: bool) {
         if entries.is_empty() {
             return;
         }
         let mut epochs = self.epochs.lock();
         for entry in entries.iter() {
             let (LedgerEntry::Ended(member, _) | LedgerEntry::Split(member, _)) = entry;
-            self.epoch_ledger(&mut epochs, member.id.epoch).enter(entry);
+            let epoch_ledger = self.epoch_ledger(&mut epochs, member.id.epoch);
+            epoch_ledger.enter(entry);
+            if chooses && let LedgerEntry::Ended(member, _) = entry {
+                epoch_ledger.end_unmerged(member);
+            }
         }
         drop(epochs);
         entries.clear();
+    }
+
+    /// Records the end of a piece before a merge that chooses its branches.
+    pub(crate) fn record_unmerged(&self, member: &LineageNode, outcome: Outcome) {
+        let mut epochs = self.epochs.lock();
+        let epoch_ledger = self.epoch_ledger(&mut epochs, member.id.epoch);
+        epoch_ledger.end_member(member, outcome);
+        epoch_ledger.end_unmerged(member);
     }
 
     /// Records the end of a piece.
@@ -563,6 +686,10 @@ impl Ledger {
             pieces,
             splits,
             parts_end,
+            unmerged: {
+                epoch_ledger.unmerged.compact(&epoch_ledger.done);
+                epoch_ledger.unmerged.clone()
+            },
             counts: epoch_ledger.counts,
         }
     }
@@ -572,12 +699,16 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::item::lineage::EmissionOrder;
-    use crate::source::sample::SampleId;
     use crate::source::shard::Shard;
 
     fn ledger() -> Ledger {
         let divisions = Divisions { shard: Shard::WHOLE, len: None, resumed: None };
-        Ledger::new(Arc::new(divisions), EndedPieces::default(), BTreeMap::new())
+        Ledger::new(
+            Arc::new(divisions),
+            EndedPieces::default(),
+            BTreeMap::new(),
+            Unmerged::default(),
+        )
     }
 
     fn id(index: u64) -> SampleId {

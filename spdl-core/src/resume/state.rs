@@ -1,10 +1,11 @@
 //! The checkpoint state as plain data: store it, resume from it, combine and compare it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::error::{Change, Error, ErrorKind, Result};
 use crate::item::lineage::EndedPieces;
-use crate::resume::ledger::PartialItem;
+use crate::resume::ledger::{MergedSamples, PartialItem, Unmerged};
 use crate::source::layers::Layers;
 use crate::source::ranges::Ranges;
 use crate::source::sample::SampleId;
@@ -15,6 +16,9 @@ const FORMAT: u32 = 2;
 /// The maximum world size that `of_equal_ranks` accepts, and that `audit` accepts for states of one
 /// division of which a position is done.
 pub(crate) const MOST_RANKS: u64 = 1 << 20;
+
+/// The part of the fingerprint with the number of sources, if there are several.
+pub(crate) const SOURCES: &str = "sources";
 
 /// The checkpoint state of a run, from [`Pipeline::state`](crate::Pipeline::state).
 ///
@@ -96,6 +100,9 @@ pub struct State {
     /// on; 0 if there are none.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
     pub(crate) parts_end: u64,
+    /// The samples that ended before a merge that chooses its branches, if there are several sources.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Unmerged::is_none"))]
+    pub(crate) unmerged: Unmerged,
     pub(crate) fingerprint: BTreeMap<String, String>,
     /// Parts of the fingerprint that are allowed to differ.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeSet::is_empty"))]
@@ -195,6 +202,7 @@ impl State {
             shared: CombinedCounts::default(),
             carry: BTreeMap::new(),
             parts_end: 0,
+            unmerged: Unmerged::default(),
             fingerprint,
             allowed: BTreeSet::new(),
             notes: BTreeMap::new(),
@@ -368,6 +376,9 @@ impl State {
     /// in part, because leaving out samples would change it: see
     /// [`repeat_parts`](State::repeat_parts).
     pub fn skip(mut self, ids: impl IntoIterator<Item = SampleId>) -> Result<Self> {
+        if self.has_several_sources() {
+            return Err(invalid("samples of a pipeline with several sources cannot be skipped"));
+        }
         if self.has_parts() {
             let message = "a list or an item was delivered in part, and skipping samples would \
                            change it; call `State::repeat_parts` to deliver it again as a whole";
@@ -481,6 +492,26 @@ impl State {
         }
     }
 
+    /// Whether the state is of a pipeline with several sources.
+    pub(crate) fn has_several_sources(&self) -> bool {
+        self.fingerprint.contains_key(SOURCES)
+    }
+
+    /// The position at which source number `source` starts in a resumed run.
+    pub(crate) fn resume_point_of(&self, source: usize) -> ResumePoint {
+        let point = self.resume_point();
+        match self.has_several_sources() {
+            true => ResumePoint { done: self.done.part(SampleId::indices_of(source)), ..point },
+            false => point,
+        }
+    }
+
+    /// The samples that a merge has merged, for each branch: branches of choosing merges have one source.
+    pub(crate) fn merged(&self, branches: &[Range<usize>]) -> Vec<MergedSamples> {
+        let of_branch = |branch: &Range<usize>| self.unmerged.merged(branch.start, &self.done);
+        branches.iter().map(of_branch).collect()
+    }
+
     /// The position at which a resumed run starts.
     pub(crate) fn resume_point(&self) -> ResumePoint {
         ResumePoint {
@@ -541,6 +572,9 @@ impl State {
             }
             return Err(invalid("one of the states is already combined; pass one state per rank"));
         };
+        if first.has_several_sources() {
+            return Err(invalid("states of pipelines with several sources cannot be combined"));
+        }
         let mut ranks = BTreeSet::new();
         for state in &states {
             let Some(shard) = state.shard else {

@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result, guarded};
 use crate::item::Item;
 use crate::item::lineage::Outcome;
 use crate::memory::budget::Reservation;
+use crate::resume::ledger::{BufferingEvidence, MergedSamples};
 use crate::stage::merge::{Choice, MergePolicy};
 use crate::sync::atomic::Ordering;
 
@@ -33,6 +34,9 @@ enum BranchState {
     /// The remaining items of the epoch are dropped.
     Skipping,
     EpochEnded,
+    /// Closed in an earlier epoch, and not yet chosen in this one. The policy may choose the branch, as in a run that
+    /// resumes in this epoch and does not know yet that the branch has no items.
+    Empty,
     Closed,
 }
 
@@ -50,10 +54,14 @@ pub(crate) struct MergeProgress<T> {
     /// Whether `MergePolicy::start_epoch` must be called before the next choice.
     starts_epoch: bool,
     next_epoch: u64,
+    /// The items of each branch that an earlier run has merged in the first epoch. Empty if there are none.
+    merged: Vec<MergedSamples>,
+    /// What follows the items in `merged`, for each branch.
+    ahead: Vec<Option<Next<T>>>,
 }
 
 impl<T> MergeProgress<T> {
-    pub(crate) fn new(branches: usize) -> Self {
+    pub(crate) fn new(branches: usize, first_epoch: u64, merged: Vec<MergedSamples>) -> Self {
         MergeProgress {
             branches: vec![BranchState::Open; branches],
             open: vec![true; branches],
@@ -64,13 +72,19 @@ impl<T> MergeProgress<T> {
             turn: 0,
             same_items: false,
             starts_epoch: true,
-            next_epoch: 0,
+            next_epoch: first_epoch,
+            merged,
+            ahead: (0..branches).map(|_| None).collect(),
         }
+    }
+
+    fn has_closed(&self) -> bool {
+        self.branches.iter().any(|it| matches!(it, BranchState::Closed | BranchState::Empty))
     }
 
     /// For the paths of a route.
     pub(crate) fn same_items(paths: usize) -> Self {
-        MergeProgress { same_items: true, ..MergeProgress::new(paths) }
+        MergeProgress { same_items: true, ..MergeProgress::new(paths, 0, Vec::new()) }
     }
 }
 
@@ -135,10 +149,17 @@ impl<T: Send + 'static> MergeNode<T> {
         let mut skipping = false;
         for at in 0..self.inputs.len() {
             while progress.branches[at] == BranchState::Skipping {
-                match self.inputs[at].poll_next(cx) {
+                let next = match progress.ahead[at].take() {
+                    Some(ahead) => Poll::Ready(ahead),
+                    None => self.inputs[at].poll_next(cx),
+                };
+                match next {
                     Poll::Ready(Next::Item(item)) => {
                         self.core.shared.left_out.fetch_add(1, Ordering::Relaxed);
-                        self.core.gone([item.header.member()], Outcome::LeftOut);
+                        // The policy has not chosen the item.
+                        if let Some(ledger) = self.core.shared.ledger.get() {
+                            ledger.record_unmerged(&item.header.member(), Outcome::LeftOut);
+                        }
                     }
                     Poll::Ready(Next::EpochEnd(epoch)) => {
                         progress.epoch = Some(epoch);
@@ -153,12 +174,9 @@ impl<T: Send + 'static> MergeNode<T> {
             }
         }
         for (open, branch) in progress.open.iter_mut().zip(&progress.branches) {
-            *open = *branch == BranchState::Open;
+            *open = matches!(branch, BranchState::Open | BranchState::Empty);
         }
-        if progress.branches.contains(&BranchState::Closed)
-            && !progress.same_items
-            && self.core.shared.failures.is_fatal()
-        {
+        if progress.has_closed() && !progress.same_items && self.core.shared.failures.is_fatal() {
             // A branch has failed, so the others are cancelled. (Paths of one route end together.)
             return Ok(Poll::Ready(false));
         }
@@ -171,9 +189,7 @@ impl<T: Send + 'static> MergeNode<T> {
             guarded(|| self.policy.start_epoch(epoch, branches, self.core.shared.seed)).0?;
         }
         if !progress.open.contains(&true) {
-            if progress.branches.contains(&BranchState::Closed)
-                && self.core.shared.failures.is_fatal()
-            {
+            if progress.has_closed() && self.core.shared.failures.is_fatal() {
                 // An epoch that a failure has interrupted has no end.
                 return Ok(Poll::Ready(false));
             }
@@ -188,11 +204,14 @@ impl<T: Send + 'static> MergeNode<T> {
             progress.choice = None;
             progress.turn = 0;
             progress.starts_epoch = true;
+            progress.merged.clear();
             progress.next_epoch = epoch + 1;
             for branch in &mut progress.branches {
-                if *branch == BranchState::EpochEnded {
-                    *branch = BranchState::Open;
-                }
+                *branch = match *branch {
+                    BranchState::EpochEnded => BranchState::Open,
+                    BranchState::Closed => BranchState::Empty,
+                    other => other,
+                };
             }
             return Ok(Poll::Ready(progress.branches.contains(&BranchState::Open)));
         }
@@ -205,8 +224,12 @@ impl<T: Send + 'static> MergeNode<T> {
         };
         match choice {
             Choice::EndEpoch => {
-                for branch in progress.branches.iter_mut().filter(|at| **at == BranchState::Open) {
-                    *branch = BranchState::Skipping;
+                for branch in &mut progress.branches {
+                    *branch = match *branch {
+                        BranchState::Open => BranchState::Skipping,
+                        BranchState::Empty => BranchState::Closed,
+                        other => other,
+                    };
                 }
                 progress.choice = None;
                 Ok(Poll::Ready(true))
@@ -236,21 +259,66 @@ impl<T: Send + 'static> MergeNode<T> {
         }
     }
 
+    /// The next item, or end of an epoch, of a branch; `None` if an earlier run has merged the item.
+    fn next_of(&mut self, at: usize, cx: &Context<'_>) -> Poll<Option<Next<T>>> {
+        let progress = &mut self.progress;
+        let merged = progress.merged.get_mut(at).filter(|merged| !merged.is_empty());
+        if let Some(merged) = merged {
+            if merged.take_first() {
+                return Poll::Ready(None);
+            }
+            let ahead = match progress.ahead[at].take() {
+                Some(ahead) => ahead,
+                None => match self.inputs[at].poll_next(cx) {
+                    Poll::Ready(next) => next,
+                    Poll::Pending => return Poll::Pending,
+                },
+            };
+            let index = match &ahead {
+                Next::Item(item) => item.header.id.index,
+                _ => u64::MAX,
+            };
+            if merged.take_before(index) {
+                progress.ahead[at] = Some(ahead);
+                return Poll::Ready(None);
+            }
+            return Poll::Ready(Some(ahead));
+        }
+        match progress.ahead[at].take() {
+            Some(ahead) => Poll::Ready(Some(ahead)),
+            None => self.inputs[at].poll_next(cx).map(Some),
+        }
+    }
+
     /// Takes the next item, or end of an epoch, of a branch.
     fn take(&mut self, at: usize, cx: &Context<'_>) -> Poll<()> {
+        let polled = match self.progress.branches[at] {
+            BranchState::Empty => Poll::Ready(Some(Next::Closed)),
+            _ => self.next_of(at, cx),
+        };
         let progress = &mut self.progress;
-        match self.inputs[at].poll_next(cx) {
-            Poll::Ready(Next::Item(mut item)) => {
+        match polled {
+            Poll::Ready(None) => {}
+            Poll::Ready(Some(Next::Item(mut item))) => {
                 if !progress.same_items {
+                    let is_sample = item.header.lineage == 0 && item.header.members().is_none();
+                    if !is_sample
+                        && self.inputs.len() > 1
+                        && self.policy.chooses()
+                        && let Some(ledger) = self.core.shared.ledger.get()
+                    {
+                        let evidence = BufferingEvidence::GroupedBeforeMerge;
+                        ledger.record_buffering(self.core.name(), evidence);
+                    }
                     item.header = item.header.branch(at);
                 }
                 progress.run.push(item);
             }
-            Poll::Ready(Next::EpochEnd(epoch)) => {
+            Poll::Ready(Some(Next::EpochEnd(epoch))) => {
                 progress.epoch = Some(epoch);
                 progress.branches[at] = BranchState::EpochEnded;
             }
-            Poll::Ready(Next::Closed) => progress.branches[at] = BranchState::Closed,
+            Poll::Ready(Some(Next::Closed)) => progress.branches[at] = BranchState::Closed,
             Poll::Pending => return Poll::Pending,
         }
         progress.choice = None;
@@ -297,16 +365,20 @@ impl<T> ZipInput<T> {
         Poll::Ready(())
     }
 
-    /// Drops the remaining items of the epoch. Returns how many items were dropped.
-    fn skip(&mut self, cx: &Context<'_>) -> (u64, Poll<()>) {
-        let mut skipped = u64::from(self.item.take().is_some());
-        while !self.is_over() {
-            if self.fill(cx).is_pending() {
-                return (skipped, Poll::Pending);
+    /// Drops the remaining items of the epoch.
+    fn skip(&mut self, core: &StageCore, cx: &Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(item) = self.item.take() {
+                core.shared.left_out.fetch_add(1, Ordering::Relaxed);
+                core.gone([item.header.member()], Outcome::LeftOut);
             }
-            skipped += u64::from(self.item.take().is_some());
+            if self.is_over() {
+                return Poll::Ready(());
+            }
+            if self.fill(cx).is_pending() {
+                return Poll::Pending;
+            }
         }
-        (skipped, Poll::Ready(()))
     }
 }
 
@@ -352,7 +424,11 @@ impl<A: Send + 'static, B: Send + 'static> ZipNode<A, B> {
                     return Poll::Ready(false);
                 }
             };
-            let pair = Item { header: a.header, value: (a.value, b.value), reservation };
+            let header = match self.core.shared.ledger.get() {
+                Some(_) => a.header.paired(&b.header),
+                None => a.header,
+            };
+            let pair = Item { header, value: (a.value, b.value), reservation };
             self.core.meter.emitted(1);
             self.core.meter.record(1, 0, std::time::Duration::ZERO);
             drop(self.output.push(1, std::iter::once(pair)));
@@ -364,8 +440,7 @@ impl<A: Send + 'static, B: Send + 'static> ZipNode<A, B> {
                 self.output.release(1);
                 return Poll::Ready(false);
             }
-            let ((a, left), (b, right)) = (self.left.skip(cx), self.right.skip(cx));
-            self.core.shared.left_out.fetch_add(a + b, Ordering::Relaxed);
+            let (left, right) = (self.left.skip(&self.core, cx), self.right.skip(&self.core, cx));
             if left.is_pending() || right.is_pending() {
                 return Poll::Pending;
             }

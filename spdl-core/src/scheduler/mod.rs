@@ -319,6 +319,8 @@ pub(crate) struct StageCore {
     tried_here: AtomicU64,
     /// Present if outputs are counted in the memory budget.
     pub(crate) measure: Option<OutputEstimate>,
+    /// Whether the stage precedes a merge that chooses its branches.
+    pub(crate) is_unmerged: bool,
 }
 
 /// Position of a node in the graph.
@@ -420,7 +422,13 @@ impl StageCore {
             failure_budget,
             tried_here: AtomicU64::new(0),
             measure,
+            is_unmerged: false,
         }
+    }
+
+    /// Sets whether the stage precedes a merge that chooses its branches.
+    pub(crate) fn unmerged(self, is_unmerged: bool) -> Self {
+        StageCore { is_unmerged, ..self }
     }
 
     /// Sets the name in random numbers and checkpoint states.
@@ -487,7 +495,10 @@ impl StageCore {
     /// Records the outcome of pieces of samples in the ledger.
     pub(crate) fn gone(&self, pieces: impl IntoIterator<Item = LineageNode>, outcome: Outcome) {
         if let Some(ledger) = self.shared.ledger.get() {
-            pieces.into_iter().for_each(|piece| ledger.record_end(&piece, outcome));
+            pieces.into_iter().for_each(|piece| match self.is_unmerged {
+                true => ledger.record_unmerged(&piece, outcome),
+                false => ledger.record_end(&piece, outcome),
+            });
         }
     }
 

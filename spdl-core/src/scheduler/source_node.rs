@@ -41,6 +41,8 @@ pub(crate) struct SourceNode<S: Source> {
     pub(crate) blocks: bool,
     /// For a profile: the source ends after this many items.
     pub(crate) limit: Option<u64>,
+    /// The index of the first sample.
+    pub(crate) first_index: u64,
     /// The positions of this rank in each epoch.
     pub(crate) divisions: Arc<Divisions>,
     /// Present if a recorded order is replayed.
@@ -237,7 +239,7 @@ impl<S: Source> SourceNode<S> {
             }
         };
         pass.yielded += 1;
-        let id = SampleId { epoch: pass.epoch, index };
+        let id = SampleId { epoch: pass.epoch, index: self.first_index.saturating_add(index) };
         match item {
             Ok((key, value)) => run.push(Item::new(ItemHeader::new(id, key), value)),
             Err(error) => {

@@ -141,6 +141,15 @@ impl Ranges {
         below.map(|range| range.start..range.end.min(end)).collect()
     }
 
+    /// The numbers of `range`, counted from its start.
+    pub(crate) fn part(&self, range: Range<u64>) -> Ranges {
+        let inside = |own: Range<u64>| {
+            let (start, end) = (own.start.max(range.start), own.end.min(range.end));
+            (start < end).then(|| start - range.start..end - range.start)
+        };
+        self.iter().filter_map(inside).collect()
+    }
+
     /// The numbers of `0..end` that are not in the set.
     pub(crate) fn absent_below(&self, end: u64) -> Ranges {
         let mut absent = Ranges::default();

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::mem::size_of;
+use std::ops::Range;
 
 use crate::memory::footprint::{Footprint, fixed_heap, heap};
 
@@ -17,13 +18,34 @@ pub struct SampleId {
     pub epoch: u64,
     /// The position in the global order of the epoch, counted from 0. Samples that
     /// [`Remainder::Pad`](crate::source::Remainder::Pad) repeats have indices from the end of the
-    /// epoch on.
+    /// epoch on. If a pipeline merges or zips several sources, the indices of source *n*, counted from 0 in the
+    /// order of the branches, begin at *n* · 2⁴⁸.
     pub index: u64,
+}
+
+/// The distance between the first indices of the sources of one pipeline.
+const SOURCE_INDICES: u64 = 1 << 48;
+
+impl SampleId {
+    /// The indices of the samples of source number `source`.
+    pub(crate) fn indices_of(source: usize) -> Range<u64> {
+        let start = (source as u64).saturating_mul(SOURCE_INDICES);
+        start..start.saturating_add(SOURCE_INDICES)
+    }
+
+    /// The number of the source.
+    pub(crate) fn source(self) -> usize {
+        (self.index / SOURCE_INDICES) as usize
+    }
 }
 
 impl fmt::Display for SampleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "epoch {}, sample {}", self.epoch, self.index)
+        write!(f, "epoch {}, sample {}", self.epoch, self.index % SOURCE_INDICES)?;
+        match self.source() {
+            0 => Ok(()),
+            source => write!(f, " of source {source}"),
+        }
     }
 }
 

@@ -45,6 +45,13 @@ pub trait MergePolicy: Debug + Send + 'static {
         Ok(())
     }
 
+    /// Whether the policy chooses branches, instead of [`Choice::Any`] for all items. Default: `true`.
+    ///
+    /// A run that resumes within an epoch repeats the choices of the earlier run, so that the next choice is the same.
+    fn chooses(&self) -> bool {
+        true
+    }
+
     /// Called before the first choice of each epoch, even if the epoch is empty.
     ///
     /// # Errors
@@ -75,6 +82,10 @@ pub struct Arrival;
 impl MergePolicy for Arrival {
     fn choose(&mut self, _: &[bool]) -> Choice {
         Choice::Any
+    }
+
+    fn chooses(&self) -> bool {
+        false
     }
 }
 

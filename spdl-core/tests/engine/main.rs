@@ -13,6 +13,7 @@ mod failures;
 mod fingerprint;
 mod grouping;
 mod hooks;
+mod joined;
 mod mixing;
 mod order;
 mod parts;

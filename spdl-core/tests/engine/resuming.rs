@@ -505,19 +505,6 @@ fn a_state_of_a_different_pipeline_is_refused_part_by_part() {
     assert!(build(20, 4, "pass").seed(5).resume(pipeline.state().unwrap()).build().is_ok());
 }
 
-#[test]
-fn a_pipeline_with_several_sources_has_no_state() {
-    let merged = || {
-        let branches = [plain(3), plain(4)].map(|_| PipelineBuilder::new(numbers(3)));
-        PipelineBuilder::merge(branches, spdl_core::stage::RoundRobin::default())
-    };
-    let mut pipeline = merged().build().unwrap();
-    assert_eq!(pipeline.by_ref().count(), 6);
-    assert_eq!(pipeline.state().unwrap_err().kind(), ErrorKind::Unsupported);
-    let error = refusal(merged().resume(after(plain(3), 1)).build());
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-}
-
 /// Groups two numbers, and declares that it buffers.
 #[derive(Default)]
 struct Pairs(Vec<i64>);

@@ -16,8 +16,9 @@ use crate::observe::statistics::StageKind;
 use crate::pipeline::definition::{Construct, Setting, StageDefinition};
 use crate::pipeline::handle::Pipeline;
 use crate::pipeline::options::StageOptions;
-use crate::scheduler::merge_node::{MergeNode, MergeProgress, ZipInput, ZipNode};
+use crate::scheduler::merge_node::{MergeNode, ZipInput, ZipNode};
 use crate::scheduler::source_node::SourceNode;
+use crate::source::sample::SampleId;
 use crate::source::{IteratorSource, Source, StreamSource};
 use crate::stage::merge::MergePolicy;
 pub(crate) use plan::Driver;
@@ -187,7 +188,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 plan.add_error(error.with_stage(Arc::clone(core.name())));
             }
             let (divisions, epochs) = plan.divide(core.name(), epochs, source.len_hint());
-            plan.source = Some(SourceFacts {
+            let first_index = SampleId::indices_of(plan.sources - 1).start;
+            plan.source_facts.push(SourceFacts {
                 divisions: Arc::clone(&divisions),
                 fingerprint: source.fingerprint(),
                 first: epochs.start,
@@ -197,6 +199,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let node = SourceNode {
                 core,
                 source,
+                first_index,
                 divisions,
                 epochs,
                 output: Arc::clone(&queue),
@@ -250,7 +253,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 ));
             }
             let levels = plan.levels;
-            let made = plan.branches(branches);
+            let (outer, chooses) = (plan.is_unmerged, policy.chooses());
+            plan.is_unmerged |= chooses;
+            let (made, sources) = plan.branches(branches);
+            plan.is_unmerged = outer;
             plan.mark_parallel(levels);
             // The merge is named after its branches are built, which may contain merges.
             let options = plan.free_name("merge");
@@ -261,7 +267,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             }
             let node = MergeNode {
                 core,
-                progress: MergeProgress::new(inputs.len()),
+                progress: plan.merge_progress(&sources, chooses),
                 inputs,
                 output: Arc::clone(&made.queue),
                 policy: Box::new(policy),

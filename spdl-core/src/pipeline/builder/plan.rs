@@ -21,12 +21,13 @@ use crate::pipeline::handle::{Pipeline, PipelineParts};
 use crate::pipeline::options::{StageOptions, Workers};
 use crate::resume::delivery::Delivery;
 use crate::resume::ledger::{Ledger, PartialItem};
-use crate::resume::state::State;
+use crate::resume::state::{SOURCES, State};
 use crate::runtime::Runtime;
 use crate::runtime::executor::CpuExecutor;
 use crate::scheduler::async_node::Tuning;
 use crate::scheduler::cpu_node::Sizer;
 use crate::scheduler::failure::FailureBudget;
+use crate::scheduler::merge_node::MergeProgress;
 use crate::scheduler::queue::Queue;
 use crate::scheduler::route_node::MAX_OPEN_TICKETS;
 use crate::scheduler::worker_pool::{WorkerPool, WorkerSource};
@@ -96,7 +97,9 @@ pub(super) struct Plan {
     pub(super) stages: usize,
     pub(super) sources: usize,
     /// Facts about the source that was built last.
-    pub(super) source: Option<SourceFacts>,
+    pub(super) source_facts: Vec<SourceFacts>,
+    /// Whether the part being built precedes a merge that chooses its branches.
+    pub(super) is_unmerged: bool,
     /// Number of joins so far.
     pub(super) joints: usize,
     /// Branches that contain the part being built, from the outermost to the innermost.
@@ -210,27 +213,39 @@ impl Plan {
         self.nodes.push(PlacedNode { pool, position, node });
     }
 
-    /// Creates the ledger, if there is exactly one source.
+    /// Creates the ledger, unless several sources are divided among ranks.
     fn delivery(&mut self, definition: &Definition) -> Result<Option<Delivery>> {
         let resumed = self.settings.resume.take();
-        if self.sources != 1 {
+        let sources = std::mem::take(&mut self.source_facts);
+        let is_several = sources.len() > 1;
+        if is_several && self.settings.shard.world > 1 {
             if resumed.is_some() {
-                let message = "cannot resume a pipeline with several sources; mix data sets in one \
-                               source instead";
+                let message = "cannot resume a pipeline with several sources that are divided among ranks; \
+                               mix data sets in one source instead";
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
             return Ok(None);
         }
-        let Some(source) = self.source.take().filter(|_| self.settings.profile_items.is_none())
-        else {
+        let Some(first) = sources.first().filter(|_| self.settings.profile_items.is_none()) else {
             return Ok(None);
         };
         let mut fingerprint = definition.fingerprint()?;
-        for (part, text) in source.fingerprint.parts() {
-            fingerprint.insert(format!("source {part}"), text.clone());
+        for (number, source) in sources.iter().enumerate() {
+            let name = if is_several { format!("source {number}") } else { "source".to_owned() };
+            for (part, text) in source.fingerprint.parts() {
+                fingerprint.insert(format!("{name} {part}"), text.clone());
+            }
+            if let Some(len) = source.divisions.len.filter(|_| is_several) {
+                fingerprint.insert(format!("{name} length"), len.to_string());
+            }
+        }
+        if is_several {
+            fingerprint.insert(SOURCES.to_owned(), sources.len().to_string());
         }
         let seed = self.shared.seed;
-        let Divisions { shard, len, .. } = *source.divisions;
+        let Divisions { shard, len, .. } = *first.divisions;
+        let len = len.filter(|_| !is_several);
+        let point = resumed.as_ref().map(State::resume_point);
         let start = match resumed {
             Some(state) => {
                 state.check(seed, shard, len, &fingerprint)?;
@@ -244,13 +259,22 @@ impl Plan {
                 // The state now belongs to this pipeline and this rank.
                 state.for_rank(seed, shard, len, fingerprint)
             }
-            None => State::at_start(seed, source.first, shard, len, fingerprint),
+            None => State::at_start(seed, first.first, shard, len, fingerprint),
         };
-        let ledger = Ledger::new(source.divisions, start.pieces.clone(), start.carry.clone());
-        let ledger = Arc::new(ledger);
+        let divisions = match is_several {
+            // The indices of all sources together.
+            true => Arc::new(Divisions { shard, len, resumed: point }),
+            false => Arc::clone(&first.divisions),
+        };
+        let (pieces, carry) = (start.pieces.clone(), start.carry.clone());
+        let ledger = Arc::new(Ledger::new(divisions, pieces, carry, start.unmerged.clone()));
         let _ = self.shared.ledger.set(Arc::clone(&ledger));
-        let skipped = std::mem::take(&mut self.settings.skip_steps);
-        let (audit, keeps_order) = (self.settings.audit, definition.keeps_order());
+        let mut skipped = std::mem::take(&mut self.settings.skip_steps);
+        if is_several {
+            skipped.clear();
+        }
+        let audit = self.settings.audit && !is_several;
+        let keeps_order = definition.keeps_order();
         Ok(Some(Delivery::new(ledger, start, audit, keeps_order, skipped)))
     }
 
@@ -274,7 +298,8 @@ impl Plan {
             let error = Error::new(ErrorKind::InvalidArgument, message);
             self.add_error(error.with_stage(Arc::clone(name)));
         }
-        let resumed = self.settings.resume.as_ref().map(State::resume_point);
+        let source = self.sources - 1;
+        let resumed = self.settings.resume.as_ref().map(|it| it.resume_point_of(source));
         let mut epochs = epochs;
         if let Some(point) = &resumed {
             if point.epoch < epochs.start {
@@ -343,6 +368,7 @@ impl Plan {
         let concurrency = options.concurrency.unwrap_or(concurrency);
         StageCore::new(&self.shared, &options.name, kind, concurrency, failure_budget, measure)
             .identified(options.identified())
+            .unmerged(self.is_unmerged)
     }
 
     /// Creates the core of a node that does not appear in statistics.
@@ -383,7 +409,7 @@ impl Plan {
     ) -> Vec<BuiltPart<T>> {
         let outer = std::mem::replace(&mut self.inlet, (from.depth + 1, from.measured));
         let levels = self.levels;
-        let made = self.branches(paths);
+        let (made, _) = self.branches(paths);
         self.inlet = outer;
         if ordered && self.levels > levels {
             // Later items in the reorder buffer would hold the memory for which an earlier item
@@ -612,25 +638,40 @@ impl Plan {
         made
     }
 
-    /// Builds branches and moves their nodes, so that all end at the same depth.
+    /// Builds branches and moves their nodes, so that all end at the same depth. Also returns the sources of each.
     pub(super) fn branches<T: Send + 'static>(
         &mut self,
         branches: Vec<PipelineBuilder<T>>,
-    ) -> Vec<BuiltPart<T>> {
+    ) -> (Vec<BuiltPart<T>>, Vec<Range<usize>>) {
         let joint = self.joint();
         let mut ranges = Vec::new();
-        let mut made = Vec::new();
+        let (mut made, mut sources) = (Vec::new(), Vec::new());
         for (at, branch) in branches.into_iter().enumerate() {
-            let before = self.nodes.len();
+            let (before, first) = (self.nodes.len(), self.sources);
             made.push(self.branch(joint, at, branch));
             ranges.push(before..self.nodes.len());
+            sources.push(first..self.sources);
         }
         let max_depth = made.iter().map(|made: &BuiltPart<T>| made.depth).max().unwrap_or(0);
         for (range, made) in ranges.into_iter().zip(&mut made) {
             self.move_downstream(range, max_depth - made.depth);
             made.depth = max_depth;
         }
-        made
+        (made, sources)
+    }
+
+    /// The start of a merge of branches with these sources. `chooses` is whether its policy chooses the branches.
+    pub(super) fn merge_progress<T>(
+        &self,
+        sources: &[Range<usize>],
+        chooses: bool,
+    ) -> MergeProgress<T> {
+        let resumed = self.settings.resume.as_ref();
+        let first = self.settings.epochs.as_ref().map_or(0, |epochs| epochs.start);
+        let resumes = |state: &&State| chooses && state.has_several_sources();
+        let merged = resumed.filter(resumes).map(|state| state.merged(sources));
+        let first = resumed.map_or(first, |state| state.epoch);
+        MergeProgress::new(sources.len(), first, merged.unwrap_or_default())
     }
 
     /// Increases the depth of nodes.

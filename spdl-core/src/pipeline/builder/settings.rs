@@ -463,7 +463,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// # Errors
     /// `InvalidArgument` for a duplicate name, an invalid setting, or a state of another pipeline.
     /// `LimitExceeded` if a batch does not fit in the memory budget. `Unsupported` if a pipeline of
-    /// several sources is resumed, or a setting is not supported. Any error of the first instance
+    /// several sources that are divided among ranks is resumed, or a setting is not supported. Any error of the first instance
     /// of a [`fill`](Self::fill) stage that is created here, and any error of
     /// [`MergePolicy::check`](crate::stage::MergePolicy::check).
     pub fn build(mut self) -> Result<Pipeline<T>> {
@@ -490,7 +490,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             shared,
             stages: 0,
             sources: 0,
-            source: None,
+            source_facts: Vec::new(),
+            is_unmerged: false,
             levels: 0,
             branched: Vec::new(),
             joints: 0,

@@ -251,7 +251,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     /// Records the pending entries in the ledger.
     pub(super) fn record(&mut self) {
         match self.node.core.shared.ledger.get() {
-            Some(ledger) => ledger.record(&mut self.entries),
+            Some(ledger) => ledger.record(&mut self.entries, self.node.core.is_unmerged),
             None => self.entries.clear(),
         }
     }
