@@ -456,4 +456,5 @@ def test_invalid_buckets_are_refused(arguments):
 
 
 def test_a_pipeline_without_these_features_has_no_part_for_them():
-    assert PipelineBuilder().add_source("a").pipe(str).add_sink().build(num_threads=1)._position.iterable() == "a"
+    pipeline = PipelineBuilder().add_source("a").pipe(str).add_sink().build(num_threads=1)
+    assert pipeline._positions.sources[0].iterable() == "a"

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 
 import pytest
-from pipelines import build, identity_async, run, source
+from pipelines import build, identity_async, run, source, twice
 from spdl_rs import UnsupportedError
 from spdl_rs.pipeline import PipelineBuilder, build_pipeline
 from spdl_rs.pipeline.defs import (
@@ -18,7 +18,6 @@ from spdl_rs.pipeline.defs import (
     PipelineConfig,
     ProcessPoolExecutorConfig,
     SinkConfig,
-    SourceConfig,
 )
 from spdl_rs.source import DistributedRandomSampler
 from spdl_rs.source.utils import MergeIterator, embed_shuffle
@@ -290,11 +289,6 @@ def test_the_state_of_an_ended_pipeline_has_no_remaining_items():
     assert rest(second) == []
 
 
-def _merged():
-    parts = [PipelineConfig(SourceConfig([1]), [], SinkConfig(1)) for _ in range(2)]
-    return PipelineConfig(Merge(parts), [], SinkConfig(1))
-
-
 @pytest.mark.parametrize(
     ("make", "advice"),
     [
@@ -319,9 +313,166 @@ def test_a_pipeline_without_a_position_refuses_states_with_advice(make, advice):
         pipeline.load_state_dict({})
 
 
-def test_a_merge_refuses_states_with_advice():
-    with pytest.raises(UnsupportedError, match="MergeIterator"):
-        build_pipeline(_merged(), num_threads=1).state_dict()
+def part(items, *stages, **options):
+    """A pipeline that is merged with others."""
+    builder = PipelineBuilder().add_source(items, **options)
+    for stage in stages:
+        builder.pipe(stage, concurrency=2, output_order="input")
+    return builder.add_sink(2).get_config()
+
+
+def after(merge, builder, **options):
+    """A pipeline with the stages of `builder`, whose source is replaced by a merge."""
+    config = builder.add_sink(2).get_config()
+    options = {"num_threads": 2, **options}
+    return build_pipeline(PipelineConfig(merge, config.pipes, config.sink), **options)
+
+
+def merged(parts, *, group=2, num_threads=2, concurrency=2, **options):
+    stages = source().pipe(_chosen, concurrency=concurrency, output_order="input").aggregate(group)
+    return after(Merge(parts, **options), stages, num_threads=num_threads)
+
+
+def _chosen(item):
+    """Filters some items out, and fails for some."""
+    if item % 7 == 3:
+        raise ValueError(f"no {item}")
+    return None if item % 5 == 4 else item
+
+
+def _dropped(item):
+    if item % 6 == 5:
+        raise ValueError(f"no {item}")
+    return None if item % 4 == 2 else item
+
+
+@pytest.mark.parametrize("weights", [[3, 1, 2], None], ids=["weights", "arrival"])
+def test_a_merge_resumes_at_every_item(weights):
+    def make():
+        sampler = embed_shuffle(DistributedRandomSampler(9, rank=0, world_size=1))
+        parts = [part(range(12), _dropped), part(range(100, 106)), part(sampler, _dropped)]
+        return merged(parts, weights=weights, seed=4)
+
+    check_every_item(make, ordered=weights is not None)
+
+
+def test_nested_merges_and_lists_of_merged_pipelines_resume():
+    def make():
+        lists = PipelineBuilder().add_source(range(50, 61)).aggregate(3).add_sink(1).get_config()
+        inner = PipelineConfig(Merge([part(range(5), _dropped), part(range(20, 26))]), [], SinkConfig(1))
+        return after(Merge([lists, inner]), source())
+
+    check_every_item(make, ordered=False)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_random_merge_with_weights_continues_after_several_kills(seed):
+    draw = random.Random(seed)
+    sizes = [draw.randrange(0, 25) for _ in range(draw.randrange(2, 5))]
+    weights = [draw.randrange(1, 5) for _ in sizes]
+    epochs = draw.randrange(1, 4)
+    stages = [[_dropped] * draw.randrange(3) for _ in sizes]
+
+    def make():
+        parts = [
+            part(range(1000 * at, 1000 * at + size), *work, continuous=True)
+            for at, (size, work) in enumerate(zip(sizes, stages))
+        ]
+        # Threads and concurrency may differ between runs.
+        more = {"num_threads": draw.randrange(1, 5), "concurrency": draw.randrange(1, 5)}
+        return merged(parts, group=3, weights=weights, seed=seed, **more)
+
+    def items_of(pipeline, most):
+        """Up to `most` items, and whether the pipeline has ended."""
+        items = []
+        while len(items) < most:
+            try:
+                items.append(pipeline.get_item(timeout=60))
+            except EOFError:
+                items.append("end")
+                if items.count("end") >= epochs or items[-2:-1] == ["end"]:
+                    break
+        return items
+
+    first = make()
+    whole = items_of(first, 40)
+    first.stop()
+    found, state = [], None
+    while len(found) < len(whole):
+        pipeline = make()
+        if state is not None:
+            pipeline.load_state_dict(state)
+        found += items_of(pipeline, min(draw.randrange(1, 9), len(whole) - len(found)))
+        state = sent(pipeline.state_dict())
+        pipeline.stop()
+    assert found == whole
+
+
+def test_states_of_other_merges_are_refused():
+    def make(sizes=(4, 6), weights=(1, 2), seed=3, work=_dropped):
+        return merged([part(range(size), work) for size in sizes], weights=list(weights), seed=seed)
+
+    first = make()
+    some(first, 2)
+    state = sent(first.state_dict())
+    first.stop()
+    assert isinstance(state["source"], list) and len(state["source"]) == 2
+    make().load_state_dict(state)
+    others = [
+        make(sizes=(4, 7)),
+        make(sizes=(6, 4)),
+        make(sizes=(4, 6, 1), weights=(1, 2, 3)),
+        make(weights=(1, 3)),
+        make(seed=4),
+        make(work=str),
+        merged([part(range(4), _dropped), part(range(6), _dropped)]),
+        build(source(range(10)).pipe(_chosen, output_order="input").aggregate(2)),
+    ]
+    for other in others:
+        with pytest.raises(ValueError, match="the state is of another pipeline"):
+            other.load_state_dict(state)
+    single = build(source(range(4)).pipe(_chosen, output_order="input").aggregate(2))
+    with pytest.raises(ValueError, match="the state is of another pipeline"):
+        make().load_state_dict(sent(single.state_dict()))
+
+
+async def _in_turn(info, inputs, output):
+    for queue in inputs:
+        await output.put(await queue.get())
+
+
+SAMPLER = DistributedRandomSampler(8, rank=0, world_size=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
+        (lambda: Merge([part([1]), part([2])], op=_in_turn), "merge without a function"),
+        (lambda: Merge([part([1]), part(iter([2]))]), "use a sequence"),
+        (lambda: Merge([part(SAMPLER), part(SAMPLER)]), "use a copy in each"),
+        (lambda: Merge([part([1], twice), part([2])], weights=[1, 1]), "do so after the merge"),
+        (
+            lambda: Merge([source([1]).aggregate(2).add_sink(1).get_config()], weights=[1]),
+            "do so after the merge",
+        ),
+        (
+            lambda: Merge([source([1]).aggregate(2).disaggregate().add_sink(1).get_config(), part([2])]),
+            "a merged pipeline splits lists",
+        ),
+    ],
+)
+def test_merges_without_positions_refuse_states_with_advice(make, advice):
+    pipeline = after(make(), source())
+    with pytest.raises(UnsupportedError, match=advice):
+        pipeline.state_dict()
+    with pytest.raises(UnsupportedError, match=advice):
+        pipeline.load_state_dict({})
+
+
+def test_lists_that_are_split_after_a_merge_have_no_state():
+    pipeline = after(Merge([part([1]), part([2])]), source().aggregate(2).disaggregate())
+    with pytest.raises(UnsupportedError, match="before the pipelines are merged"):
+        pipeline.state_dict()
 
 
 def test_an_aggregator_that_keeps_items_is_refused():
@@ -409,7 +560,8 @@ def test_random_numbers_of_split_items_do_not_depend_on_earlier_pipelines():
 
     def augmented():
         stages = source(range(3)).pipe(split).pipe(AugmentImage(RandomAffine(90, scale=(0.5, 2)), seed=1))
-        return [image.tobytes() for image in run(stages.pipe(numpy.copy))]
+        # The stages do not keep the order.
+        return sorted(image.tobytes() for image in run(stages.pipe(numpy.copy)))
 
     first = augmented()
     assert len(set(first)) == 6

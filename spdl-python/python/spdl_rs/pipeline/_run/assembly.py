@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .._event_loop.hooked_stage import HookedStage
     from .._event_loop.supervisor import LoopSupervisor
     from .._hooks.queues import AsyncQueue
-    from .position import SourcePosition
+    from .position import Positions
     from .reporting import Reporter
     from .segments import Relay, SharedLimits
 
@@ -50,7 +50,7 @@ class Assembly:
         config: The pipeline.
         number: The number of the pipeline in this process.
         instrumentation: Build options, hooks and queues.
-        position: The position in the source.
+        positions: The positions in the sources.
     """
 
     def __init__(
@@ -58,11 +58,12 @@ class Assembly:
         config: PipelineConfig[Any],
         number: int,
         instrumentation: Instrumentation,
-        position: SourcePosition,
+        positions: Positions,
     ) -> None:
         options = instrumentation.options
         self._number = number
-        self._position = position
+        self._positions = positions
+        self._sources = iter(positions.sources)
         self._settings = options.settings
         self._is_measured = options.settings.memory_budget is not None
         self._quarantined = options.settings.quarantined()
@@ -151,15 +152,15 @@ class Assembly:
             inbox = self._event_loop() if isinstance(source.source, AsyncIterable) else None
             if isinstance(source.source, Cancellable):
                 self.cancellables.append(source.source)
-            position = None if outer else self._position
+            position = next(self._sources)
             feed = _spdl_rs.Feed(
                 name,
-                source.source if position is None else position.iterable(),
+                position.iterable(),
                 source.continuous,
                 inbox,
                 key=self._settings.key_function(),
-                len=None if position is None else position.length,
-                resumes=position is not None and position.resumed is not None,
+                len=position.length,
+                resumes=position.resumes,
             )
             if not isinstance(source.source, _spdl_rs.TaskQueue):
                 self.threads.append(("spdl_sync_source", feed))
@@ -263,7 +264,7 @@ class Assembly:
         intervals = None if interval is None else _spdl_rs.Intervals(interval)
         threads, self._pools, pools = self._shared_threads(), [], self._pools
         epoch = self._instrumentation.options.epoch or 0
-        settings = self._settings.native(self._position.resumed)
+        settings = self._settings.native(self._positions.resumed)
         run = _spdl_rs.PipelineRun(
             graph, threads, pools, inbox, prefetch, max_failures, intervals, epoch, settings
         )

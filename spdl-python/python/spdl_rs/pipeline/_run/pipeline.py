@@ -28,17 +28,13 @@ from .assembly import Assembly
 from .control import Control
 from .instrumentation import Instrumentation
 from .options import BuildOptions
-from .position import SourcePosition
+from .position import NO_STATE, Positions
 
 if TYPE_CHECKING:
     from .supervised_run import SupervisedRun
 
 T = TypeVar("T")
 
-_NO_STATE = (
-    "a pipeline with custom queues or merge functions has no checkpoint state; use native queues, and merge the "
-    "sources in one source, such as spdl_rs.source.utils.MergeIterator"
-)
 _END_OF_DATA = "the pipeline, or its epoch, has no more items"
 _numbers = itertools.count()
 
@@ -94,9 +90,9 @@ class Pipeline(Generic[T]):
         self._config = config
         self._number = next(_numbers)
         self._instrumentation = Instrumentation(options, has_merge_op(config))
-        self._position = SourcePosition(config, options.epoch or 0)
+        self._positions = Positions(config, options.epoch or 0)
         self._assemble = functools.partial(
-            Assembly, config, self._number, self._instrumentation, self._position
+            Assembly, config, self._number, self._instrumentation, self._positions
         )
         # Invalid combinations of options raise exceptions here, not only when the pipeline starts.
         self._called = self._assemble().called
@@ -275,15 +271,19 @@ class Pipeline(Generic[T]):
         same order if the stages keep the order, and else each item once. Dropped items are not repeated. The state
         contains no items. Apart from the state of the source, it consists of values that JSON supports.
 
-        The source must be a sequence, such as a list or a range, a sampler of `spdl_rs.source`, or an object with
+        Each source must be a sequence, such as a list or a range, a sampler of `spdl_rs.source`, or an object with
         `state_dict` and `load_state_dict`, which iterates the same items after `load_state_dict`. At the start
         of each epoch, the pipeline calls `state_dict` of such an object, and a resumed run skips its items of
         the epoch that are done. A custom `Aggregator` must return all items that it holds.
 
+        A `Merge` has a position in each source. With `weights`, a resumed run repeats the draws of the epoch, so that
+        the order continues if all stages keep it. Without, items are merged in the order of arrival.
+
         Raises:
-            UnsupportedError: The position in the source is unknown, there are several sources, stages run in other
-                processes (`to`), or results pass through a custom queue or merge function. Or a stage splits lists of
-                items whose order is not kept. Or an `Aggregator` has kept items.
+            UnsupportedError: The position in a source is unknown, stages run in other processes (`to`), or results pass
+                through a custom queue or merge function. Or a stage splits lists of items whose order is not kept, such
+                as those of a `Merge`. Or a `Merge` with weights has pipelines that group, split, route or merge items.
+                Or an `Aggregator` has kept items.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> builder = PipelineBuilder().add_source(range(7)).pipe(str).aggregate(2).add_sink()
@@ -296,12 +296,12 @@ class Pipeline(Generic[T]):
         [['4', '5'], ['6']]
         >>> first.stop()
         """
-        self._position.check()
+        self._positions.check()
         assembly = self._assembly or self._assemble()
         if assembly.inner_runs:
-            raise UnsupportedError(_NO_STATE, kind="unsupported")
+            raise UnsupportedError(NO_STATE, kind="unsupported")
         state = _loader_state.to_dict("Pipeline", assembly.run.state())
-        return {**state, "source": self._position.state(state["epoch"])}
+        return {**state, "source": self._positions.state(state["epoch"])}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the pipeline start at the position of a state. Call it before the pipeline starts.
@@ -314,7 +314,7 @@ class Pipeline(Generic[T]):
             ValueError: The state is from a pipeline with another source or other stages, or is not a state.
             RuntimeError: The pipeline has started.
         """
-        self._position.check()
+        self._positions.check()
         engine_state = state_dict
         if isinstance(state_dict, Mapping):
             engine_state = {key: value for key, value in state_dict.items() if key != "source"}
@@ -323,12 +323,12 @@ class Pipeline(Generic[T]):
             if self._run is not None:
                 raise RuntimeError("the pipeline was already started; build another one to resume")
             if self._assemble().inner_runs:
-                raise UnsupportedError(_NO_STATE, kind="unsupported")
-            loaded = SourcePosition(self._config, 0)
-            loaded.resumed = text
+                raise UnsupportedError(NO_STATE, kind="unsupported")
+            loaded = Positions(self._config, 0)
+            loaded.resume(text)
             # Compares the state with the pipeline.
             Assembly(self._config, self._number, self._instrumentation, loaded)
-            self._position.load(text, state_dict["epoch"], state_dict.get("source"))
+            self._positions.load(text, state_dict["epoch"], state_dict.get("source"))
 
     def order_record(self) -> str:
         """Returns the order of the items delivered so far, as text for the argument `replay` of `build`.

@@ -1,4 +1,4 @@
-"""The position of a pipeline in its source, for checkpoint states."""
+"""The positions of a pipeline in its sources, for checkpoint states."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from ..defs._configs import (
 from ..defs._executors import PlacementConfig
 from .executors import Cancellable
 
+NO_STATE = (
+    "a pipeline with custom queues or merge functions has no checkpoint state; use native queues, and merge without a "
+    "function, or merge the sources in one source, such as spdl_rs.source.utils.MergeIterator"
+)
+
 # The consumer is at most this number of epochs behind the source.
 _MOST_EPOCHS = 1024
 
 
-class SourcePosition:
-    """Iterates the source of a pipeline, from the position of a checkpoint state if there is one.
-
-    The engine counts which items of an epoch are done. A sequence is the same in each epoch. For other sources, this
-    object stores the state of the source at the start of each epoch. A mixture of sources draws the same items again.
+class Positions:
+    """The positions in all sources of a pipeline.
 
     Args:
         config: The pipeline.
@@ -39,14 +41,89 @@ class SourcePosition:
     """
 
     def __init__(self, config: PipelineConfig[Any], first_epoch: int) -> None:
-        self._source: Any = None if isinstance(config.src, MergeConfig) else config.src.source
         self._refusal = _refusal(config)
+        self._tree = _tree(config, first_epoch, self._refusal is None)
+        self.sources = list(_leaves(self._tree))
+        """The positions in the sources, in the order of the merged pipelines."""
+        self.resumed: str | None = None
+        """The state of the engine that the pipeline resumes from, as JSON."""
+
+    def check(self) -> None:
+        """Raises `UnsupportedError` if the pipeline has no checkpoint state."""
+        if self._refusal is not None:
+            raise UnsupportedError(self._refusal, kind="unsupported")
+
+    def resume(self, text: str) -> None:
+        """Makes the engine start from its state `text`."""
+        self.resumed = text
+        for source in self.sources:
+            source.resumes = True
+
+    def load(self, text: str, epoch: int, source_states: Any) -> None:
+        """Starts at the positions of a state, before the pipeline starts."""
+        self.resume(text)
+        _load_tree(self._tree, epoch, source_states)
+
+    def state(self, epoch: int) -> Any:
+        """Returns the states of the sources at the start of an epoch: a list for merged pipelines.
+
+        Raises the exception of a source's `state_dict`, if it raised one.
+        """
+        return _state_of(self._tree, epoch)
+
+
+def _tree(config: PipelineConfig[Any], first_epoch: int, has_state: bool) -> Any:
+    """Returns a `SourcePosition`, or a list of trees for merged pipelines."""
+    if isinstance(config.src, MergeConfig):
+        return [_tree(part, first_epoch, has_state) for part in config.src.pipeline_configs]
+    return SourcePosition(config.src.source, first_epoch, has_state)
+
+
+def _leaves(tree: Any) -> Iterator[SourcePosition]:
+    if isinstance(tree, SourcePosition):
+        yield tree
+        return
+    for part in tree:
+        yield from _leaves(part)
+
+
+def _state_of(tree: Any, epoch: int) -> Any:
+    if isinstance(tree, SourcePosition):
+        return tree.state(epoch)
+    return [_state_of(part, epoch) for part in tree]
+
+
+def _load_tree(tree: Any, epoch: int, states: Any) -> None:
+    if isinstance(tree, SourcePosition):
+        tree.load(epoch, states)
+        return
+    if not isinstance(states, Sequence) or len(states) != len(tree):
+        raise ValueError(f"the state does not match this merge of {len(tree)} pipelines")
+    for part, state in zip(tree, states, strict=True):
+        _load_tree(part, epoch, state)
+
+
+class SourcePosition:
+    """Iterates a source of a pipeline, from the position of a checkpoint state if there is one.
+
+    The engine counts which items of an epoch are done. A sequence is the same in each epoch. For other sources, this
+    object stores the state of the source at the start of each epoch. A mixture of sources draws the same items again.
+
+    Args:
+        source: The source.
+        first_epoch: The number of the first epoch.
+        is_known: Whether the pipeline has checkpoint states.
+    """
+
+    def __init__(self, source: Any, first_epoch: int, is_known: bool) -> None:
+        self._source = source
+        self._is_known = is_known
         self._has_state = _has_state(self._source)
         self._epoch = first_epoch
         self._states: dict[int, Any] = {}
         self._lock = ForkSafeLock()
-        self.resumed: str | None = None
-        """The state of the engine that the pipeline resumes from, as JSON."""
+        self.resumes = False
+        """Whether the engine starts at the position of a state."""
         self._resumed_source: Any = None
 
     @property
@@ -54,21 +131,16 @@ class SourcePosition:
         """The number of items of an epoch, if the source is a sequence."""
         return None if self._has_state or not _is_sequence(self._source) else len(self._source)
 
-    def check(self) -> None:
-        """Raises `UnsupportedError` if the pipeline has no checkpoint state."""
-        if self._refusal is not None:
-            raise UnsupportedError(self._refusal, kind="unsupported")
-
     def iterable(self) -> Any:
         """Returns the source for the engine."""
-        if self._refusal is None and (self._has_state or self.resumed is not None):
+        if self._is_known and (self._has_state or self.resumes):
             return self
         return self._source
 
-    def load(self, text: str, epoch: int, source_state: Any) -> None:
+    def load(self, epoch: int, source_state: Any) -> None:
         """Starts at the position of a state, before the pipeline starts."""
         _load(self._source, source_state)
-        self.resumed, self._epoch, self._resumed_source = text, epoch, source_state
+        self._epoch, self._resumed_source = epoch, source_state
 
     def state(self, epoch: int) -> Any:
         """Returns the state of the source at the start of an epoch; `None` for a sequence.
@@ -78,7 +150,7 @@ class SourcePosition:
         with self._lock.held():
             if epoch in self._states:
                 state = self._states[epoch]
-            elif not self._states and self.resumed is not None:
+            elif not self._states and self.resumes:
                 state = self._resumed_source
             else:
                 state = _start_state(self._source)
@@ -168,12 +240,33 @@ def _is_sequence(source: Any) -> bool:
 
 def _refusal(config: PipelineConfig[Any]) -> str | None:
     """Returns why a pipeline has no checkpoint state, if it has none."""
-    if isinstance(config.src, MergeConfig):
+    source = config.src
+    refusal = _merge_refusal(source) if isinstance(source, MergeConfig) else _source_refusal(source.source)
+    if refusal is not None:
+        return refusal
+    stages = _stages_of(config)
+    if isinstance(source, MergeConfig):
+        if _splits_aggregates(stages):
+            return (
+                "a stage after a merge splits lists, so lists that were delivered in part could not be made again; split "
+                "lists before the pipelines are merged, or merge the sources in one source, such as "
+                "spdl_rs.source.utils.MergeIterator"
+            )
+        return None
+    unordered = next((name for stage in stages for name in _unordered(stage)), None)
+    if unordered is not None and _splits_aggregates(stages):
         return (
-            "a pipeline with several sources has no checkpoint state; merge the sources in one source, such as "
-            "spdl_rs.source.utils.MergeIterator"
+            f"stage {unordered!r} does not keep the order of its items, and a later stage splits lists, so lists that "
+            'were delivered in part could not be made again; set output_order="input"'
         )
-    source = config.src.source
+    return None
+
+
+def _stages_of(config: PipelineConfig[Any]) -> list[StageConfig]:
+    return [stage for stage in config.pipes if not isinstance(stage, PlacementConfig)]
+
+
+def _source_refusal(source: Any) -> str | None:
     if isinstance(source, Cancellable):
         return (
             "a pipeline with stages in other processes (to) has no checkpoint state; use a process pool as the "
@@ -185,14 +278,45 @@ def _refusal(config: PipelineConfig[Any]) -> str | None:
             "state; use a sequence, such as a list or a range, a sampler of spdl_rs.source, or an object with "
             "state_dict and load_state_dict"
         )
-    stages = [stage for stage in config.pipes if not isinstance(stage, PlacementConfig)]
-    unordered = next((name for stage in stages for name in _unordered(stage)), None)
-    if unordered is not None and _splits_aggregates(stages):
-        return (
-            f"stage {unordered!r} does not keep the order of its items, and a later stage splits lists, so lists that "
-            'were delivered in part could not be made again; set output_order="input"'
-        )
     return None
+
+
+def _merge_refusal(merge: MergeConfig) -> str | None:
+    if merge.op is not None:
+        return NO_STATE
+    for part in merge.pipeline_configs:
+        if (refusal := _refusal(part)) is not None:
+            return refusal
+        stages = _stages_of(part)
+        if _splits_aggregates(stages):
+            return (
+                "a merged pipeline splits lists, so lists that were delivered in part could not be made again; use "
+                "lists as the items of its source, or split them after they are delivered"
+            )
+        if merge.weights is not None and (isinstance(part.src, MergeConfig) or any(map(_regroups, stages))):
+            return (
+                "a merge with weights of pipelines that group, split, route or merge items has no checkpoint state; "
+                "do so after the merge, or merge without weights"
+            )
+    shared = [source for source in _sources_of(merge) if _has_state(source)]
+    if len({id(source) for source in shared}) < len(shared):
+        return "a source with a state_dict is in several merged pipelines, but has one position; use a copy in each"
+    return None
+
+
+def _sources_of(merge: MergeConfig) -> Iterator[Any]:
+    for part in merge.pipeline_configs:
+        if isinstance(part.src, MergeConfig):
+            yield from _sources_of(part.src)
+        else:
+            yield part.src.source
+
+
+def _regroups(stage: StageConfig) -> bool:
+    """Returns whether the items that leave a stage may differ from single items that enter it."""
+    if isinstance(stage, (AggregateConfig, DisaggregateConfig, PathVariantsConfig)):
+        return True
+    return not _native.is_native(stage) and _ops.kind_of(stage.op).startswith("iterate")
 
 
 def _unordered(stage: StageConfig) -> Iterator[str]:
