@@ -1,5 +1,6 @@
 """Checkpoint states of pipelines of Python functions: exact resume at every item."""
 
+import contextlib
 import itertools
 import json
 import random
@@ -406,6 +407,26 @@ def test_a_random_merge_with_weights_continues_after_several_kills(seed):
         state = sent(pipeline.state_dict())
         pipeline.stop()
     assert found == whole
+
+
+def test_empty_sources_of_a_resumed_merge_end():
+    def make():
+        parts = [part([], continuous=True) for _ in range(8)]
+        return merged([*parts, part(range(4), continuous=True)], group=1, weights=[1] * 9, num_threads=1)
+
+    first = make()
+    first.get_item(timeout=20)
+    state = first.state_dict()
+    first.stop()
+    # A source that ended without a wake-up stalled one resumed pipeline in ten.
+    for _ in range(60):
+        pipeline = make()
+        pipeline.load_state_dict(state)
+        assert pipeline.get_item(timeout=20) == [1]
+        for _ in range(3):
+            with contextlib.suppress(EOFError):
+                pipeline.get_item(timeout=20)
+        pipeline.stop()
 
 
 def test_states_of_other_merges_are_refused():

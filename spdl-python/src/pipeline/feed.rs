@@ -85,7 +85,7 @@ impl Feed {
         let source = self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(source) = source else { return };
         trace::name_python_thread(py);
-        without_python(py, || self.queue.push_end(self.run(&source)));
+        without_python(py, || self.queue.push(self.run(&source)));
         drop(source);
     }
 
@@ -356,6 +356,8 @@ impl FeedQueue {
         if state.closed {
             return false;
         }
+        // Under the same lock as the event: an engine that takes the end may poll again before this thread continues.
+        state.ended = matches!(event, FeedEvent::End | FeedEvent::Failed(_));
         state.events.push_back(event);
         state.full = state.events.len() >= state.target_len();
         let waker = state.waker.take();
@@ -364,11 +366,6 @@ impl FeedQueue {
             waker.wake();
         }
         true
-    }
-
-    fn push_end(&self, end: FeedEvent) {
-        self.push(end);
-        self.state().ended = true;
     }
 
     fn has_room(&self) -> bool {
