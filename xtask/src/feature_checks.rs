@@ -6,13 +6,14 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::steps::Counts;
-use crate::tools::{Output, Workspace, cargo};
+use crate::tools::{CHECK_SETTINGS, Output, Workspace, cargo};
 
 /// Which sets of features to compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Selection {
     /// A small number of sets. For any two features, there are sets that enable both, only the
-    /// first, only the second, and neither, unless one feature enables the other.
+    /// first, only the second, and neither, unless one feature enables the other. Of a crate whose
+    /// features only enable features of other crates, only the empty set.
     Pairs,
     /// The empty set, and a set for each single feature.
     EachAlone,
@@ -40,7 +41,7 @@ pub(crate) fn check(
             .flat_map(|(package, set)| set.iter().map(move |name| format!("{package}/{name}")))
             .collect();
         let mut cargo = cargo();
-        cargo.args(["check", "--quiet", "--no-default-features"]).args(packages);
+        cargo.args(["check", "--no-default-features"]).args(CHECK_SETTINGS).args(packages);
         cargo.args(["--features", &features.join(",")]).current_dir(&workspace.root);
         let result = output.run_and_read(&mut cargo);
         let failed = match result {
@@ -91,6 +92,7 @@ fn checks(workspace: &Workspace, selection: Selection) -> Vec<Check<'_>> {
 fn sets(package: &Value, selection: Selection) -> Vec<Vec<String>> {
     let features = Features::of(package);
     let sets = match selection {
+        Selection::Pairs if features.are_forwarded() => vec![Vec::new()],
         Selection::Pairs => features.pairs(),
         Selection::EachAlone => features.each_alone(),
         Selection::AllButOne => features.all_but_one(),
@@ -131,6 +133,16 @@ impl Features {
 
     fn names(&self) -> Vec<&str> {
         self.0.keys().map(String::as_str).filter(|name| *name != "default").collect()
+    }
+
+    /// Whether there are features, and all only enable features of other crates, or each other.
+    fn are_forwarded(&self) -> bool {
+        let is_forwarded = |name: &String| {
+            self.0.contains_key(name) || (name.contains('/') && !name.contains(':'))
+        };
+        let mut enabled = self.0.values();
+        !self.0.is_empty()
+            && enabled.all(|names| !names.is_empty() && names.iter().all(is_forwarded))
     }
 
     /// The given features, and all features of the same crate that they enable.
@@ -276,6 +288,14 @@ mod tests {
         let expected: [&[&str]; 2] = [&[], &["b"]];
         assert_eq!(nested.pairs(), expected);
         assert!(features(&[]).pairs().is_empty());
+    }
+
+    #[test]
+    fn features_that_only_enable_features_of_other_crates_are_found() {
+        assert!(features(&[("a", &["x/a"]), ("b", &["a", "x/b"])]).are_forwarded());
+        assert!(!features(&[("a", &["x/a"]), ("b", &["dep:x"])]).are_forwarded());
+        assert!(!features(&[("a", &["x/a"]), ("b", &[])]).are_forwarded());
+        assert!(!features(&[]).are_forwarded());
     }
 
     #[test]

@@ -13,7 +13,9 @@ use crate::feature_checks::{self, Selection};
 use crate::steps::{
     self, Counts, Step, Tally, cargo_test, finish_tests, in_threads, model_tests, test_programs,
 };
-use crate::tools::{Output, Workspace, cargo, cargo_tool, command, require_programs};
+use crate::tools::{
+    CHECK_SETTINGS, Output, Workspace, cargo, cargo_tool, command, require_programs,
+};
 use crate::venv::Venv;
 use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
 
@@ -124,7 +126,9 @@ fn tidy(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 fn clippy(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let mut clippy = cargo();
     clippy
-        .args(["clippy", "--workspace", "--all-targets", "--all-features", "--"])
+        .args(["clippy", "--workspace", "--all-targets", "--all-features"])
+        .args(CHECK_SETTINGS)
+        .arg("--")
         .args(["-D", "warnings"])
         .current_dir(&workspace.root);
     let (status, text) = output.run_and_read(&mut clippy)?;
@@ -196,6 +200,7 @@ fn doc(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     output.run(
         cargo()
             .args(["doc", "--workspace", "--no-deps", "--all-features"])
+            .args(CHECK_SETTINGS)
             .env("RUSTDOCFLAGS", "-Dwarnings")
             .current_dir(&workspace.root),
     )?;
