@@ -23,10 +23,14 @@ from dataset_files import write_members
 from spdl_rs import Loader, _functions, fields, recipes
 from spdl_rs.io import (
     AspectBuckets,
+    AugMix,
     CenterCrop,
     FiveCrop,
     Letterbox,
+    RandAugment,
+    RandomAffine,
     RandomInvert,
+    RandomPerspective,
     RandomResizedCrop,
     RandomRotation,
     Resize,
@@ -946,9 +950,9 @@ def test_wrong_fields_are_refused_at_once(shard):
         Loader(shard, batch_size=2, x=fields.Boxes())
     with pytest.raises(spdl_rs.InvalidArgumentError, match='field "text" is not boxes'):
         Loader(shard, batch_size=2, text=text, x=fields.Array(None, rows_of="text"))
-    rotated = fields.Image(8, augment=RandomRotation(10))
-    with pytest.raises(spdl_rs.InvalidArgumentError, match="move its content"):
-        Loader(shard, batch_size=2, image=rotated, x=fields.Boxes())
+    blended = fields.Image(8, augment=AugMix())
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="moves its content in a way"):
+        Loader(shard, batch_size=2, image=blended, x=fields.Boxes())
     with pytest.raises(spdl_rs.InvalidArgumentError, match="any length"):
         Loader(shard, batch_size=2, x=fields.Array((None, None), collate="ragged"))
     with pytest.raises(TypeError, match="default must be text, bytes, numbers or JSON"):
@@ -966,6 +970,56 @@ def test_wrong_fields_are_refused_at_once(shard):
     for at in ("", ".", "a..b", "a."):
         with pytest.raises(ValueError, match="at must be names separated by dots"):
             fields.Json(at=at)
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [
+        RandomRotation(90),
+        [RandomAffine(40, translate=(0.2, 0.1), scale=(0.8, 1.2), shear=10), RandomRotation(30, center=(3, 9))],
+        RandomPerspective(0.4, p=1.0),
+        RandAugment(4, 15),
+        "rand-m9-n3",
+    ],
+    ids=repr,
+)
+def test_boxes_points_and_masks_follow_warps_of_the_image(tmp_path, augment):
+    pixels = numpy.zeros((48, 64, 3), numpy.uint8)
+    pixels[14:30, 20:44, 0] = 255
+    mask = (pixels[..., 0] > 0).astype(numpy.uint8)
+    write_png(tmp_path / "a.png", pixels)
+    document = {"boxes": [[20, 14, 44, 30]], "points": [[32, 22, 2]]}
+    members = [
+        ("a.png", (tmp_path / "a.png").read_bytes()),
+        ("a.seg.png", grey_png(mask)),
+        ("a.json", json.dumps(document).encode()),
+    ]
+    write_members(tmp_path / "a.tar", members)
+    loader = Loader(
+        tmp_path / "a.tar",
+        batch_size=1,
+        image=fields.Image((48, 64), crop=CenterCrop(), stored_as="png", augment=augment),
+        mask=fields.Mask(stored_as="seg.png"),
+        boxes=from_json(fields.Boxes, "boxes"),
+        points=from_json(fields.KeyPoints, "points", (1, 3)),
+    )
+    moved = 0
+    for _ in range(12):
+        (batch,) = loader
+        image, found = batch["image"][0], batch["mask"][0]
+        is_red = found.astype(bool)
+        ((left, top, right, bottom),) = batch["boxes"][0]
+        x, y = batch["points"][0, 0, :2]
+        rows, columns = is_red.nonzero()
+        # The box encloses the rectangle, and the point is its middle.
+        assert left <= columns.min() + 1 and columns.max() <= right
+        assert top <= rows.min() + 1 and rows.max() <= bottom
+        assert is_red[int(y), int(x)]
+        moved += not numpy.array_equal(found, mask)
+        if isinstance(augment, RandomRotation):
+            # The other augmentations also change colours, or interpolate.
+            numpy.testing.assert_array_equal(image[..., 0] > 0, is_red)
+    assert moved >= 3
 
 
 def test_keys_are_the_names_of_files_in_any_encoding(tmp_path):

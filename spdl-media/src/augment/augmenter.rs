@@ -7,6 +7,7 @@ use spdl_core::source::Fingerprint;
 use spdl_core::{Result, SampleRng};
 
 use super::checks::check_probability;
+use super::functional::Warp;
 use super::image::{ImageMut, Scratch};
 use super::setting::{Setting, prefixed_parts};
 
@@ -74,6 +75,15 @@ pub trait Augment: fmt::Debug + Send + Sync + 'static {
     /// image stay valid. The default implementation returns `false`.
     fn keeps_positions(&self) -> bool {
         false
+    }
+
+    /// Whether boxes, points and masks can follow the image: only the functions
+    /// [`affine`](super::functional::affine), [`rotate`](super::functional::rotate) and
+    /// [`perspective`](super::functional::perspective), with the given scratch memory, move its
+    /// content, and each changes the whole image. The default implementation returns
+    /// [`keeps_positions`](Self::keeps_positions).
+    fn can_be_followed(&self) -> bool {
+        self.keeps_positions()
     }
 }
 
@@ -143,6 +153,11 @@ impl Augmenter {
         self.steps.iter().all(|step| step.keeps_positions())
     }
 
+    /// Whether boxes, points and masks [can follow](Augment::can_be_followed) the image.
+    pub fn can_be_followed(&self) -> bool {
+        self.steps.iter().all(|step| step.can_be_followed())
+    }
+
     /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
@@ -158,7 +173,13 @@ impl Augmenter {
             self.validate()?;
             self.validated = true;
         }
+        self.scratch.start_record();
         self.steps.iter().try_for_each(|step| step.apply(image, rng, &mut self.scratch))
+    }
+
+    /// The geometric operations of the last image, in order.
+    pub(crate) fn warps(&self) -> &[Warp] {
+        self.scratch.warps()
     }
 }
 
@@ -217,5 +238,9 @@ impl<A: Augment> Augment for RandomApply<A> {
 
     fn keeps_positions(&self) -> bool {
         self.augment.keeps_positions()
+    }
+
+    fn can_be_followed(&self) -> bool {
+        self.augment.can_be_followed()
     }
 }

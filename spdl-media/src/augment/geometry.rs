@@ -77,6 +77,10 @@ impl Augment for RandomRotation {
         check_range("degrees", self.degrees, f64::NEG_INFINITY, f64::INFINITY)?;
         check_center(self.center)
     }
+
+    fn can_be_followed(&self) -> bool {
+        true
+    }
 }
 
 fn check_center(center: Option<[f64; 2]>) -> Result<()> {
@@ -211,6 +215,10 @@ impl Augment for RandomAffine {
         }
         check_center(self.center)
     }
+
+    fn can_be_followed(&self) -> bool {
+        true
+    }
 }
 
 /// Perspective distortion: moves the corners inwards by random whole pixels; see
@@ -307,5 +315,9 @@ impl Augment for RandomPerspective {
         check((0.0..=1.0).contains(&self.distortion), || {
             format!("invalid distortion {}: expected 0 to 1", self.distortion)
         })
+    }
+
+    fn can_be_followed(&self) -> bool {
+        true
     }
 }

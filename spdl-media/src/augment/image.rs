@@ -4,6 +4,7 @@ use std::fmt;
 
 use spdl_core::{Error, ErrorKind, Result};
 
+use super::functional::Warp;
 use crate::image::{CHANNELS, Image, Size};
 
 /// A mutable image: interleaved RGB, 8 bits per channel, no padding between rows.
@@ -80,6 +81,8 @@ impl fmt::Debug for ImageMut<'_> {
 pub struct Scratch {
     bytes: Vec<Vec<u8>>,
     floats: Vec<Vec<f32>>,
+    /// The geometric operations on the current image, if they are recorded.
+    warps: Option<Vec<Warp>>,
 }
 
 impl Scratch {
@@ -110,5 +113,22 @@ impl Scratch {
     /// Returns a buffer for reuse.
     pub fn give_floats(&mut self, floats: Vec<f32>) {
         self.floats.push(floats);
+    }
+
+    /// Starts to record the geometric operations on an image.
+    pub(super) fn start_record(&mut self) {
+        self.warps.get_or_insert_default().clear();
+    }
+
+    /// Adds a geometric operation, if they are recorded.
+    pub(super) fn record(&mut self, warp: impl FnOnce() -> Warp) {
+        if let Some(warps) = &mut self.warps {
+            warps.push(warp());
+        }
+    }
+
+    /// The geometric operations since [`start_record`](Self::start_record), in order.
+    pub(super) fn warps(&self) -> &[Warp] {
+        self.warps.as_deref().unwrap_or_default()
     }
 }

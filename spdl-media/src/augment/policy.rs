@@ -367,6 +367,10 @@ impl Augment for RandAugment {
             format!("invalid magnitude {}: expected less than {}", self.magnitude, self.bins)
         })
     }
+
+    fn can_be_followed(&self) -> bool {
+        true
+    }
 }
 
 /// Applies several random operations, each with a probability and a random magnitude, as
@@ -584,6 +588,10 @@ impl Augment for TimmRandAugment {
         }
         Ok(())
     }
+
+    fn can_be_followed(&self) -> bool {
+        true
+    }
 }
 
 /// The largest level of [`TimmRandAugment`]. Far below it, all operations are at their limits.
@@ -638,6 +646,10 @@ impl Augment for TrivialAugmentWide {
 
     fn validate(&self) -> Result<()> {
         check_bins(self.bins)
+    }
+
+    fn can_be_followed(&self) -> bool {
+        true
     }
 }
 
@@ -726,6 +738,10 @@ impl Augment for AutoAugment {
             })?;
         }
         Ok(())
+    }
+
+    fn can_be_followed(&self) -> bool {
+        true
     }
 }
 

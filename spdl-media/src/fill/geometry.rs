@@ -1,4 +1,4 @@
-//! Boxes and key points that follow the crop, resize and flips of an image.
+//! Boxes and key points that follow the crop, resize, flips and warps of an image.
 
 use std::sync::Arc;
 
@@ -6,7 +6,37 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::image::Written;
 use super::numbers::Numbers;
+#[cfg(feature = "augment")]
+pub(super) use crate::augment::functional::Warp;
 use crate::image::Size;
+
+/// Without augmentations, there are none.
+#[cfg(not(feature = "augment"))]
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Warp {}
+
+#[cfg(not(feature = "augment"))]
+impl Warp {
+    fn is_affine(&self) -> bool {
+        match *self {}
+    }
+
+    fn position(&self, _: [f64; 2]) -> [f64; 2] {
+        match *self {}
+    }
+
+    pub(super) fn nearest<T: Copy>(&self, _: &[T], _: &mut [T], _: T) {
+        match *self {}
+    }
+}
+
+/// How the image of a sample was written.
+#[derive(Debug)]
+pub(super) struct ImageGeometry {
+    pub(super) written: Written,
+    /// The geometric operations of its augmentations, in order.
+    pub(super) warps: Vec<Warp>,
+}
 
 /// What the four numbers of a box mean.
 #[non_exhaustive]
@@ -95,7 +125,7 @@ impl Boxes {
     pub(super) fn apply(
         &self,
         boxes: &mut Numbers,
-        written: &Written,
+        ImageGeometry { written, warps }: &ImageGeometry,
         kept: &mut Vec<usize>,
     ) -> Result<()> {
         kept.clear();
@@ -133,9 +163,8 @@ impl Boxes {
                     written.image
                 )));
             }
-            let Some(moved) = self.moved(values, &mapping, written.image, written.size) else {
-                continue;
-            };
+            let moved = self.moved(values, &mapping, written.image, written.size, warps);
+            let Some(moved) = moved else { continue };
             for (number, value) in moved.into_iter().enumerate() {
                 boxes.set(4 * at + number, value);
             }
@@ -152,17 +181,28 @@ impl Boxes {
         mapping: &Mapping,
         image: Size,
         sample: Size,
+        warps: &[Warp],
     ) -> Option<[f64; 4]> {
         let [left, top, right, bottom] = self.to_corners(values, self.unit(image));
         let x = mapping.x.interval(left, right);
         let y = mapping.y.interval(top, bottom);
-        let area = (x.1 - x.0) * (y.1 - y.0);
+        // The area that the whole box would have.
+        let mut whole = (x.1 - x.0) * (y.1 - y.0);
         let (x, y) = (mapping.x.clip(x), mapping.y.clip(y));
-        let visible = (x.1 - x.0).max(0.0) * (y.1 - y.0).max(0.0);
-        if visible <= 0.0 || visible < self.min_area || visible < self.min_visibility * area {
+        let mut corners = [x.0, y.0, x.1, y.1];
+        for warp in warps {
+            let before = area(corners);
+            let around = enclosing(corners, warp)?;
+            whole *= area(around) / before;
+            let (width, height) = (f64::from(sample.width), f64::from(sample.height));
+            let [left, top, right, bottom] = around;
+            corners = [left.max(0.0), top.max(0.0), right.min(width), bottom.min(height)];
+        }
+        let visible = area(corners);
+        if visible <= 0.0 || visible < self.min_area || visible < self.min_visibility * whole {
             return None;
         }
-        Some(self.of_corners([x.0, y.0, x.1, y.1], self.unit(sample)))
+        Some(self.of_corners(corners, self.unit(sample)))
     }
 
     /// Width and height of the unit of the coordinates in pixels.
@@ -190,6 +230,28 @@ impl Boxes {
             BoxFormat::Cxcywh => [(a + c) / 2.0, (b + d) / 2.0, c - a, d - b],
         }
     }
+}
+
+/// The area of a box with these corners; 0 if it is empty.
+fn area([left, top, right, bottom]: [f64; 4]) -> f64 {
+    (right - left).max(0.0) * (bottom - top).max(0.0)
+}
+
+/// The smallest box around a box that was warped; `None` if the box is empty, or a corner has no
+/// position in the result.
+fn enclosing(corners: [f64; 4], warp: &Warp) -> Option<[f64; 4]> {
+    let [left, top, right, bottom] = corners;
+    if area(corners) <= 0.0 {
+        return None;
+    }
+    let moved =
+        [[left, top], [right, top], [right, bottom], [left, bottom]].map(|it| warp.position(it));
+    if !moved.as_flattened().iter().all(|number| number.is_finite()) {
+        return None;
+    }
+    let least = |axis: usize| moved.iter().fold(f64::INFINITY, |least, it| least.min(it[axis]));
+    let most = |axis: usize| moved.iter().fold(f64::NEG_INFINITY, |most, it| most.max(it[axis]));
+    Some([least(0), least(1), most(0), most(1)])
 }
 
 /// Key points that follow an image: see [`SampleField::points`](super::SampleField::points).
@@ -220,7 +282,11 @@ impl Points {
     ///
     /// # Errors
     /// `InvalidArgument` if the numbers are not points.
-    pub(super) fn apply(&self, points: &mut Numbers, written: &Written) -> Result<()> {
+    pub(super) fn apply(
+        &self,
+        points: &mut Numbers,
+        ImageGeometry { written, warps }: &ImageGeometry,
+    ) -> Result<()> {
         let (width, per_group) = match *points.shape() {
             [.., per_group, width] if width == 2 || width == 3 => (width, per_group),
             [0] => return Ok(()),
@@ -237,10 +303,16 @@ impl Points {
             if !x.is_finite() || !y.is_finite() {
                 return Err(invalid(format!("point {at} is not valid: [{x}, {y}]")));
             }
-            let (x, y) = (mapping.x.position(x), mapping.y.position(y));
-            points.set(width * at, x);
-            points.set(width * at + 1, y);
-            if width == 3 && !(mapping.x.contains(x) && mapping.y.contains(y)) {
+            let mut place = [mapping.x.position(x), mapping.y.position(y)];
+            let mut is_shown = mapping.x.contains(place[0]) && mapping.y.contains(place[1]);
+            for warp in warps {
+                place = warp.position(place);
+                let sides = [written.size.width, written.size.height].map(f64::from);
+                is_shown &= place.iter().zip(sides).all(|(at, side)| (0.0..=side).contains(at));
+            }
+            points.set(width * at, place[0]);
+            points.set(width * at + 1, place[1]);
+            if width == 3 && !is_shown {
                 points.set(width * at + 2, 0.0);
             }
         }
@@ -341,15 +413,26 @@ impl AxisMapping {
 }
 
 /// The rows of the affine map from pixels of the upright image to pixels of the sample.
-pub(super) fn matrix(written: &Written) -> [f32; 6] {
-    let Mapping { x, y } = Mapping::new(written);
-    // The map of an axis is linear.
-    let of = |axis: &AxisMapping| {
-        let offset = axis.position(0.0);
-        [(axis.position(1.0) - offset) as f32, offset as f32]
+///
+/// # Errors
+/// `Unsupported` if a warp is not affine.
+pub(super) fn matrix(ImageGeometry { written, warps }: &ImageGeometry) -> Result<[f32; 6]> {
+    if !warps.iter().all(Warp::is_affine) {
+        let message = "a perspective transform is not an affine map; omit it, or omit this field";
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let mapping = Mapping::new(written);
+    let moved = |x: f64, y: f64| {
+        let place = [mapping.x.position(x), mapping.y.position(y)];
+        warps.iter().fold(place, |place, warp| warp.position(place))
     };
-    let ([x_scale, x_offset], [y_scale, y_offset]) = (of(&x), of(&y));
-    [x_scale, 0.0, x_offset, 0.0, y_scale, y_offset]
+    let (origin, across, down) = (moved(0.0, 0.0), moved(1.0, 0.0), moved(0.0, 1.0));
+    let row = |axis: usize| {
+        let offset = origin[axis];
+        [across[axis] - offset, down[axis] - offset, offset].map(|number| number as f32)
+    };
+    let ([a, b, c], [d, e, f]) = (row(0), row(1));
+    Ok([a, b, c, d, e, f])
 }
 
 fn invalid(message: String) -> Error {
@@ -366,14 +449,14 @@ pub(super) mod tests {
     use crate::transform::Placement;
 
     /// The cases of `tests/golden/make_targets_golden.py`: results of torchvision.
-    pub(in crate::fill) fn golden() -> Vec<(Value, Written)> {
+    pub(in crate::fill) fn golden() -> Vec<(Value, ImageGeometry)> {
         let text = include_str!("../../tests/golden/targets.json");
         let cases: Vec<Value> = serde_json::from_str(text).unwrap();
         assert!(cases.len() >= 16);
-        cases.into_iter().map(|case| (case.clone(), written(&case))).collect()
+        cases.into_iter().map(|case| (case.clone(), geometry(&case))).collect()
     }
 
-    fn written(case: &Value) -> Written {
+    fn geometry(case: &Value) -> ImageGeometry {
         let numbers = |name: &str| -> Vec<u32> {
             let values = case[name].as_array().unwrap().iter();
             values.map(|value| value.as_u64().unwrap() as u32).collect()
@@ -382,7 +465,7 @@ pub(super) mod tests {
         let [left, top, width, height] = crop[..] else { panic!("{crop:?}") };
         let whole = Rect { left: 0, top: 0, width: size[0], height: size[1] };
         let [x, y, across, down] = [left, top, width, height].map(f64::from);
-        Written {
+        let written = Written {
             image: Size { width: image[0], height: image[1] },
             placement: Placement {
                 source: CropBox { left: x, top: y, width: across, height: down },
@@ -393,7 +476,8 @@ pub(super) mod tests {
             },
             size: Size { width: size[0], height: size[1] },
             valid: whole,
-        }
+        };
+        ImageGeometry { written, warps: Vec::new() }
     }
 
     fn read(value: &Value) -> Numbers {
@@ -413,18 +497,18 @@ pub(super) mod tests {
 
     #[test]
     fn boxes_and_points_equal_those_of_torchvision() {
-        for (case, written) in golden() {
+        for (case, geometry) in golden() {
             let (mut boxes, mut kept) = (read(&case["boxes"]), Vec::new());
-            Boxes::like("image").apply(&mut boxes, &written, &mut kept).unwrap();
+            Boxes::like("image").apply(&mut boxes, &geometry, &mut kept).unwrap();
             assert_eq!(serde_json::json!(kept), case["kept"]);
             if !kept.is_empty() {
                 assert_close(&boxes, &case["moved_boxes"]);
             }
             let mut points = read(&case["points"]);
-            Points::like("image").apply(&mut points, &written).unwrap();
+            Points::like("image").apply(&mut points, &geometry).unwrap();
             assert_close(&points, &case["moved_points"]);
             let stored = read(&case["points"]);
-            let [a, b, c, d, e, f] = matrix(&written).map(f64::from);
+            let [a, b, c, d, e, f] = matrix(&geometry).unwrap().map(f64::from);
             for at in 0..stored.rows() {
                 let (x, y) = (stored.get(2 * at), stored.get(2 * at + 1));
                 let mapped = [a * x + b * y + c, d * x + e * y + f];
@@ -432,6 +516,155 @@ pub(super) mod tests {
                     assert!((mapped - points.get(2 * at + number)).abs() < 1e-4);
                 }
             }
+        }
+    }
+
+    #[cfg(feature = "augment")]
+    mod warps {
+        use spdl_core::source::Fingerprint;
+        use spdl_core::{SampleId, SampleRng};
+
+        use super::*;
+        use crate::augment::functional::{self, Affine, Interpolation};
+        use crate::augment::{Augment, Augmenter, ImageMut, Scratch};
+
+        /// The operations of a case of `tests/golden/make_warps_golden.py`.
+        #[derive(Debug)]
+        struct Operations(Value);
+
+        impl Augment for Operations {
+            fn apply(
+                &self,
+                image: &mut ImageMut<'_>,
+                _: &mut SampleRng,
+                scratch: &mut Scratch,
+            ) -> Result<()> {
+                let nearest = Interpolation::Nearest;
+                for operation in self.0.as_array().unwrap() {
+                    let arguments = &operation[1];
+                    let number = |name: &str| arguments[name].as_f64().unwrap();
+                    let pair = |value: &Value| [0, 1].map(|at| value[at].as_f64().unwrap());
+                    let center = &arguments["center"];
+                    let center = (!center.is_null()).then(|| pair(center));
+                    match operation[0].as_str().unwrap() {
+                        "rotate" => {
+                            let angle = number("angle");
+                            functional::rotate(image, angle, nearest, center, None, scratch)?;
+                        }
+                        "affine" => {
+                            let affine = Affine {
+                                angle: number("angle"),
+                                translate: pair(&arguments["translate"]),
+                                scale: number("scale"),
+                                shear: pair(&arguments["shear"]),
+                                center,
+                            };
+                            functional::affine(image, &affine, nearest, None, scratch)?;
+                        }
+                        _ => {
+                            let corners =
+                                |name: &str| [0, 1, 2, 3].map(|at| pair(&arguments[name][at]));
+                            let (start, end) = (corners("startpoints"), corners("endpoints"));
+                            let found = functional::perspective_coefficients(&start, &end)?;
+                            functional::perspective(image, &found, nearest, None, scratch)?;
+                        }
+                    }
+                }
+                Ok(())
+            }
+
+            fn fingerprint(&self) -> Fingerprint {
+                Fingerprint::default()
+            }
+        }
+
+        /// An image that is not cropped or resized, and then warped.
+        fn warped(case: &Value) -> ImageGeometry {
+            let [width, height] = [0, 1].map(|at| case["size"][at].as_u64().unwrap());
+            let one = serde_json::json!({
+                "image": [width, height], "crop": [0, 0, width, height], "size": [width, height],
+                "mirrored": false, "upended": false,
+            });
+            let mut geometry = geometry(&one);
+            let mut pixels = vec![0; (3 * width * height) as usize];
+            let mut image = ImageMut::new(&mut pixels, geometry.written.size).unwrap();
+            let mut augmenter = Augmenter::new().then(Operations(case["operations"].clone()));
+            let mut rng = SampleRng::new(0, SampleId::default(), "");
+            augmenter.apply(&mut image, &mut rng).unwrap();
+            geometry.warps = augmenter.warps().to_vec();
+            geometry
+        }
+
+        #[test]
+        fn boxes_points_and_masks_follow_warps_as_in_torchvision() {
+            let text = include_str!("../../tests/golden/warps.json");
+            let cases: Vec<Value> = serde_json::from_str(text).unwrap();
+            assert!(cases.len() >= 36);
+            let mut differing = 0;
+            for case in cases {
+                let geometry = warped(&case);
+                let (mut boxes, mut kept) = (read(&case["boxes"]), Vec::new());
+                Boxes::like("image").apply(&mut boxes, &geometry, &mut kept).unwrap();
+                assert_eq!(serde_json::json!(kept), case["kept"], "{case}");
+                if !kept.is_empty() {
+                    assert_close(&boxes, &case["moved_boxes"]);
+                }
+                let mut points = read(&case["points"]);
+                Points::like("image").apply(&mut points, &geometry).unwrap();
+                assert_close(&points, &case["moved_points"]);
+                let mut mask = unhex(&case["mask"]);
+                for warp in &geometry.warps {
+                    let source = mask.clone();
+                    warp.nearest(&source, &mut mask, 200);
+                }
+                let pairs = mask.into_iter().zip(unhex(&case["moved_mask"]));
+                differing += pairs.filter(|(found, expected)| found != expected).count();
+            }
+            // Halfway between two pixels, after a perspective transform.
+            assert_eq!(differing, 1);
+        }
+
+        fn unhex(digits: &Value) -> Vec<u8> {
+            let digits = digits.as_str().unwrap();
+            let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+            (0..digits.len()).step_by(2).map(byte).collect()
+        }
+
+        #[test]
+        fn a_perspective_transform_has_no_affine_map() {
+            let case = serde_json::json!({"size": [8, 8], "operations": [["perspective", {
+                "startpoints": [[0, 0], [7, 0], [7, 7], [0, 7]],
+                "endpoints": [[1, 0], [7, 0], [7, 6], [0, 7]],
+            }]]});
+            let error = matrix(&warped(&case)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            let turned =
+                serde_json::json!({"size": [8, 6], "operations": [["rotate", {"angle": 180.0}]]});
+            let found = matrix(&warped(&turned)).unwrap();
+            for (found, expected) in found.into_iter().zip([-1.0, 0.0, 8.0, 0.0, -1.0, 6.0]) {
+                assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+            }
+        }
+
+        #[test]
+        fn visibility_counts_what_warps_move_out() {
+            // A shift by half of the width: half of the box remains.
+            let shift = |columns: i32| {
+                let affine = serde_json::json!({"angle": 0.0, "translate": [columns, 0], "scale": 1.0,
+                    "shear": [0.0, 0.0], "center": null});
+                warped(&serde_json::json!({"size": [8, 8], "operations": [["affine", affine]]}))
+            };
+            for (share, is_kept) in [(0.49, true), (0.51, false)] {
+                let mut boxes = read(&serde_json::json!([[2.0, 2.0, 6.0, 4.0]]));
+                let mut kept = Vec::new();
+                let field = Boxes::like("image").min_visibility(share);
+                field.apply(&mut boxes, &shift(4), &mut kept).unwrap();
+                assert_eq!(kept.len(), usize::from(is_kept), "{share}");
+            }
+            let mut points = read(&serde_json::json!([[2.0, 2.0, 2.0], [6.0, 2.0, 2.0]]));
+            Points::like("image").apply(&mut points, &shift(4)).unwrap();
+            let found: Vec<f64> = (0..6).map(|at| points.get(at)).collect();
+            assert_eq!(found, [6.0, 2.0, 2.0, 10.0, 2.0, 0.0]);
         }
     }
 }

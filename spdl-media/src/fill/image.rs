@@ -8,6 +8,7 @@ use spdl_core::{
     SlotMut,
 };
 
+use super::geometry::Warp;
 #[cfg(feature = "augment")]
 use crate::augment::{Augmenter, ImageMut};
 use crate::image::{
@@ -305,6 +306,15 @@ impl FillImage {
             self.writer.write_pixels(&crops.crop, sample.part(at * values..(at + 1) * values));
         }
         Ok(written)
+    }
+
+    /// The geometric operations of the augmentations of the last sample, in order.
+    pub(super) fn warps(&self) -> &[Warp] {
+        #[cfg(feature = "augment")]
+        if let Some(augmentation) = &self.augmentation {
+            return augmentation.augmenter.warps();
+        }
+        &[]
     }
 
     /// Like [`write_field`](FillImage::write_field), with another random generator.

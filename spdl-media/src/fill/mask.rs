@@ -6,7 +6,7 @@ use spdl_core::memory::Element;
 use spdl_core::stage::Collation;
 use spdl_core::{DType, Error, ErrorKind, Field, Result, SlotMut};
 
-use super::image::Written;
+use super::geometry::ImageGeometry;
 use crate::formats::png::{self, PngNumbers};
 use crate::image::{Limits, Size};
 
@@ -161,7 +161,7 @@ pub(super) struct MaskDecoder {
 }
 
 impl MaskDecoder {
-    /// Writes a mask into a field, with the crop, resize and flips of its image.
+    /// Writes a mask into a field, with the crop, resize, flips and warps of its image.
     ///
     /// # Errors
     /// `Unsupported` if the mask is not a grey or palette PNG; the errors of its decoder;
@@ -172,11 +172,12 @@ impl MaskDecoder {
         mask: &Mask,
         encoded: &[u8],
         limits: &Limits,
-        written: &Written,
+        geometry: &ImageGeometry,
         slot: &mut SlotMut<'_>,
         field: usize,
     ) -> Result<()> {
         let MaskDecoder { pixels, columns } = self;
+        let written = &geometry.written;
         let stored = png::decode_numbers(encoded, limits, pixels)?;
         if stored.size != written.image {
             let (size, expected) = (stored.size, written.image);
@@ -189,7 +190,7 @@ impl MaskDecoder {
                     &stored,
                     columns,
                     mask,
-                    written,
+                    geometry,
                     elements(slot, field, written.size)?,
                 )
             };
@@ -210,13 +211,14 @@ fn sample<T: MaskElement>(
     stored: &PngNumbers<'_>,
     columns: &mut Vec<usize>,
     mask: &Mask,
-    written: &Written,
+    ImageGeometry { written, warps }: &ImageGeometry,
     out: &mut [T],
 ) -> Result<()> {
     let number = |number: u16| mask.element(number).ok_or_else(|| too_large::<T>(number));
     let (placement, size) = (written.placement, written.size);
     let (source, target, bounds) = (placement.source, placement.target, placement.bounds);
-    out.fill(number(mask.outside)?);
+    let outside = number(mask.outside)?;
+    out.fill(outside);
     // The source position of the centre of a target position, as for `ResizeFilter::Nearest`.
     let nearest = |at: u32, start: f64, per_pixel: f64, first: u32, side: u32| {
         let middle = start + (f64::from(at) + 0.5) * per_pixel;
@@ -238,6 +240,10 @@ fn sample<T: MaskElement>(
             to[x] = number(stored.get(row, column))?;
         }
     }
+    for warp in warps {
+        let source = out.to_vec();
+        warp.nearest(&source, out, outside);
+    }
     Ok(())
 }
 
@@ -258,7 +264,8 @@ mod tests {
 
     #[test]
     fn masks_equal_those_of_torchvision() {
-        for (case, written) in golden() {
+        for (case, geometry) in golden() {
+            let written = &geometry.written;
             let digits = case["mask"].as_str().unwrap().as_bytes();
             let digit = |at: usize| char::from(digits[at]).to_digit(16).unwrap() as u8;
             let encoded: Vec<u8> =
@@ -266,7 +273,7 @@ mod tests {
             let mut pixels = Vec::new();
             let stored = png::decode_numbers(&encoded, &Limits::default(), &mut pixels).unwrap();
             let mut found = vec![0_i64; (written.size.width * written.size.height) as usize];
-            sample(&stored, &mut Vec::new(), &Mask::like("image"), &written, &mut found).unwrap();
+            sample(&stored, &mut Vec::new(), &Mask::like("image"), &geometry, &mut found).unwrap();
             assert_eq!(serde_json::json!(found), case["moved_mask"]);
         }
     }

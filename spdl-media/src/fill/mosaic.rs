@@ -294,7 +294,7 @@ impl Mosaic {
                         for (row, one) in boxes.iter().enumerate() {
                             let one = one.map(f64::from);
                             if let Some(one) =
-                                field.boxes.moved(one, &mapping, self.size, self.size)
+                                field.boxes.moved(one, &mapping, self.size, self.size, &[])
                             {
                                 values.extend(one.map(|side| side as f32));
                                 rows.push((other, row));

@@ -7,8 +7,8 @@ use spdl_core::{Error, ErrorKind, Field, Fill, FillContext, Result, SlotMut};
 use spdl_io::records::Encoding;
 use spdl_io::{FieldValue, Record};
 
-use super::geometry;
-use super::image::{FillImage, Written};
+use super::geometry::{self, ImageGeometry};
+use super::image::FillImage;
 #[cfg(feature = "png")]
 use super::mask::MaskDecoder;
 use super::numbers::Numbers;
@@ -52,7 +52,7 @@ struct FieldWriter {
     like: Option<usize>,
     rows_of: Option<usize>,
     /// How the current sample was written, if this is an image.
-    written: Option<Written>,
+    geometry: Option<ImageGeometry>,
     /// The boxes of the current sample that remain, if these are boxes.
     kept: KeptBoxes,
 }
@@ -90,7 +90,7 @@ impl FillRecord {
                 like: like.and_then(find),
                 rows_of: field.rows_of.as_ref().and_then(find),
                 field: field.clone(),
-                written: None,
+                geometry: None,
                 kept: KeptBoxes::default(),
             })
         });
@@ -195,7 +195,7 @@ impl Fill<&Record> for FillRecord {
         for &at in &self.order {
             let (like, boxes) = (self.fields[at].like, self.fields[at].rows_of);
             let related = Related {
-                written: like.and_then(|like| self.fields[like].written),
+                geometry: like.and_then(|like| self.fields[like].geometry.take()),
                 kept: boxes
                     .map(|boxes| std::mem::take(&mut self.fields[boxes].kept))
                     .unwrap_or_default(),
@@ -217,6 +217,9 @@ impl Fill<&Record> for FillRecord {
             })?;
             if let Some(boxes) = boxes {
                 self.fields[boxes].kept = related.kept;
+            }
+            if let Some(like) = like {
+                self.fields[like].geometry = related.geometry;
             }
         }
         self.check_sequences(&mut slot).map_err(|error| error.with_key(record.key.display_name()))
@@ -249,7 +252,7 @@ impl Fill<Record> for FillRecord {
 
 /// What a field needs from the fields to which it refers.
 struct Related {
-    written: Option<Written>,
+    geometry: Option<ImageGeometry>,
     kept: KeptBoxes,
 }
 
@@ -281,26 +284,27 @@ impl FieldWriter {
             FieldKind::Index => return slot.set(at, cx.id().index as i64),
             FieldKind::Key => return bytes(slot, record.key.as_bytes()),
             FieldKind::Geometry(_) => {
-                let matrix = related.written.as_ref().map(geometry::matrix).unwrap_or_default();
+                let matrix = related.geometry.as_ref().map(geometry::matrix).transpose()?;
+                let matrix = matrix.unwrap_or_default();
                 slot.typed_mut::<f32>(at)?.copy_from_slice(&matrix);
                 return Ok(());
             }
             FieldKind::ImageSize(_) => {
-                let size = related.written.map(|written| written.image);
+                let size = related.geometry.as_ref().map(|geometry| geometry.written.image);
                 let sides = size.map_or([0; 2], |size| [size.height, size.width].map(i64::from));
                 slot.typed_mut::<i64>(at)?.copy_from_slice(&sides);
                 return Ok(());
             }
             _ => {}
         }
-        self.written = None;
+        let mut warps = self.geometry.take().map(|last| last.warps).unwrap_or_default();
         self.kept.stored = None;
         let value = match (record.get(&self.name)?, &self.field.default) {
             (FieldValue::Null, Some(default)) => default,
             (FieldValue::Null, None) => {
                 #[cfg(feature = "png")]
                 if let FieldKind::Mask(mask) = &self.field.kind {
-                    let size = related.written.map(|written| written.size);
+                    let size = related.geometry.as_ref().map(|it| it.written.size);
                     return mask.write_outside(slot, at, size);
                 }
                 slot.bytes_mut(at).fill(0);
@@ -316,15 +320,18 @@ impl FieldWriter {
                         None => cx.rng(),
                         Some(view) => cx.rng_of_part(view),
                     };
-                    self.written = Some(image.write_field_with(encoded, slot, at, rng)?);
+                    let written = image.write_field_with(encoded, slot, at, rng)?;
+                    warps.clear();
+                    warps.extend_from_slice(image.warps());
+                    self.geometry = Some(ImageGeometry { written, warps });
                 }
                 Ok(())
             }
             (FieldKind::Boxes(boxes), value) => {
                 numbers.read(value)?;
-                if let Some(written) = &related.written {
+                if let Some(geometry) = &related.geometry {
                     let stored = numbers.rows();
-                    boxes.apply(numbers, written, &mut self.kept.rows)?;
+                    boxes.apply(numbers, geometry, &mut self.kept.rows)?;
                     self.kept.stored = Some(stored);
                 }
                 numbers.store(slot, at)
@@ -332,8 +339,8 @@ impl FieldWriter {
             (FieldKind::Points(points), value) => {
                 numbers.read(value)?;
                 related.keep_rows(numbers)?;
-                if let Some(written) = &related.written {
-                    points.apply(numbers, written)?;
+                if let Some(geometry) = &related.geometry {
+                    points.apply(numbers, geometry)?;
                 }
                 numbers.store(slot, at)
             }
@@ -350,9 +357,9 @@ impl FieldWriter {
                 numbers.store(slot, at)
             }
             #[cfg(feature = "png")]
-            (FieldKind::Mask(mask), FieldValue::Bytes(encoded)) => match &related.written {
-                Some(written) => {
-                    buffers.masks.write(mask, encoded, &buffers.limits, written, slot, at)
+            (FieldKind::Mask(mask), FieldValue::Bytes(encoded)) => match &related.geometry {
+                Some(geometry) => {
+                    buffers.masks.write(mask, encoded, &buffers.limits, geometry, slot, at)
                 }
                 // Without its image, a mask has no geometry.
                 None => mask.write_outside(slot, at, None),

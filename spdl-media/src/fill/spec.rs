@@ -144,8 +144,9 @@ impl SampleField {
 
     /// Sets augmentations of an image: see [`FillImage::augment`](crate::FillImage::augment).
     ///
-    /// If boxes, points or masks follow the image, the augmentations must
-    /// [keep positions](crate::augment::Augment::keeps_positions).
+    /// Boxes, points and masks follow rotations, affine and perspective transforms. If there are such
+    /// fields, it must be possible to [follow](crate::augment::Augment::can_be_followed) all
+    /// augmentations.
     #[cfg(feature = "augment")]
     #[must_use]
     pub fn augment(mut self, augmenter: Augmenter) -> Self {
@@ -173,7 +174,7 @@ impl SampleField {
         self
     }
 
-    /// A mask of class numbers that follows the crop, resize and flips of an image, of the shape
+    /// A mask of class numbers that follows the crop, resize, flips and warps of an image, of the shape
     /// `[height, width]` of that image in the batch.
     ///
     /// The mask is a grey or palette PNG, whose grey values or palette indices are kept: no number
@@ -215,7 +216,7 @@ impl SampleField {
         SampleField::new(FieldKind::Tokens(tokens), dtype, &[0])
     }
 
-    /// Boxes that follow the crop, resize and flips of an image, `float32 [boxes, 4]`, ragged.
+    /// Boxes that follow the crop, resize, flips and warps of an image, `float32 [boxes, 4]`, ragged.
     ///
     /// Boxes are clipped to the sample. Boxes outside it, and those below the limits, are dropped;
     /// [`rows_of`](Self::rows_of) drops the rows of other fields with them. A box outside the image
@@ -237,7 +238,7 @@ impl SampleField {
         SampleField::new(FieldKind::Boxes(boxes), DType::F32, &[0, 4])
     }
 
-    /// Key points that follow the crop, resize and flips of an image, `float32`.
+    /// Key points that follow the crop, resize, flips and warps of an image, `float32`.
     ///
     /// `shape` is the shape of a sample, such as `[17, 3]`, or `[0, 17, 3]` for any number of
     /// persons.
@@ -719,11 +720,11 @@ impl SampleSpec {
     fn image(&self, name: &str) -> Result<()> {
         #[cfg(feature = "augment")]
         if let Some((_, image)) = self.fields.iter().find(|(other, _)| **other == *name)
-            && !image.augmenter.keeps_positions()
+            && !image.augmenter.can_be_followed()
         {
             let message = format!(
-                "the augmentations of {name:?} move its content, which this field cannot follow; use \
-                 augmentations that keep positions, such as changes of colours"
+                "an augmentation of {name:?} moves its content in a way that this field cannot follow; use \
+                 others, such as rotations or changes of colours"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }

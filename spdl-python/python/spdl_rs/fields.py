@@ -11,7 +11,7 @@
 | `Text`, `Bytes`, `Json` | a list of `str`, `bytes` or Python objects |
 | `Label` | the class number of the sample, `int64 [N]` |
 | `Key`, `Index` | the name and the position of the sample |
-| `Geometry`, `ImageSize` | the crop, resize and flips of an image as a matrix; the size of the stored image |
+| `Geometry`, `ImageSize` | the crop, resize, flips and warps of an image as a matrix; the size of the stored image |
 
 Fields compare by their arguments, can be pickled, and their `repr` is an expression of Python that makes an equal
 field.
@@ -236,7 +236,7 @@ class Image(Field, ImageParameters):
 
 @dataclass(frozen=True, repr=False)
 class Mask(Field):
-    """Class numbers of pixels, which follow the crop, resize and flips of an image.
+    """Class numbers of pixels, which follow the crop, resize, flips and warps of an image.
 
     The stored mask is a grey or palette PNG of the size of its image. Its grey values or palette indices are
     the class numbers; they are never interpolated. The value is `[N, height, width]`.
@@ -268,7 +268,7 @@ class Mask(Field):
 
 @dataclass(frozen=True, repr=False)
 class Depth(Field):
-    """A depth map, which follows the crop, resize and flips of an image.
+    """A depth map, which follows the crop, resize, flips and warps of an image.
 
     The stored map is a grey PNG of 8 or 16 bits, of the size of its image. Its values are never interpolated. The
     value is `[N, height, width]`.
@@ -325,7 +325,7 @@ def _stored_numbers(
 
 @dataclass(frozen=True, repr=False)
 class Boxes(Field):
-    """Boxes that follow the crop, resize and flips of an image, `float32 [boxes, 4]` per sample.
+    """Boxes that follow the crop, resize, flips and warps of an image, `float32 [boxes, 4]` per sample.
 
     Boxes are clipped to the sample. Boxes outside it, and boxes below the limits, are dropped, together with
     the rows of the fields that name these boxes in `rows_of`. A box outside its image is an error.
@@ -376,7 +376,7 @@ class Boxes(Field):
 
 @dataclass(frozen=True, repr=False)
 class KeyPoints(Field):
-    """Points that follow the crop, resize and flips of an image, `float32`.
+    """Points that follow the crop, resize, flips and warps of an image, `float32`.
 
     The last dimension holds x and y in pixels from the upper left corner, and optionally a visibility, as in COCO.
     The visibility of points outside the sample becomes 0. A flip maps x to the width - x, as for boxes; torchvision's
@@ -605,7 +605,7 @@ class _OfImage(_Unstored):
 
 @dataclass(frozen=True, repr=False)
 class Geometry(_OfImage):
-    """The crop, resize and flips of an image, as an affine matrix: `float32 [N, 2, 3]`.
+    """The crop, resize, flips and warps of an image, as an affine matrix: `float32 [N, 2, 3]`.
 
     The matrix maps pixels of the stored, upright image to pixels of the sample, counted from the upper left
     corner: `x' = m[0, 0] * x + m[0, 1] * y + m[0, 2]`, `y' = m[1, 0] * x + m[1, 1] * y + m[1, 2]`, as for OpenCV's

@@ -88,6 +88,7 @@ pub fn affine(
         format!("invalid affine transform {affine:?}: expected finite numbers and a positive scale")
     })?;
     let grid = SamplingGrid::affine(matrix, image.size());
+    scratch.record(|| Warp::affine(matrix, image.size()));
     resample(image, &grid, interpolation, fill, scratch);
     Ok(())
 }
@@ -107,10 +108,14 @@ pub fn rotate(
     scratch: &mut Scratch,
 ) -> Result<()> {
     let angle = angle.rem_euclid(360.0);
-    if center.is_none() && (angle == 0.0 || quarter_turns(image, angle, scratch)) {
+    let rotation = Affine { angle: -angle, center, ..Affine::default() };
+    if center.is_none() && angle == 0.0 {
         return Ok(());
     }
-    let rotation = Affine { angle: -angle, center, ..Affine::default() };
+    if center.is_none() && quarter_turns(image, angle, scratch) {
+        scratch.record(|| Warp::affine(rotation.inverse_matrix(image.size()), image.size()));
+        return Ok(());
+    }
     affine(image, &rotation, interpolation, fill, scratch)
 }
 
@@ -159,6 +164,7 @@ pub fn perspective(
         format!("invalid perspective coefficients {coefficients:?}: expected finite numbers")
     })?;
     let grid = SamplingGrid::perspective(coefficients, image.size());
+    scratch.record(|| Warp::perspective(coefficients, image.size()));
     resample(image, &grid, interpolation, fill, scratch);
     Ok(())
 }
@@ -215,8 +221,84 @@ fn solve(rows: &mut [[f64; 9]; 8]) -> Option<[f64; 8]> {
     solution.iter().all(|value| value.is_finite()).then_some(solution)
 }
 
+/// A geometric operation that was applied to an image, for boxes, points and masks that follow it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Warp {
+    grid: SamplingGrid,
+    /// The projection from positions in the image to positions in the result, in pixels from the
+    /// upper left corner, row by row.
+    forward: [f64; 9],
+}
+
+impl Warp {
+    /// `matrix` is that of [`Affine::inverse_matrix`].
+    fn affine(matrix: [f64; 6], size: Size) -> Self {
+        let [a, b, c, d, e, f] = matrix;
+        let (x, y) = (f64::from(size.width) * 0.5, f64::from(size.height) * 0.5);
+        // The matrix is relative to the image centre.
+        let from_corner = [a, b, c + x - a * x - b * y, d, e, f + y - d * x - e * y, 0.0, 0.0, 1.0];
+        Warp { grid: SamplingGrid::affine(matrix, size), forward: inverse(&from_corner) }
+    }
+
+    fn perspective(coefficients: &[f64; 8], size: Size) -> Self {
+        let [a, b, c, d, e, f, g, h] = *coefficients;
+        let backward = [a, b, c, d, e, f, g, h, 1.0];
+        Warp { grid: SamplingGrid::perspective(coefficients, size), forward: inverse(&backward) }
+    }
+
+    /// Whether straight lines stay parallel.
+    pub(crate) fn is_affine(&self) -> bool {
+        self.forward[6..8] == [0.0; 2]
+    }
+
+    /// The position in the result of a position in the image. It is NaN or infinite if the result
+    /// does not show the position at all.
+    pub(crate) fn position(&self, [x, y]: [f64; 2]) -> [f64; 2] {
+        let [across, down, divisor] = [0, 3, 6]
+            .map(|at| self.forward[at] * x + self.forward[at + 1] * y + self.forward[at + 2]);
+        [across / divisor, down / divisor]
+    }
+
+    /// Samples the nearest element of `source` for each element of `result`; both have the size of
+    /// the image.
+    pub(crate) fn nearest<T: Copy>(&self, source: &[T], result: &mut [T], outside: T) {
+        let (width, height) = (self.grid.size.width as usize, self.grid.size.height as usize);
+        let mut places = vec![0.0; 2 * width];
+        let (across, down) = places.split_at_mut(width);
+        dispatch!(Level::new(), simd => {
+            for (y, row) in result.chunks_exact_mut(width).enumerate() {
+                self.grid.compute_row(simd, y, across, down);
+                for (place, (&x, &y)) in row.iter_mut().zip(across.iter().zip(down.iter())) {
+                    let (x, y) = (x.round_ties_even(), y.round_ties_even());
+                    let is_inside =
+                        (0.0..width as f32).contains(&x) && (0.0..height as f32).contains(&y);
+                    *place = if is_inside { source[index(y) * width + index(x)] } else { outside };
+                }
+            }
+        });
+    }
+}
+
+/// The inverse of a 3 x 3 matrix, up to a factor; its last element is 1 for an affine matrix.
+fn inverse(matrix: &[f64; 9]) -> [f64; 9] {
+    let [a, b, c, d, e, f, g, h, i] = *matrix;
+    let adjugate = [
+        e * i - f * h,
+        c * h - b * i,
+        b * f - c * e,
+        f * g - d * i,
+        a * i - c * g,
+        c * d - a * f,
+        d * h - e * g,
+        b * g - a * h,
+        a * e - b * d,
+    ];
+    adjugate.map(|element| element / adjugate[8])
+}
+
 /// Sampling coordinates in single precision with torchvision's rounding; torchvision scales the
 /// image to −1 to 1.
+#[derive(Clone, Copy, Debug)]
 struct SamplingGrid {
     size: Size,
     /// The coordinate of the first pixel, in pixels.

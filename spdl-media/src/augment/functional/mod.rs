@@ -18,5 +18,6 @@ pub use color::{
     adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation, autocontrast, equalize,
     grayscale, invert, posterize, solarize, solarize_add,
 };
+pub(crate) use geometry::Warp;
 pub use geometry::{Affine, Interpolation, affine, perspective, perspective_coefficients, rotate};
 pub use sharpness::adjust_sharpness;

@@ -82,6 +82,10 @@ impl Augment for AnyAugmentation {
     fn keeps_positions(&self) -> bool {
         self.0.keeps_positions()
     }
+
+    fn can_be_followed(&self) -> bool {
+        self.0.can_be_followed()
+    }
 }
 
 /// A sequence of augmentations, applied as one augmentation.
@@ -114,6 +118,10 @@ impl Augment for All {
 
     fn keeps_positions(&self) -> bool {
         self.0.iter().all(Augment::keeps_positions)
+    }
+
+    fn can_be_followed(&self) -> bool {
+        self.0.iter().all(Augment::can_be_followed)
     }
 }
 
