@@ -238,11 +238,59 @@ def test_errors_of_native_operators_are_counted_by_the_type_of_their_exceptions(
         assert "3 items were dropped (" in message and ": 3 UnsupportedError)" in message
 
 
+def listed(epoch, index, reason, kind="user"):
+    entry = {"key": None, "stage": "12345:1:f", "kind": kind, "reason": reason}
+    return {**entry, "epoch": epoch, "index": index}
+
+
+def summary(epoch, *entries):
+    """Ends an epoch of a pipeline of which the engine lists these dropped items."""
+    dropped._by_pipeline["12345"].statistics[:] = [lambda: {"dropped": list(entries)}]
+    dropped.warn_of_epoch(12345, epoch)
+
+
 def test_epochs_of_runs_with_very_many_failures_are_counted_without_their_list(warned, monkeypatch):
     monkeypatch.setattr(dropped, "_MAX_LISTED", 1)
     with (pipeline := continuous(odd_fails, range(10))).auto_stop():
         assert len(list(pipeline)) == len(list(pipeline)) == 5
         assert [message[:8] for message in warned()] == ["epoch 0 ", "epoch 1 "]
+    # The engine does not list later items.
+    for item in range(3):
+        dropped.count_dropped("12345:1:f", ValueError("no"), str(item))
+    before = len(warned())
+    summary(7, listed(7, 0, "raised an exception: ValueError: no"))
+    assert "epoch 7 of pipeline 12345 ended, and 3 items were" in warned()[before]
+
+
+def test_examples_are_failures_of_the_epoch(warned):
+    entries = [listed(epoch, 5, f"raised an exception: ValueError: {epoch}") for epoch in range(3)]
+    # Epoch 1 fails first.
+    for epoch in (1, 0, 2):
+        dropped.count_dropped("12345:1:f", ValueError(epoch), f"<{epoch}>")
+    summary(0, *entries)
+    summary(1, *entries)
+    dropped.warn_of_dropped(12345, lambda: True, False)
+    names = ["epoch 0 of pipeline 12345 ended", "epoch 1 of pipeline 12345 ended"]
+    names.append("pipeline 12345 ended after epoch 1")
+    for epoch, (name, message) in enumerate(zip(names, warned(), strict=True)):
+        assert message.startswith(
+            f"{name}, and 1 item was dropped (12345:1:f: 1 ValueError); for example: 12345:1:f failed on "
+            f"item 5: ValueError: {epoch}; to end"
+        )
+
+
+def test_the_described_item_is_the_example_if_it_failed_in_the_epoch(warned):
+    dropped.count_dropped("12345:1:f", ValueError("no"), "'cat.jpg'")
+    summary(0, listed(0, 5, "raised an exception: ValueError: no"))
+    assert "; for example: 12345:1:f failed on 'cat.jpg': ValueError: no; to" in warned()[0]
+
+
+def test_an_error_that_the_engine_describes_otherwise_is_counted_once(warned):
+    dropped.count_dropped("12345:1:f", ValueError("no"), "'cat.jpg'")
+    summary(0, listed(0, 5, "after 3 attempts: no", "corrupt"))
+    dropped.warn_of_dropped(12345, lambda: True, False)
+    (message,) = warned()
+    assert "1 item was dropped (12345:1:f: 1 ValueError); for example: " in message
 
 
 def of_type(number):

@@ -70,6 +70,9 @@ class _Counts:
     def move(self, item: Dropped, to: _Counts) -> None:
         """Subtracts an item that the engine lists, and counts it in `to`."""
         key, error = _of_listed(item)
+        if key not in self.reasons and not self.others:
+            # The engine may describe an error otherwise than its exception.
+            key = next((other for other in self.reasons if other[0] == key[0]), key)
         reason = self.reasons.get(key)
         if reason is None:
             self.others = max(0, self.others - 1)
