@@ -21,8 +21,8 @@ use crate::{corpus, fuzz, test, wheel};
 /// that log is printed. The last line is the total: `N passed, N failed, N skipped`.
 ///
 /// These environment variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS, SPDL_KILLS,
-/// SPDL_RESUME_KILLS, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_SOAK_SECONDS,
-/// SPDL_FAULT_SECONDS. SPDL_FAULT_SEED sets the first seed.
+/// SPDL_RESUME_KILLS, SPDL_ADDRESS_LIMITS, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS,
+/// SPDL_SOAK_SECONDS, SPDL_FAULT_SECONDS. SPDL_FAULT_SEED sets the first seed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask soak                        one round, before a release
@@ -42,7 +42,7 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     Step { name: "programs", about: "install CMake and NASM if missing", run: test::programs },
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step {
@@ -91,6 +91,11 @@ const STEPS: [Step; 16] = [
         name: "resume",
         about: "kill runs 1,000 times, damage their state files, and resume",
         run: resume,
+    },
+    Step {
+        name: "limits",
+        about: "run the program under 179 limits on the address space",
+        run: limits,
     },
     Step {
         name: "fault-grid",
@@ -222,6 +227,15 @@ fn resume(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
         cargo
             .args(["-p", "spdl-cli", "--release", "--test", "program", "killed_runs_resume"])
             .env("SPDL_RESUME_KILLS", kills)
+    })
+}
+
+fn limits(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let count = length(output, "SPDL_ADDRESS_LIMITS", "179");
+    cargo_test(workspace, output, 1, |cargo| {
+        cargo
+            .args(["-p", "spdl-cli", "--release", "--test", "program", "limits::"])
+            .env("SPDL_ADDRESS_LIMITS", count)
     })
 }
 

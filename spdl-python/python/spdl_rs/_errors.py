@@ -175,6 +175,11 @@ def _fill_in_os_error(
         error.filename = filename
 
 
+def of_kind(kind: str) -> type[SpdlError]:
+    """Returns the class of errors of a kind, such as `corrupt`."""
+    return _BY_KIND.get(kind, SpdlError)
+
+
 def from_native(
     message: str,
     kind: str,
@@ -185,7 +190,7 @@ def from_native(
     is_of_cuda: bool = False,
 ) -> SpdlError:
     """Makes the exception for an error of the native module. The native module calls this function."""
-    error = _BY_KIND.get(kind, SpdlError)
+    error = of_kind(kind)
     # A device number that does not exist is an invalid argument, not a CUDA failure.
     if is_of_cuda and kind != "invalid-argument":
         error = CudaUnavailable if kind in ("unsupported", "unavailable") else CudaError

@@ -29,7 +29,7 @@ class DataLoader(Generic[U]):
 
     Each `iter(loader)` is one epoch and runs a separate pipeline. If a function raises an exception, its
     item is dropped and logged, up to the limit of `on_error`. Items for which a function returns `None` are
-    dropped too. When an epoch that dropped items ends, one warning with their number is logged. The random
+    dropped too. When an epoch that dropped items ends, one warning with their number by reason is logged. The random
     numbers of `spdl_rs.io.DecodeImage` and `AugmentImage` differ in each epoch.
 
     Args:

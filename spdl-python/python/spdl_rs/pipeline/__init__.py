@@ -32,8 +32,8 @@
 The GIL is held only while Python functions run. Ctrl-C interrupts every wait.
 
 Failed items are dropped and logged. The number of failures is unlimited by default, and `max_failures` of
-`build` limits it. When a pipeline that dropped items ends without a `PipelineFailure`, it logs one warning with
-counts.
+`build` limits it. When a pipeline that dropped items ends without a `PipelineFailure`, or an epoch of a continuous
+source ends, one warning with counts by reason is logged.
 """
 
 from typing import TYPE_CHECKING, Any

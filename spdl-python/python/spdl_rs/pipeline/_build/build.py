@@ -51,7 +51,7 @@ def build_pipeline(
             `PipelineFailure`: a number, or a fraction (`fractions.Fraction`) of the processed items, which applies from
             the 100th item on, or a policy made by `spdl_rs.skip`. Negative: unlimited, the default, as in SPDL. Each
             failure is logged. When a pipeline that dropped items ends without a `PipelineFailure`, one warning with
-            their number is logged.
+            their number by reason is logged; if the source is continuous, at the end of each epoch.
         report_stats_interval: The interval in seconds at which statistics of stages and queues are logged, at
             level INFO under `spdl_rs.pipeline`. If not positive, statistics are logged at the end only. The
             default hooks and queues of `spdl_rs.pipeline.config` receive the interval too.

@@ -293,7 +293,8 @@ class PipelineBuilder(Generic[T, U]):
         """Creates the pipeline: see `build_pipeline` for the arguments.
 
         By default, `max_failures` is -1: any number of items may fail. When a pipeline that dropped
-        items ends without a `PipelineFailure`, one warning with their number is logged.
+        items ends without a `PipelineFailure`, one warning with their number by reason is logged; if the
+        source is continuous, at the end of each epoch.
 
         Raises:
             RuntimeError: The source or the sink is missing.

@@ -38,7 +38,7 @@ def run_pipeline_in_subprocess(
     Unless the source is continuous, each iteration builds and runs a new pipeline in that process. A pipeline
     with a continuous source is built once, and each iteration is one epoch.
 
-    The other process logs failures. For each pipeline that dropped items and ended without a `PipelineFailure`,
+    The other process logs failures. For each epoch that dropped items and ended without a `PipelineFailure`,
     it logs one warning.
 
     Executors of stages are created once in the other process. With `daemon=True`, this process creates each

@@ -4,6 +4,7 @@
 |---|---|
 | `failure` | `PipelineFailure`; notes on exceptions; what the native module calls if an item fails |
 | `log` | log lines of failures: with a traceback, or compact |
+| `dropped` | counts of dropped items by reason, and the warning at the end of an epoch |
 | `repeated` | copies of a failure for callers after the first one |
 | `tracebacks` | removal of this package's frames from tracebacks |
 | `stage_names` | full and plain names of stages |

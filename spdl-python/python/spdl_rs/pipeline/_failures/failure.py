@@ -193,11 +193,16 @@ def item_failed(error: BaseException, stage: str, item: object) -> bool:
     return getattr(error, "_ends_pipeline", False)
 
 
-def report_item_failed(error: BaseException, stage: str, item: str) -> None:
-    """Adds notes to the exception, logs it, and counts the item as dropped."""
+def report_item_failed(
+    error: BaseException, stage: str, item: str, epoch: int | None = None
+) -> None:
+    """Adds notes to the exception, logs it, and counts the item as dropped.
+
+    `epoch` is the epoch of an item that another process dropped.
+    """
     _note(error, stage, f"Item: {item}", *_advice(error))
     log_failure(stage, error, item)
-    count_dropped(stage, error, item)
+    count_dropped(stage, error, item, epoch)
 
 
 def _advice(error: BaseException) -> list[str]:

@@ -79,6 +79,7 @@ class SharedBudget:
         item: str,
         tried: dict[str, int],
         own: int | Fraction | None,
+        epoch: int,
     ) -> None:
         """Counts a failure in a worker process.
 
@@ -89,9 +90,10 @@ class SharedBudget:
             item: A description of the item.
             tried: How many items each stage of the process has processed so far, failures included.
             own: The stage's separate budget, if any.
+            epoch: The number of the epoch.
         """
         stage = f"{self._name}:{place}"
-        _failure.report_item_failed(error, stage, item)
+        _failure.report_item_failed(error, stage, item, epoch)
         with self._lock:
             self._tried_elsewhere[worker] = tried
         if own is None:

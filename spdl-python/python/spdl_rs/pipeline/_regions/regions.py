@@ -151,6 +151,8 @@ class Region(Cancellable):
         self._options = options
         self._budget = budget
         self._continuous = is_continuous(self._before)
+        # The number of the epoch that is iterated.
+        self._epoch_number = (options.epoch or 0) - 1
         self.last_stage_id = stage_id + len(stages)
         self._task = _region_worker.RegionTask(
             tuple(_for_worker(stage) for stage in stages),
@@ -187,6 +189,7 @@ class Region(Cancellable):
             if self._cancelled:
                 return
             self._iterating = True
+            self._epoch_number += 1
         try:
             if not self._workers:
                 self._start()
@@ -338,7 +341,7 @@ class Region(Cancellable):
         outermost, _, inner = of_local(place)[0].partition(".")
         stage = self._stages.get(int(outermost))
         own = stage.max_failures if isinstance(stage, PipeConfig) and not inner else None
-        self._budget.failed_elsewhere(worker, place, error, item, tried, own)
+        self._budget.failed_elsewhere(worker, place, error, item, tried, own, self._epoch_number)
 
     def _wake(self) -> None:
         if self._wakeup_pipe is not None:

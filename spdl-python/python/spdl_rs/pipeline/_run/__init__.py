@@ -6,6 +6,7 @@
 | `options` | checked build options, and the defaults of this process |
 | `assembly` | the native graph of a pipeline, and the threads that it needs |
 | `executors` | stages on a `concurrent.futures.Executor` |
+| `items` | iterators over items and epochs |
 | `segments` | pipelines divided at Python queues: custom queues and merge functions |
 | `instrumentation` | hooks, queues and reports of one pipeline |
 | `reporting` | periodic statistics for the log and for `StatsQueue` |

@@ -18,7 +18,7 @@ from ..._arguments import timeout as checked_timeout
 from ..._errors import UnsupportedError
 from ..._locks import ForkSafeLock
 from ..._statistics import Statistics
-from .._failures.dropped import warn_of_dropped
+from .._failures.dropped import has_epochs, warn_of_dropped, warn_of_epoch
 from .._failures.failure import PipelineFailure
 from .._failures.stage_names import in_plain_words
 from .._processes.exit import PipelineThread, end_with_process, start_all, wait_at_exit
@@ -27,6 +27,7 @@ from ..defs._configs import PipelineConfig, has_merge_op, is_continuous
 from .assembly import Assembly
 from .control import Control
 from .instrumentation import Instrumentation
+from .items import Items
 from .options import BuildOptions
 from .position import NO_STATE, Positions
 
@@ -64,8 +65,9 @@ class Pipeline(Generic[T]):
 
     If a function raises, its item is dropped and logged. The number of failures is unlimited by default, and
     `max_failures` of `build` limits it. When a pipeline that dropped items ends without a `PipelineFailure`, it
-    logs one warning with the number of dropped items by stage and the first failure. A failure that ends the pipeline
-    is raised as `PipelineFailure`, after the items that were finished before.
+    logs one warning with the number of dropped items by stage and type of the exception, and examples. If the source
+    is continuous, it logs one at the end of each epoch that dropped items. A failure that ends the pipeline is raised
+    as `PipelineFailure`, after the items that were finished before.
 
     `state_dict` returns a checkpoint state, from which another run resumes within an epoch. A pipeline
     cannot be pickled; its configuration can be pickled if its functions can be pickled.
@@ -91,6 +93,9 @@ class Pipeline(Generic[T]):
         self._number = next(_numbers)
         self._instrumentation = Instrumentation(options, has_merge_op(config))
         self._positions = Positions(config, options.epoch or 0)
+        self._is_continuous = is_continuous(config)
+        # The number of the epoch that the consumer receives.
+        self._epoch = options.epoch or 0
         self._assemble = functools.partial(
             Assembly, config, self._number, self._instrumentation, self._positions
         )
@@ -193,6 +198,7 @@ class Pipeline(Generic[T]):
         """
         item = self._started().next(_not_negative(checked_timeout(timeout)))
         if item is None:
+            self._end_epoch()
             self._raise_late_failure()
             raise EOFError(_END_OF_DATA)
         return cast(T, item[0])
@@ -226,10 +232,10 @@ class Pipeline(Generic[T]):
         run = self._started()
         had_ended = run.ended and not process_ends()
         items: Iterator[T]
-        if isinstance(run, _spdl_rs.PipelineRun):
+        if isinstance(run, _spdl_rs.PipelineRun) and not self._is_continuous:
             items = _spdl_rs.ItemIterator(run, timeout)
         else:
-            items = run.items(timeout)
+            items = Items(run, timeout, self._end_epoch)
         if self._late_failure is not None:
             items = self._then_late_failure(items)
         return self._then_warning(items) if had_ended else items
@@ -329,6 +335,7 @@ class Pipeline(Generic[T]):
             # Compares the state with the pipeline.
             Assembly(self._config, self._number, self._instrumentation, loaded)
             self._positions.load(text, state_dict["epoch"], state_dict.get("source"))
+            self._epoch = state_dict["epoch"]
 
     def order_record(self) -> str:
         """Returns the order of the items delivered so far, as text for the argument `replay` of `build`.
@@ -410,6 +417,14 @@ class Pipeline(Generic[T]):
         if failure is not None:
             raise failure
 
+    def _end_epoch(self) -> None:
+        """Logs a warning about dropped items if an epoch has ended. The end of the run logs a separate one."""
+        if self._run is None or self._run.ended or not self._is_continuous:
+            return
+        with self._starting.held():
+            epoch, self._epoch = self._epoch, self._epoch + 1
+        warn_of_epoch(self._number, epoch)
+
     def _started(self) -> _spdl_rs.PipelineRun | SupervisedRun:
         run = self._run
         if run is not None:
@@ -440,6 +455,8 @@ class Pipeline(Generic[T]):
             # context.
             context = contextvars.copy_context()
             _spdl_rs.uninterrupted(lambda: context.run(start_all, threads))
+            if self._is_continuous:
+                has_epochs(self._number, whole.monitor.statistics)
             run.start()
             # `_run` is set last, because other threads check it.
             self._threads, self._assembly, self._run = threads, assembly, whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ... import _spdl_rs
@@ -72,9 +72,6 @@ class SupervisedRun:
             raise failure
         return None
 
-    def items(self, timeout: float | None) -> Iterator[Any]:
-        return _Items(self, timeout)
-
     def halt(self) -> None:
         self._run.halt()
 
@@ -90,29 +87,6 @@ class SupervisedRun:
         if failure is None or isinstance(failure, PipelineFailure):
             return with_others(failure, self._supervisor.failures)
         return failure
-
-
-class _Items:
-    """Iterates the items of a run, or of one epoch. Thread-safe: each item goes to one thread."""
-
-    def __init__(self, run: SupervisedRun, timeout: float | None) -> None:
-        self._run = run
-        self._timeout = timeout
-        self._is_ended = False
-
-    def __iter__(self) -> _Items:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            item = None if self._is_ended else self._run.next(self._timeout)
-        except PipelineFailure as failure:
-            # The frames of this method are irrelevant; the contained exceptions have tracebacks.
-            raise failure.with_traceback(None) from failure.__cause__
-        if item is None:
-            self._is_ended = True
-            raise StopIteration
-        return item[0]
 
 
 class AllMonitors:
