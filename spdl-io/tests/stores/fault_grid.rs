@@ -180,11 +180,11 @@ fn epoch_by(
 }
 
 /// Whether only a decoder or the parser of the archive detects the fault: the response is complete
-/// in itself, and a read of a whole file has no expected size or version.
+/// in itself, and a list has no sizes and versions of its files.
 fn needs_decoder(kind: Kind, fault: Fault) -> bool {
     match fault {
-        Fault::EmptyBody => true,
-        Fault::ShortLength | Fault::OtherContent => kind != Kind::Tar,
+        Fault::EmptyBody => kind != Kind::Files,
+        Fault::ShortLength | Fault::OtherContent => kind == Kind::List,
         _ => false,
     }
 }
