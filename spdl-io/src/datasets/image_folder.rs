@@ -438,8 +438,9 @@ impl ImageFolder {
 
 /// One of several concatenated texts.
 fn piece<'a>(all: &'a [u8], ends: &[usize], index: usize) -> Option<&'a [u8]> {
+    let end = *ends.get(index)?;
     let start = index.checked_sub(1).map_or(0, |before| ends[before]);
-    all.get(start..*ends.get(index)?)
+    all.get(start..end)
 }
 
 impl Dataset for ImageFolder {

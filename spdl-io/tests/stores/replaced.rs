@@ -8,7 +8,10 @@ use spdl_core::{DatasetSource, PipelineBuilder, StageOptions, block_on};
 use spdl_io::datasets::OpenedDataset;
 use spdl_io::records::{FetchFields, FieldChoice, FieldValue};
 use spdl_io::testing::{Fault, FaultPlan, FaultServer, SeenRequest};
-use spdl_io::{Cache, Error, ErrorKind, FetchLabeled, Result, SourceOptions, StoreRegistry};
+use spdl_io::{
+    Cache, CachedFetcher, Error, ErrorKind, FetchLabeled, Fetcher, Result, SourceOptions,
+    StoreRegistry,
+};
 
 const SAMPLES: u64 = 40;
 
@@ -322,4 +325,24 @@ fn a_body_with_another_length_than_the_listed_size_is_read_again() {
         let sizes = format!("its size was 21 bytes and is now {found} bytes");
         assert!(error.message().contains(&sizes), "{fault:?}: {}", error.report());
     }
+}
+
+// promise: R15
+#[test]
+fn a_cached_object_of_another_version_or_size_is_read_again() {
+    let server = FaultServer::start(Vec::<(String, String)>::new());
+    server.insert_with_etag("a", "old", "\"1\"");
+    let place = StoreRegistry::new().open(&format!("{}/a", server.url())).unwrap();
+    let cache = Cache::builder().memory(1 << 20).open().unwrap();
+    let fetcher = CachedFetcher::new(place.fetcher, cache);
+    assert_eq!(block_on(fetcher.read(&place.key, None)).unwrap(), "old");
+    server.insert_with_etag("a", "longer", "\"2\"");
+    let version = Some("\"2\"".into());
+    let read = |version, size| fetcher.read_whole_version(&place.key, &100, version, size);
+    for (version, size) in [(None, Some(6)), (version.as_ref(), None)] {
+        for _ in 0..2 {
+            assert_eq!(block_on(read(version, size)).unwrap(), "longer");
+        }
+    }
+    assert_eq!(server.served_of("a").requests, 3);
 }
