@@ -209,7 +209,7 @@ impl ImageFolder {
             prefix.push(b'/');
         }
         // The path below the root, the size and the version of each image.
-        let mut found: Vec<(Box<[u8]>, u64, Option<Arc<str>>)> = Vec::new();
+        let mut found = Vec::new();
         let mut unwanted = 0;
         while let Some(object) = listing.next().await {
             let object = object?;
@@ -221,7 +221,7 @@ impl ImageFolder {
             }
             let (_, _, name) = split(below);
             match is_image(Key::from_bytes(name).to_path().as_os_str(), extensions) {
-                true => found.push((below.into(), object.size, object.version)),
+                true => found.push((Box::<[u8]>::from(below), object.size, object.version)),
                 false => unwanted += 1,
             }
         }

@@ -221,6 +221,8 @@ fn cell(kind: Kind, fault: Fault, share: f64, wanted: &[Labeled<Bytes>]) -> (Opt
             let is_named = match kind {
                 Kind::Tar => names.contains("shards/train-"),
                 Kind::Files => names.contains("photos") && names.ends_with(".jpg") == is_opened,
+                // A list with other content names other files.
+                Kind::List if fault == Fault::OtherContent => names.contains("rows/"),
                 Kind::List => names.contains("rows/") && names.ends_with(".jpg") == is_opened,
             };
             assert!(is_named, "{place}: no object is named: {report}");
