@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 
-use crate::fetch::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key, ObjectMeta};
 use crate::files::{Folder, FolderPath, Listing, Walker, bytes, os_error};
 use crate::records::IMAGE_EXTENSIONS;
 
@@ -39,7 +39,7 @@ use crate::records::IMAGE_EXTENSIONS;
 ///   classes, all with names of splits (`train`, `val`, …); a class has no images (it remains a
 ///   class, but torchvision raises an error); images next to the class folders are ignored.
 ///
-/// Memory use per image: its file name and 8 bytes, or 16 bytes in a store.
+/// Memory use per image: its file name and 8 bytes; in a store, 16 bytes and the version more.
 pub struct ImageFolder {
     /// The root with a separator at the end, or empty.
     prefix: Box<[u8]>,
@@ -49,8 +49,12 @@ pub struct ImageFolder {
     names: Vec<u8>,
     /// The end of each name.
     ends: Vec<usize>,
-    /// A hash of the size and version of each image. Empty for local folders, whose listing has neither.
-    versions: Vec<u64>,
+    /// The listed size of each image. Empty for local folders, whose listing has neither sizes nor versions.
+    sizes: Vec<u64>,
+    /// All listed versions, concatenated. The version of an image without one is empty.
+    versions: Vec<u8>,
+    /// The end of each version.
+    version_ends: Vec<usize>,
     classes: Vec<String>,
     warnings: Vec<Error>,
 }
@@ -204,8 +208,8 @@ impl ImageFolder {
         if !prefix.is_empty() && !prefix.ends_with(b"/") {
             prefix.push(b'/');
         }
-        // The path below the root and the version of each image.
-        let mut found: Vec<(Box<[u8]>, u64)> = Vec::new();
+        // The path below the root, the size and the version of each image.
+        let mut found = Vec::new();
         let mut unwanted = 0;
         while let Some(object) = listing.next().await {
             let object = object?;
@@ -217,7 +221,7 @@ impl ImageFolder {
             }
             let (_, _, name) = split(below);
             match is_image(Key::from_bytes(name).to_path().as_os_str(), extensions) {
-                true => found.push((below.into(), object.version_hash())),
+                true => found.push((Box::<[u8]>::from(below), object.size, object.version)),
                 false => unwanted += 1,
             }
         }
@@ -225,14 +229,14 @@ impl ImageFolder {
         if found.is_empty() {
             return Err(no_images(&root.to_path(), unwanted, 0, extensions));
         }
-        let is_flat = found.iter().all(|(below, _)| !below.contains(&b'/'));
+        let is_flat = found.iter().all(|(below, ..)| !below.contains(&b'/'));
         let all = found.len();
         if !is_flat {
-            found.retain(|(below, _)| below.contains(&b'/'));
+            found.retain(|(below, ..)| below.contains(&b'/'));
         }
         let ignored = all - found.len();
-        found.sort_unstable_by(|(a, _), (b, _)| sort_key(a).cmp(&sort_key(b)));
-        for (below, version) in &found {
+        found.sort_unstable_by(|(a, ..), (b, ..)| sort_key(a).cmp(&sort_key(b)));
+        for (below, size, version) in &found {
             let (class, folder, name) = split(below);
             let is_new = images.runs.last().is_none_or(|run| *run.folder != *folder);
             if is_new {
@@ -243,7 +247,9 @@ impl ImageFolder {
                 images.push_run(images.classes.len() as i64 - 1, folder.into());
             }
             images.push_name(name);
-            images.versions.push(*version);
+            images.sizes.push(*size);
+            images.versions.extend_from_slice(version.as_deref().unwrap_or_default().as_bytes());
+            images.version_ends.push(images.versions.len());
         }
         images.warnings.extend(splits_as_classes(store, &root.to_path(), &images.classes));
         if ignored > 0 {
@@ -383,9 +389,14 @@ impl ImageFolder {
         &self.warnings
     }
 
-    /// A hash of the size and version of an image; `None` for local files.
-    pub(crate) fn version(&self, index: u64) -> Option<u64> {
-        self.versions.get(usize::try_from(index).ok()?).copied()
+    /// The key, size and version of an image in a store, as they were listed; `None` for local files.
+    pub(crate) fn listed(&self, index: u64, key: &Key) -> Option<ObjectMeta> {
+        let index = usize::try_from(index).ok()?;
+        let mut meta = ObjectMeta::new(key.clone(), *self.sizes.get(index)?);
+        let version = piece(&self.versions, &self.version_ends, index)?;
+        let version = std::str::from_utf8(version).ok().filter(|version| !version.is_empty());
+        meta.version = version.map(Into::into);
+        Some(meta)
     }
 
     fn empty(prefix: Box<[u8]>) -> Self {
@@ -394,7 +405,9 @@ impl ImageFolder {
             runs: Vec::new(),
             names: Vec::new(),
             ends: Vec::new(),
+            sizes: Vec::new(),
             versions: Vec::new(),
+            version_ends: Vec::new(),
             classes: Vec::new(),
             warnings: Vec::new(),
         }
@@ -419,10 +432,15 @@ impl ImageFolder {
     }
 
     fn name(&self, index: usize) -> Option<&[u8]> {
-        let end = *self.ends.get(index)?;
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        Some(&self.names[start..end])
+        piece(&self.names, &self.ends, index)
     }
+}
+
+/// One of several concatenated texts.
+fn piece<'a>(all: &'a [u8], ends: &[usize], index: usize) -> Option<&'a [u8]> {
+    let end = *ends.get(index)?;
+    let start = index.checked_sub(1).map_or(0, |before| ends[before]);
+    all.get(start..end)
 }
 
 impl Dataset for ImageFolder {

@@ -163,7 +163,7 @@ impl FetchLabeled {
     /// - Local files are checked on each read
     ///   ([`Capability::local_versions`](crate::Capability::local_versions)).
     /// - Images and tar shards of a store have the version that they had when the data set was opened
-    ///   ([`StoredRecord::version`]).
+    ///   ([`StoredRecord::version`]). If they change later, reads fail with `Changed`.
     /// - TFRecord, MDS, LitData, RecordIO, LMDB, Parquet and JSON Lines files of a store have the version
     ///   that they had when they were opened or first read. If the version changes later, reads fail with
     ///   `Changed`.

@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use spdl_core::{AsyncContext, Error, ErrorKind, Footprint, Result};
 use twox_hash::XxHash3_128;
 
-use crate::fetch::{Fetcher, ItemMemory, Key};
+use crate::fetch::{Fetcher, ItemMemory, Key, ReadMemory, check_size};
 use crate::records::{
     Encoding, Extent, FieldRequest, FieldValue, Record, StoredField, StoredRecord,
 };
@@ -164,14 +164,15 @@ async fn read_object(
     numbers: &[usize],
     memory: &ItemMemory<'_>,
 ) -> Result<Vec<(usize, Bytes)>> {
-    let Some(object) = numbers.first().map(|&first| &extents[first].1.object) else {
+    let Some(first) = numbers.first().map(|&first| &extents[first].1) else {
         return Ok(Vec::new());
     };
+    let object = &first.object;
     let is_read = |number: &&usize| extents[**number].1.size() != Some(0);
     let read: Vec<usize> = numbers.iter().filter(is_read).copied().collect();
     let ranges = read.iter().map(|&number| extents[number].1.range.clone());
     let parts = match ranges.collect::<Option<Vec<Range<u64>>>>() {
-        None => vec![fetcher.read_whole(object, memory).await.map_err(|error| {
+        None => vec![read_whole(fetcher, first, memory).await.map_err(|error| {
             // A failed allocation has a source.
             match error.kind() == ErrorKind::LimitExceeded && error.source().is_none() {
                 true => error.with_source(Remedy::MaxFileBytes),
@@ -195,6 +196,26 @@ async fn read_object(
     Ok(read.into_iter().zip(parts).collect())
 }
 
+/// Reads a whole object.
+///
+/// # Errors
+/// The errors of [`Fetcher::read_whole_version`]. `Changed` if the object differs from its listing.
+async fn read_whole(
+    fetcher: &Arc<dyn Fetcher>,
+    extent: &Extent,
+    memory: &dyn ReadMemory,
+) -> Result<Bytes> {
+    let Extent { object, object_size: size, .. } = extent;
+    let version = extent.version.as_ref().filter(|_| fetcher.capability().versions);
+    let bytes = match (version, size) {
+        (None, None) => fetcher.read_whole(object, memory).await?,
+        _ => fetcher.read_whole_version(object, memory, version, *size).await?,
+    };
+    // Not every fetcher compares the size.
+    check_size(object, *size, Some(bytes.len() as u64))?;
+    Ok(bytes)
+}
+
 /// Compares bytes with their checksum, if it is known. Bytes that differ are read again.
 async fn verified(fetcher: &Arc<dyn Fetcher>, extent: &Extent, mut part: Bytes) -> Result<Bytes> {
     /// How often bytes that differ are read again.
@@ -205,10 +226,13 @@ async fn verified(fetcher: &Arc<dyn Fetcher>, extent: &Extent, mut part: Bytes) 
         if is_right(&part) {
             return Ok(part);
         }
-        if let Some(range) = &extent.range {
-            fetcher.discard(&extent.object, range);
-        }
-        part = fetcher.read(&extent.object, extent.range.clone()).await?;
+        part = match &extent.range {
+            None => read_whole(fetcher, extent, &u64::MAX).await?,
+            Some(range) => {
+                fetcher.discard(&extent.object, range);
+                fetcher.read(&extent.object, Some(range.clone())).await?
+            }
+        };
     }
     if is_right(&part) {
         return Ok(part);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use spdl_core::{Error, Result};
 
-use crate::fetch::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key, ObjectMeta};
 use crate::records::{Encoding, FieldRequest, FieldValue};
 
 /// A whole object of a store, or a byte range of one.
@@ -28,17 +28,29 @@ pub struct Extent {
     /// The low 64 bits of the XXH3-128 hash of the bytes. Bytes with another hash are read again; at
     /// last, the read fails with `Corrupt`. Default: `None`, any bytes.
     pub xxh3: Option<u64>,
+    /// The version that a whole object must have.
+    pub(crate) version: Option<Arc<str>>,
+    /// The size that a whole object must have.
+    pub(crate) object_size: Option<u64>,
 }
 
 impl Extent {
     /// A whole object.
     pub fn whole(object: impl Into<Key>) -> Self {
-        Extent { object: object.into(), range: None, xxh3: None }
+        let object = object.into();
+        Extent { object, range: None, xxh3: None, version: None, object_size: None }
+    }
+
+    /// A whole object that must have the size and the version of a listing.
+    pub(crate) fn listed(meta: ObjectMeta) -> Self {
+        // Listings without sizes report 0.
+        let object_size = (meta.size > 0).then_some(meta.size);
+        Extent { version: meta.version, object_size, ..Extent::whole(meta.key) }
     }
 
     /// A byte range of an object.
     pub fn part(object: impl Into<Key>, range: Range<u64>) -> Self {
-        Extent { object: object.into(), range: Some(range), xxh3: None }
+        Extent { range: Some(range), ..Extent::whole(object) }
     }
 
     /// Sets the low 64 bits of the XXH3-128 hash of the bytes.

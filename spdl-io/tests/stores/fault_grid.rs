@@ -180,11 +180,11 @@ fn epoch_by(
 }
 
 /// Whether only a decoder or the parser of the archive detects the fault: the response is complete
-/// in itself, and a read of a whole file has no expected size or version.
+/// in itself, and a list has no sizes and versions of its files.
 fn needs_decoder(kind: Kind, fault: Fault) -> bool {
     match fault {
-        Fault::EmptyBody => true,
-        Fault::ShortLength | Fault::OtherContent => kind != Kind::Tar,
+        Fault::EmptyBody => kind != Kind::Files,
+        Fault::ShortLength | Fault::OtherContent => kind == Kind::List,
         _ => false,
     }
 }
@@ -221,6 +221,8 @@ fn cell(kind: Kind, fault: Fault, share: f64, wanted: &[Labeled<Bytes>]) -> (Opt
             let is_named = match kind {
                 Kind::Tar => names.contains("shards/train-"),
                 Kind::Files => names.contains("photos") && names.ends_with(".jpg") == is_opened,
+                // A list with other content names other files.
+                Kind::List if fault == Fault::OtherContent => names.contains("rows/"),
                 Kind::List => names.contains("rows/") && names.ends_with(".jpg") == is_opened,
             };
             assert!(is_named, "{place}: no object is named: {report}");

@@ -154,6 +154,21 @@ fn chunked_bodies_are_read_to_their_end() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
 }
 
+#[test]
+fn chunked_bodies_are_compared_with_the_required_size() {
+    let server = FaultServer::start([("a", "abcde")]);
+    let fetcher = Resilient::new(Arc::new(fetcher(&server.url())), crate::many_retries()).unwrap();
+    let read = |size| block_on(fetcher.read_whole_version(&"a".into(), &100, None, Some(size)));
+    server.set_faults(FaultPlan::script(|_| Some(Fault::Chunked)));
+    assert_eq!(read(5).unwrap(), "abcde");
+    let longer = read(4).unwrap_err();
+    assert_eq!((longer.kind(), longer.offset()), (ErrorKind::Corrupt, Some(4)), "{longer}");
+    let shorter = read(6).unwrap_err();
+    assert_eq!(shorter.kind(), ErrorKind::Changed, "{shorter}");
+    assert!(shorter.message().contains("its size was 6 bytes and is now 5 bytes"), "{shorter}");
+    assert_eq!((longer.key(), shorter.key()), (Some("a"), Some("a")));
+}
+
 // promise: DATA3
 #[test]
 fn bodies_without_length_or_chunks_are_rejected() {
@@ -464,7 +479,7 @@ fn an_empty_body_is_an_object_only_if_its_size_is_zero() {
 fn data_sets_of_hugging_face_are_read_and_listed() {
     use spdl_io::datasets::{DatasetKind, OpenedDataset};
     let listing = r#"[{"type": "directory", "path": "data", "size": 0},
-                      {"type": "file", "path": "data/b.jpg", "size": 9},
+                      {"type": "file", "path": "data/b.jpg"},
                       {"type": "file", "path": "data/a.jpg", "size": 9}]"#;
     let revision = "datasets/me/pets/resolve/refs/convert/parquet/list.csv";
     let server = FaultServer::start([
@@ -498,6 +513,11 @@ fn data_sets_of_hugging_face_are_read_and_listed() {
         (data.kind, read(&data)[0].0.clone()),
         (DatasetKind::ImageFolder, "picture a".into())
     );
+    // The size is compared with the listing.
+    server.insert("datasets/me/pets/resolve/main/data/a.jpg", "a longer picture");
+    let first = PipelineBuilder::from_iter([data.samples.item(0).unwrap()]);
+    let mut first = first.async_stage("fetch", data.fetch_labeled()).build().unwrap();
+    assert_eq!(first.next().unwrap().unwrap_err().kind(), ErrorKind::Changed);
     for seen in server.seen() {
         assert!(seen.headers.contains(&("authorization".into(), "Bearer hf_canary".into())));
     }

@@ -87,6 +87,21 @@ fn azure_reads_objects_and_ranges() {
     assert_eq!(block_on(place.fetcher.read(&place.key, Some(5..10))).unwrap(), "bytes");
 }
 
+/// Azure lists ETags without quotes.
+#[test]
+fn a_listed_version_without_quotes_can_be_required() {
+    let server = FaultServer::start(Vec::<(String, String)>::new());
+    server.insert_with_etag("bucket/a", "some bytes", "\"1\"");
+    let place = anonymous(&server, "s3://bucket/a");
+    let version = Some("1".into());
+    let read = || place.fetcher.read_whole_version(&place.key, &100, version.as_ref(), Some(10));
+    assert_eq!(block_on(read()).unwrap(), "some bytes");
+    let empty = place.fetcher.read_version(&place.key, &[3..3, 5..10], version.as_ref(), None);
+    assert_eq!(block_on(empty).unwrap().0, ["", "bytes"]);
+    server.insert_with_etag("bucket/a", "some bytes", "\"2\"");
+    assert_eq!(block_on(read()).unwrap_err().kind(), ErrorKind::Changed);
+}
+
 #[test]
 fn object_names_are_sent_unchanged() {
     let names = ["a#b", "a?b", "a%20b", "a b+c", "größe", "a&b=c", "a\\b", "~x*'()!$,;:@"];

@@ -6,8 +6,12 @@ use std::sync::Arc;
 
 use spdl_core::{DatasetSource, PipelineBuilder, StageOptions, block_on};
 use spdl_io::datasets::OpenedDataset;
+use spdl_io::records::{FetchFields, FieldChoice, FieldValue};
 use spdl_io::testing::{Fault, FaultPlan, FaultServer, SeenRequest};
-use spdl_io::{Cache, ErrorKind, FetchLabeled, Result, StoreRegistry};
+use spdl_io::{
+    Cache, CachedFetcher, Error, ErrorKind, FetchLabeled, Fetcher, Result, SourceOptions,
+    StoreRegistry,
+};
 
 const SAMPLES: u64 = 40;
 
@@ -208,4 +212,137 @@ fn a_cache_serves_no_bytes_of_a_replaced_mds_shard() {
     check_changed(read(&data, 1), "s.mds");
     let again = open(&address);
     assert_eq!((read(&again, 0).unwrap(), read(&again, 1).unwrap()), (b'b', b'b'));
+}
+
+const PHOTO: &str = "bucket/photos/cat/1.jpg";
+
+/// A bucket with two images in class folders.
+fn bucket() -> FaultServer {
+    let server = FaultServer::start([("bucket/photos/dog/2.jpg", "other")]);
+    server.insert_with_etag(PHOTO, "old", "\"1\"");
+    server
+}
+
+fn open_bucket(server: &FaultServer, is_resilient: bool) -> OpenedDataset {
+    let options = SourceOptions::default().endpoint(server.url()).allow_plain_http(true);
+    let options = options.anonymous(true).resilience(crate::many_retries());
+    let options = if is_resilient { options } else { options.without_resilience() };
+    let stores = StoreRegistry::new().with_options("s3:", options);
+    block_on(OpenedDataset::open(&["s3://bucket/photos/"], &stores)).unwrap()
+}
+
+/// Reads the first image as a value with a label, or as a field of a record.
+fn read_photo(data: &OpenedDataset, as_record: bool, cache: Option<&Cache>) -> Result<Vec<u8>> {
+    let samples = PipelineBuilder::from_iter([data.samples.item(0)?]);
+    let mut fetch = data.fetch_labeled();
+    if as_record {
+        let mut fetch = FetchFields::like(&fetch).with("image", FieldChoice::of(["image"]));
+        if let Some(cache) = cache {
+            fetch = fetch.with_cache(cache.clone());
+        }
+        let mut records = samples.async_stage("fetch", fetch).build()?;
+        let FieldValue::Bytes(bytes) = records.next().unwrap()?.take("image")? else { panic!() };
+        return Ok(bytes.to_vec());
+    }
+    if let Some(cache) = cache {
+        fetch = fetch.with_cache(cache.clone());
+    }
+    let mut images = samples.async_stage("fetch", fetch).build()?;
+    Ok(images.next().unwrap()?.value.to_vec())
+}
+
+fn check_photo_changed(server: &FaultServer, result: Result<Vec<u8>>, most: u64) -> Error {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report());
+    assert_eq!(error.key(), Some("photos/cat/1.jpg"));
+    let requests = server.served_of(PHOTO).requests;
+    assert!((1..=most).contains(&requests), "{requests} requests: {}", error.report());
+    error
+}
+
+// promise: R15
+#[test]
+fn a_cache_stores_no_replaced_image_of_a_folder_under_the_listed_version() {
+    for as_record in [false, true] {
+        let server = bucket();
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::builder().folder(folder.path(), 10 << 20).open().unwrap();
+        let data = open_bucket(&server, true);
+        server.insert_with_etag(PHOTO, "new", "\"2\"");
+        check_photo_changed(&server, read_photo(&data, as_record, Some(&cache)), 1);
+        let again = open_bucket(&server, true);
+        assert_eq!(read_photo(&again, as_record, Some(&cache)).unwrap(), b"new");
+        // The old object is restored.
+        server.insert_with_etag(PHOTO, "old", "\"1\"");
+        let restored = open_bucket(&server, true);
+        for data in [&data, &restored, &data] {
+            assert_eq!(read_photo(data, as_record, Some(&cache)).unwrap(), b"old");
+        }
+        let before = server.served_of(PHOTO).requests;
+        assert_eq!(read_photo(&restored, as_record, Some(&cache)).unwrap(), b"old");
+        assert_eq!(server.served_of(PHOTO).requests, before, "cached");
+    }
+}
+
+// promise: R15
+#[test]
+fn an_image_of_a_folder_that_is_replaced_after_the_listing_is_an_error() {
+    for (is_resilient, as_record) in [(true, false), (true, true), (false, false), (false, true)] {
+        let server = bucket();
+        let data = open_bucket(&server, is_resilient);
+        assert_eq!(read_photo(&data, as_record, None).unwrap(), b"old");
+        for (bytes, etag, sizes) in [("new", "\"2\"", None), ("longer", "\"1\"", Some((3, 6)))] {
+            let server = bucket();
+            let data = open_bucket(&server, is_resilient);
+            server.insert_with_etag(PHOTO, bytes, etag);
+            let most = if is_resilient && sizes.is_some() { 3 } else { 1 };
+            let error = check_photo_changed(&server, read_photo(&data, as_record, None), most);
+            if let Some((listed, found)) = sizes {
+                let sizes = format!("its size was {listed} bytes and is now {found} bytes");
+                assert!(error.message().contains(&sizes), "{}", error.report());
+            }
+        }
+    }
+}
+
+// promise: R15
+#[test]
+fn a_body_with_another_length_than_the_listed_size_is_read_again() {
+    for fault in [Fault::ShortLength, Fault::EmptyBody] {
+        let server = bucket();
+        server.insert_with_etag(PHOTO, "a photograph of a cat", "\"1\"");
+        let data = open_bucket(&server, true);
+        let faulty = |most: u32| {
+            server.set_faults(FaultPlan::script(move |request| {
+                (request.key == PHOTO && request.attempt <= most).then_some(fault)
+            }));
+        };
+        faulty(2);
+        assert_eq!(read_photo(&data, false, None).unwrap(), b"a photograph of a cat", "{fault:?}");
+        faulty(u32::MAX);
+        let error = check_photo_changed(&server, read_photo(&data, false, None), 6);
+        let found = if fault == Fault::EmptyBody { 0 } else { 11 };
+        let sizes = format!("its size was 21 bytes and is now {found} bytes");
+        assert!(error.message().contains(&sizes), "{fault:?}: {}", error.report());
+    }
+}
+
+// promise: R15
+#[test]
+fn a_cached_object_of_another_version_or_size_is_read_again() {
+    let server = FaultServer::start(Vec::<(String, String)>::new());
+    server.insert_with_etag("a", "old", "\"1\"");
+    let place = StoreRegistry::new().open(&format!("{}/a", server.url())).unwrap();
+    let cache = Cache::builder().memory(1 << 20).open().unwrap();
+    let fetcher = CachedFetcher::new(place.fetcher, cache);
+    assert_eq!(block_on(fetcher.read(&place.key, None)).unwrap(), "old");
+    server.insert_with_etag("a", "longer", "\"2\"");
+    let version = Some("\"2\"".into());
+    let read = |version, size| fetcher.read_whole_version(&place.key, &100, version, size);
+    for (version, size) in [(None, Some(6)), (version.as_ref(), None)] {
+        for _ in 0..2 {
+            assert_eq!(block_on(read(version, size)).unwrap(), "longer");
+        }
+    }
+    assert_eq!(server.served_of("a").requests, 3);
 }

@@ -247,8 +247,11 @@ impl Dataset for FolderRecords {
     fn item(&self, index: u64) -> Result<StoredRecord> {
         let Labeled { value: key, label } = self.0.item(index)?;
         let record = StoredRecord::new(key.clone()).with_label(label);
-        let record = record.with_version(self.0.version(index));
-        Ok(record.with_stored("image", Extent::whole(key), Encoding::Bytes))
+        let (version, extent) = match self.0.listed(index, &key) {
+            None => (None, Extent::whole(key)),
+            Some(listed) => (Some(listed.version_hash()), Extent::listed(listed)),
+        };
+        Ok(record.with_version(version).with_stored("image", extent, Encoding::Bytes))
     }
 
     fn content_hash(&self) -> Option<u64> {

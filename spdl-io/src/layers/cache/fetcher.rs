@@ -98,16 +98,27 @@ impl Fetcher for CachedFetcher {
         Ok(bytes)
     }
 
-    async fn read_whole(&self, key: &Key, memory: &dyn ReadMemory) -> Result<Bytes> {
+    async fn read_whole_version(
+        &self,
+        key: &Key,
+        memory: &dyn ReadMemory,
+        version: Option<&Arc<str>>,
+        size: Option<u64>,
+    ) -> Result<Bytes> {
         let name = entry_name(key, None);
-        let version = self.version_of(key).await?;
-        let version = version.as_deref();
-        if let Some(bytes) = self.cache.get_within(&name, version, memory).await {
+        let required = || version.map(|version| version.as_bytes().to_vec());
+        let entry_version = self.version_of(key).await?.or_else(required);
+        let entry_version = entry_version.as_deref();
+        let found = self.cache.get_within(&name, entry_version, memory).await;
+        if let Some(bytes) = found.filter(|it| size.is_none_or(|size| size == it.len() as u64)) {
             check_limit(key, bytes.len() as u64, memory.max_bytes())?;
             return Ok(bytes);
         }
-        let bytes = self.inner.read_whole(key, memory).await?;
-        self.cache.put_version(&name, version, &bytes).await;
+        let bytes = match (version, size) {
+            (None, None) => self.inner.read_whole(key, memory).await?,
+            _ => self.inner.read_whole_version(key, memory, version, size).await?,
+        };
+        self.cache.put_version(&name, entry_version, &bytes).await;
         Ok(bytes)
     }
 

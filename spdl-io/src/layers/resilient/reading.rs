@@ -487,8 +487,9 @@ impl Reading {
             );
             return Err(AttemptFailure::Restart(Error::new(ErrorKind::Corrupt, message)));
         }
+        // A chunked response has no size.
         if self.request.end.is_none()
-            && let Some(size) = body.size
+            && let Some(size) = body.size.or(self.request.size)
         {
             if self.request.start == 0 {
                 check_limit(&self.key, size, self.max_bytes).map_err(AttemptFailure::Final)?;

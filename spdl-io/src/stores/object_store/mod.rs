@@ -112,7 +112,9 @@ impl ObjectStoreFetcher {
         };
         let has_range = range.is_some();
         let path = path_of(key)?;
-        let if_match = version.as_ref().map(|version| version.to_string());
+        // Weak ETags, and those without quotes, are invalid in this header.
+        let strong = version.as_ref().filter(|version| version.starts_with('"'));
+        let if_match = strong.map(|version| version.to_string());
         let options = GetOptions { if_match, range, ..GetOptions::default() };
         let connection = self.connections.take(request.times.as_deref()).await?;
         let result = match self.store.get_opts(&path, options).await {
@@ -127,7 +129,7 @@ impl ObjectStoreFetcher {
                 };
             }
         };
-        let found = result.meta.e_tag.as_deref().map(Arc::from);
+        let found = as_required(result.meta.e_tag.as_deref().map(Arc::from), version.as_ref());
         check_version(key, version.as_ref(), found.as_ref())?;
         let size = result.meta.size;
         if size == 0 && !has_range && request.size.is_none() {
@@ -168,7 +170,8 @@ impl ObjectStoreFetcher {
 
     /// Returns an empty body after checking that its position is not beyond the end of the object.
     async fn empty_body(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
-        let found_meta = self.head(key).await?;
+        let mut found_meta = self.head(key).await?;
+        found_meta.version = as_required(found_meta.version, request.version.as_ref());
         check_version(key, request.version.as_ref(), found_meta.version.as_ref())?;
         let ReadRequest { start, end, .. } = *request;
         let end = end.unwrap_or(found_meta.size.max(start));
@@ -328,6 +331,18 @@ fn meta(key: Key, found_meta: &object_store::ObjectMeta) -> ObjectMeta {
     let mut meta = ObjectMeta::new(key, found_meta.size);
     meta.version = found_meta.e_tag.as_deref().map(Into::into);
     meta
+}
+
+/// Returns the required version if it differs from `found` only in its quotes, and otherwise `found`.
+/// Azure lists ETags without quotes.
+fn as_required(found: Option<Arc<str>>, required: Option<&Arc<str>>) -> Option<Arc<str>> {
+    let bare = |version: &Arc<str>| version.trim_matches('"').to_owned();
+    match required {
+        Some(required) if found.as_ref().map(bare) == Some(bare(required)) => {
+            Some(Arc::clone(required))
+        }
+        _ => found,
+    }
 }
 
 fn path_of(key: &Key) -> Result<Path> {
