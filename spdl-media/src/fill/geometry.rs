@@ -13,10 +13,13 @@ use crate::image::Size;
 /// Without augmentations, there are none.
 #[cfg(not(feature = "augment"))]
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Warp {}
+pub(super) enum NoWarp {}
 
 #[cfg(not(feature = "augment"))]
-impl Warp {
+pub(super) use NoWarp as Warp;
+
+#[cfg(not(feature = "augment"))]
+impl NoWarp {
     fn is_affine(&self) -> bool {
         match *self {}
     }
