@@ -29,6 +29,7 @@ from spdl_rs.io import (
     Letterbox,
     RandAugment,
     RandomAffine,
+    RandomApply,
     RandomInvert,
     RandomPerspective,
     RandomResizedCrop,
@@ -1020,6 +1021,47 @@ def test_boxes_points_and_masks_follow_warps_of_the_image(tmp_path, augment):
             # The other augmentations also change colours, or interpolate.
             numpy.testing.assert_array_equal(image[..., 0] > 0, is_red)
     assert moved >= 3
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_warps_follow_resize_padding_and_flips_of_several_samples(tmp_path, threads):
+    members = []
+    for number, (height, width) in enumerate([(48, 64), (40, 40), (64, 32)] * 2):
+        pixels = numpy.zeros((height, width, 3), numpy.uint8)
+        pixels[height // 4 : height // 2, width // 4 : 3 * width // 4] = 255
+        box = [width // 4, height // 4, 3 * width // 4, height // 2]
+        points = [[(box[0] + box[2]) / 2, (box[1] + box[3]) / 2, 2]]
+        write_png(tmp_path / "a.png", pixels)
+        members += [
+            (f"{number}.png", (tmp_path / "a.png").read_bytes()),
+            (f"{number}.seg.png", grey_png(pixels[..., 0] // 255)),
+            (f"{number}.json", json.dumps({"boxes": [box], "points": points}).encode()),
+        ]
+    write_members(tmp_path / "a.tar", members)
+    # Some samples are not rotated.
+    augment = RandomApply([RandomRotation(60, "bilinear")], p=0.5)
+    image = fields.Image((40, 40), crop=Letterbox(), horizontal_flip=0.5, augment=augment, stored_as="png")
+    loader = Loader(
+        tmp_path / "a.tar",
+        batch_size=3,
+        threads=threads,
+        image=image,
+        mask=fields.Mask(stored_as="seg.png"),
+        boxes=from_json(fields.Boxes, "boxes"),
+        points=from_json(fields.KeyPoints, "points", (1, 3)),
+    )
+    for _ in range(6):
+        for batch in loader:
+            for number in range(3):
+                mask = batch["mask"][number].astype(bool)
+                is_bright = batch["image"][number, ..., 0] > 127
+                assert (mask != is_bright).sum() <= 0.15 * mask.sum()
+                ((left, top, right, bottom),) = batch["boxes"][number]
+                rows, columns = mask.nonzero()
+                assert left - 1 <= columns.min() and columns.max() <= right + 1
+                assert top - 1 <= rows.min() and rows.max() <= bottom + 1
+                x, y = batch["points"][number, 0, :2]
+                assert mask[int(y), int(x)]
 
 
 def test_keys_are_the_names_of_files_in_any_encoding(tmp_path):

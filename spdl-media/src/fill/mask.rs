@@ -152,7 +152,7 @@ impl MaskElement for f32 {
     }
 }
 
-/// Decodes masks. Keeps its memory.
+/// Decodes masks. Keeps its memory; a mask that follows a warp allocates memory for a copy.
 #[derive(Debug, Default)]
 pub(super) struct MaskDecoder {
     pixels: Vec<u8>,

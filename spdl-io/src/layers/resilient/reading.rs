@@ -477,7 +477,9 @@ impl Reading {
                 false => AttemptFailure::Final(error),
             });
         }
-        self.other_sizes = 0;
+        if body.size.is_some() {
+            self.other_sizes = 0;
+        }
         if let (Some(known), Some(metadata)) = (self.size, body.size)
             && known != metadata
         {

@@ -129,7 +129,10 @@ impl ObjectStoreFetcher {
                 };
             }
         };
-        let found = as_required(result.meta.e_tag.as_deref().map(Arc::from), version.as_ref());
+        // The store has compared the version if the request named it.
+        let compared = strong.cloned();
+        let found = result.meta.e_tag.as_deref().map(Arc::from).or(compared);
+        let found = as_required(found, version.as_ref());
         check_version(key, version.as_ref(), found.as_ref())?;
         let size = result.meta.size;
         if size == 0 && !has_range && request.size.is_none() {
@@ -333,10 +336,13 @@ fn meta(key: Key, found_meta: &object_store::ObjectMeta) -> ObjectMeta {
     meta
 }
 
-/// Returns the required version if it differs from `found` only in its quotes, and otherwise `found`.
-/// Azure lists ETags without quotes.
+/// Returns the required version if it differs from `found` only in quotes and in the mark of weak
+/// ETags, and otherwise `found`. Azure lists ETags without quotes; servers that compress responses
+/// weaken ETags.
 fn as_required(found: Option<Arc<str>>, required: Option<&Arc<str>>) -> Option<Arc<str>> {
-    let bare = |version: &Arc<str>| version.trim_matches('"').to_owned();
+    let bare = |version: &Arc<str>| {
+        version.strip_prefix("W/").unwrap_or(version).trim_matches('"').to_owned()
+    };
     match required {
         Some(required) if found.as_ref().map(bare) == Some(bare(required)) => {
             Some(Arc::clone(required))

@@ -17,8 +17,8 @@ _MAX_REASONS = 64
 _MAX_NAMED = 3
 # The length of each message, item and stage name in a warning.
 _MAX_CHARACTERS = 200
-# The engine lists at most this number of dropped items of a run, and the epoch of each of them.
-_MAX_LISTED = 100_000
+# The engine lists the dropped items of a run, with their epochs. Reading a longer list would take too long.
+_MAX_LISTED = 10_000
 # How the engine describes an exception of a Python function.
 _RAISED = "raised an exception: "
 
@@ -131,6 +131,10 @@ class _OfPipeline:
     ended: int | None = None
     """The number of the epoch that ended last."""
 
+    def end(self, epoch: int) -> None:
+        # Two threads may report consecutive epochs in another order.
+        self.ended = epoch if self.ended is None else max(epoch, self.ended)
+
     def is_empty(self) -> bool:
         return not self.here.reasons and not self.here.others and not self.elsewhere
 
@@ -215,7 +219,7 @@ def has_epochs(number: int, statistics: Callable[[], Statistics]) -> None:
 def warn_of_epoch(number: int, epoch: int) -> None:
     """Logs one warning if a continuous pipeline dropped items of an epoch. Called when the epoch has ended.
 
-    If a run has dropped more than 100,000 items, items of the next epoch may be included.
+    If a run has dropped more than 10,000 items, items of the next epoch may be included.
 
     Args:
         number: The number of the pipeline.
@@ -226,7 +230,7 @@ def warn_of_epoch(number: int, epoch: int) -> None:
         if of is None:
             return
         if of.is_empty():
-            of.ended = epoch
+            of.end(epoch)
             return
         is_listed = of.in_all <= _MAX_LISTED
         sources = of.statistics
@@ -234,7 +238,7 @@ def warn_of_epoch(number: int, epoch: int) -> None:
     listed = [item for statistics in sources for item in statistics()["dropped"]] if is_listed else None
     with _lock.held():
         counts = of.take_epoch(epoch, listed)
-        of.ended = epoch
+        of.end(epoch)
     _warn(f"epoch {epoch} of pipeline {number} ended", counts)
 
 

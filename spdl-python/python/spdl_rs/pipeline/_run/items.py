@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Items:
-    """Iterates the items of a run, or of one epoch. Thread-safe: each item goes to one thread.
+    """Iterates the items of a run, or of one epoch. Thread-safe: each item is delivered to one thread.
 
     Args:
         run: The run.
