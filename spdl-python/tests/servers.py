@@ -15,6 +15,10 @@ import threading
 import urllib.parse
 
 
+def _etag(data):
+    return f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers like a server of static files."""
 
@@ -49,7 +53,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         data = path.read_bytes()
         headers = {
-            "ETag": f'"{hashlib.sha256(data).hexdigest()[:16]}"',
+            "ETag": _etag(data),
             "Last-Modified": email.utils.formatdate(path.stat().st_mtime, usegmt=True),
         }
         if not server.has_ranges:
@@ -79,7 +83,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 found.append(
                     f"<Contents><Key>{html.escape(key)}</Key><Size>{path.stat().st_size}</Size>"
                     "<LastModified>2025-01-01T00:00:00.000Z</LastModified>"
-                    '<ETag>"1"</ETag><StorageClass>STANDARD</StorageClass></Contents>'
+                    f"<ETag>{html.escape(_etag(path.read_bytes()))}</ETag>"
+                    "<StorageClass>STANDARD</StorageClass></Contents>"
                 )
         text = (
             f"<ListBucketResult><Name>{bucket}</Name><Prefix>{html.escape(prefix)}</Prefix>"

@@ -368,3 +368,20 @@ impl fmt::Debug for ObjectStoreFetcher {
         write!(f, "ObjectStoreFetcher({})", self.name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etags_are_compared_without_quotes_and_marks_of_weak_ones() {
+        let found = |found: &str, required: &str| {
+            let required = Arc::from(required);
+            as_required(Some(found.into()), Some(&required)).as_deref() == Some(&*required)
+        };
+        assert!(found("\"a\"", "\"a\"") && found("a", "\"a\"") && found("W/\"a\"", "\"a\""));
+        assert!(!found("\"b\"", "\"a\"") && !found("W/\"b\"", "\"a\""));
+        assert_eq!(as_required(Some("b".into()), None).as_deref(), Some("b"));
+        assert_eq!(as_required(None, Some(&"a".into())), None);
+    }
+}
