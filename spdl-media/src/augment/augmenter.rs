@@ -7,6 +7,7 @@ use spdl_core::source::Fingerprint;
 use spdl_core::{Result, SampleRng};
 
 use super::checks::check_probability;
+#[cfg(feature = "records")]
 use super::functional::Warp;
 use super::image::{ImageMut, Scratch};
 use super::setting::{Setting, prefixed_parts};
@@ -178,6 +179,7 @@ impl Augmenter {
     }
 
     /// The geometric operations of the last image, in order.
+    #[cfg(feature = "records")]
     pub(crate) fn warps(&self) -> &[Warp] {
         self.scratch.warps()
     }

@@ -128,6 +128,7 @@ impl Scratch {
     }
 
     /// The geometric operations since [`start_record`](Self::start_record), in order.
+    #[cfg(feature = "records")]
     pub(super) fn warps(&self) -> &[Warp] {
         self.warps.as_deref().unwrap_or_default()
     }

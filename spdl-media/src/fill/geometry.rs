@@ -28,6 +28,7 @@ impl NoWarp {
         match *self {}
     }
 
+    #[cfg(feature = "png")]
     pub(super) fn nearest<T: Copy>(&self, _: &[T], _: &mut [T], _: T) {
         match *self {}
     }
@@ -522,7 +523,7 @@ pub(super) mod tests {
         }
     }
 
-    #[cfg(feature = "augment")]
+    #[cfg(all(feature = "augment", feature = "png"))]
     mod warps {
         use spdl_core::source::Fingerprint;
         use spdl_core::{SampleId, SampleRng};

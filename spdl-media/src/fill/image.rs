@@ -8,6 +8,7 @@ use spdl_core::{
     SlotMut,
 };
 
+#[cfg(feature = "records")]
 use super::geometry::Warp;
 #[cfg(feature = "augment")]
 use crate::augment::{Augmenter, ImageMut};
@@ -309,6 +310,7 @@ impl FillImage {
     }
 
     /// The geometric operations of the augmentations of the last sample, in order.
+    #[cfg(feature = "records")]
     pub(super) fn warps(&self) -> &[Warp] {
         #[cfg(feature = "augment")]
         if let Some(augmentation) = &self.augmentation {

@@ -223,6 +223,10 @@ fn solve(rows: &mut [[f64; 9]; 8]) -> Option<[f64; 8]> {
 
 /// A geometric operation that was applied to an image, for boxes, points and masks that follow it.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(all(feature = "png", feature = "records")),
+    allow(dead_code, reason = "only fields of records follow an image; masks are PNG")
+)]
 pub(crate) struct Warp {
     grid: SamplingGrid,
     /// The projection from positions in the image to positions in the result, in pixels from the
@@ -247,12 +251,14 @@ impl Warp {
     }
 
     /// Whether straight lines stay parallel.
+    #[cfg(feature = "records")]
     pub(crate) fn is_affine(&self) -> bool {
         self.forward[6..8] == [0.0; 2]
     }
 
     /// The position in the result of a position in the image. It is NaN or infinite if the result
     /// does not show the position at all.
+    #[cfg(feature = "records")]
     pub(crate) fn position(&self, [x, y]: [f64; 2]) -> [f64; 2] {
         let [across, down, divisor] = [0, 3, 6]
             .map(|at| self.forward[at] * x + self.forward[at + 1] * y + self.forward[at + 2]);
@@ -261,6 +267,7 @@ impl Warp {
 
     /// Samples the nearest element of `source` for each element of `result`; both have the size of
     /// the image.
+    #[cfg(all(feature = "png", feature = "records"))]
     pub(crate) fn nearest<T: Copy>(&self, source: &[T], result: &mut [T], outside: T) {
         let (width, height) = (self.grid.size.width as usize, self.grid.size.height as usize);
         let mut places = vec![0.0; 2 * width];
