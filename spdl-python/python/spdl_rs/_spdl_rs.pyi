@@ -590,9 +590,14 @@ class PipelineRun:
 
 @final
 class ItemIterator:
-    """An iterator over the items of a pipeline, or of one epoch."""
+    """An iterator over the items of a pipeline, or of one epoch. Calls `at_end` at the end."""
 
-    def __new__(cls, run: PipelineRun, timeout: float | None = None) -> ItemIterator: ...
+    def __new__(
+        cls,
+        run: PipelineRun,
+        timeout: float | None = None,
+        at_end: Callable[[], object] | None = None,
+    ) -> ItemIterator: ...
     def __iter__(self) -> ItemIterator: ...
     def __next__(self) -> Any: ...
 

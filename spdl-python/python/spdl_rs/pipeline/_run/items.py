@@ -1,4 +1,4 @@
-"""Iterators over the items of a run."""
+"""Iterators over the items of consecutive runs. One run has a native iterator."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any
 from .._failures.failure import PipelineFailure
 
 if TYPE_CHECKING:
-    from ... import _spdl_rs
     from .supervised_run import SupervisedRun
 
 
 class Items:
-    """Iterates the items of a run, or of one epoch. Thread-safe: each item is delivered to one thread.
+    """Iterates the items of consecutive runs, or of one epoch. Thread-safe: each item is delivered to one thread.
 
     Args:
-        run: The run.
+        run: The runs.
         timeout: The longest wait for an item in seconds; `None`: no limit.
         at_end: Called at the end.
     """
 
     def __init__(
         self,
-        run: _spdl_rs.PipelineRun | SupervisedRun,
+        run: SupervisedRun,
         timeout: float | None,
         at_end: Callable[[], object],
     ) -> None:

@@ -232,8 +232,9 @@ class Pipeline(Generic[T]):
         run = self._started()
         had_ended = run.ended and not process_ends()
         items: Iterator[T]
-        if isinstance(run, _spdl_rs.PipelineRun) and not self._is_continuous:
-            items = _spdl_rs.ItemIterator(run, timeout)
+        if isinstance(run, _spdl_rs.PipelineRun):
+            at_end = self._end_epoch if self._is_continuous else None
+            items = _spdl_rs.ItemIterator(run, timeout, at_end)
         else:
             items = Items(run, timeout, self._end_epoch)
         if self._late_failure is not None:
