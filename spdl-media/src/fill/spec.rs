@@ -147,6 +147,18 @@ impl SampleField {
     /// Boxes, points and masks follow rotations, affine and perspective transforms. If there are such
     /// fields, it must be possible to [follow](crate::augment::Augment::can_be_followed) all
     /// augmentations.
+    ///
+    /// ```
+    /// use spdl_media::ImageTransform;
+    /// use spdl_media::augment::{Augmenter, RandomRotation};
+    /// use spdl_media::fill::{Boxes, SampleField, SampleSpec};
+    /// let rotated = Augmenter::new().then(RandomRotation::new(10.0));
+    /// let spec = SampleSpec::new()
+    ///     .with("image", SampleField::image(ImageTransform::new(640)).augment(rotated))
+    ///     .with("boxes", SampleField::boxes(Boxes::like("image")).stored_as(["json"]).at("boxes"));
+    /// spec.validate()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
     #[cfg(feature = "augment")]
     #[must_use]
     pub fn augment(mut self, augmenter: Augmenter) -> Self {

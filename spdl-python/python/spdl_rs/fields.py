@@ -340,6 +340,8 @@ class Boxes(Field):
         collate: `"list"`: a list of arrays. `"ragged"`: `Ragged`. `"pad"`: `Padded`.
 
     >>> from spdl_rs import fields
+    >>> from spdl_rs.io import RandomRotation
+    >>> image = fields.Image(640, horizontal_flip=0.5, augment=RandomRotation(10))
     >>> boxes = fields.Boxes(like="image", format="xywh", stored_as="json", at="boxes")
     >>> classes = fields.Array(None, "int64", stored_as="json", at="classes", rows_of="boxes")
     """

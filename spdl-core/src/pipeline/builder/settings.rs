@@ -464,9 +464,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// `InvalidArgument` for a duplicate name, an invalid setting, or a state of another pipeline.
     /// `LimitExceeded` if a batch does not fit in the memory budget. `Unsupported` if a pipeline of
     /// several sources that are divided among ranks is resumed, or a setting is not supported. Any
-    /// error of the first instance
-    /// of a [`fill`](Self::fill) stage that is created here, and any error of
-    /// [`MergePolicy::check`](crate::stage::MergePolicy::check).
+    /// error of the first instance of a [`fill`](Self::fill) stage that is created here, and any error
+    /// of [`MergePolicy::check`](crate::stage::MergePolicy::check).
     pub fn build(mut self) -> Result<Pipeline<T>> {
         let definition = self.definition();
         let threads = self.settings.threads();
