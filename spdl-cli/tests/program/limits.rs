@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::any_data::packing::{bytes_feature, tfrecord};
 use crate::common::{Folder, Run, bench, finish, png, spdl};
 
 /// Number of address space limits that are tried. CI tries 40; a soak tries more.
@@ -142,10 +143,33 @@ fn memory(run: &Run) -> Option<(u64, u64)> {
     Some((json["peak_rss_bytes"].as_u64()?, json["memory"]["budget_bytes"].as_u64()?))
 }
 
+/// An MDS data set of `count` samples with equal bytes, one shard for each.
+fn write_mds(folder: &Folder, image: &[u8], count: u64) {
+    let first = 12_u32;
+    let end = first + 12 + image.len() as u32;
+    let head = [1_u32, first, end].map(u32::to_le_bytes).concat();
+    let size = (image.len() as u32).to_le_bytes();
+    let shard = [&head[..], &size, &1_i64.to_le_bytes(), image].concat();
+    let mut shards = Vec::new();
+    for number in 0..count {
+        let name = format!("shard.{number:05}.mds");
+        folder.add(&name, &shard);
+        shards.push(serde_json::json!({
+            "version": 2, "format": "mds", "samples": 1, "compression": null, "zip_data": null,
+            "hashes": [], "size_limit": null,
+            "raw_data": {"basename": name, "bytes": end, "hashes": {}},
+            "column_names": ["cls", "png"], "column_encodings": ["int", "png"],
+            "column_sizes": [8, null],
+        }));
+    }
+    let index = serde_json::json!({"version": 2, "shards": shards});
+    folder.add("index.json", index.to_string().as_bytes());
+}
+
 // promise: R4
 #[test]
 fn resident_memory_stays_within_the_budget_for_large_files() {
-    const FILES: u64 = 24;
+    const FILES: u64 = 12;
     const FILE_BYTES: u64 = 16_000_000;
     let (small, large) = (Folder::with_images(48, 3), Folder::new());
     for number in 0..FILES {
@@ -164,6 +188,14 @@ fn resident_memory_stays_within_the_budget_for_large_files() {
     let packed = spdl().arg("pack").arg(large.path()).arg(&shards).output().unwrap();
     assert!(packed.status.success(), "{packed:?}");
     let (cache, files) = (cache.to_str().unwrap(), large.path());
+    let image = std::fs::read(large.join("class/0.png")).unwrap();
+    let (records, mds) = (Folder::new(), Folder::new());
+    let record = tfrecord(&[
+        ("image/encoded", bytes_feature(&image)),
+        ("image/class/label", vec![26, 2, 8, 1]),
+    ]);
+    records.add("a.tfrecord", &record.repeat(FILES as usize));
+    write_mds(&mds, &image, FILES);
     let with_cache = ["--threads", "2", "--cache", cache];
     let mut rows: Vec<(&str, &Path, &[&str])> = vec![
         ("files", files, &["--threads", "2"]),
@@ -171,19 +203,35 @@ fn resident_memory_stays_within_the_budget_for_large_files() {
         ("tar shards", &shards, &["--threads", "2"]),
         ("cold cache", files, &with_cache),
         ("warm cache", files, &with_cache),
+        ("TFRecord", records.path(), &["--threads", "2"]),
+        ("MDS", mds.path(), &["--threads", "2"]),
     ];
     #[cfg(feature = "http")]
-    let (_server, served) = {
-        let server = spdl_io::testing::FaultServer::start(Vec::<(String, Vec<u8>)>::new());
+    let (_server, served, list) = {
+        use spdl_io::testing::{Fault, FaultPlan, FaultServer};
+        let server = FaultServer::start(Vec::<(String, Vec<u8>)>::new());
         server.insert_folder(&shards, "shards/");
+        let (body, mut list) = (bytes::Bytes::from(image), "path,label\n".to_owned());
+        for number in 0..FILES {
+            server.insert(format!("{number}.png"), body.clone());
+            list += &format!("{}/{number}.png,1\n", server.url());
+        }
+        small.add("list.csv", list.as_bytes());
+        server.set_faults(FaultPlan::script(|request| {
+            let is_image = request.method == "GET" && request.key.ends_with(".png");
+            is_image.then_some(Fault::Chunked)
+        }));
         let first = std::fs::read_dir(&shards).unwrap().map(|entry| entry.unwrap().file_name());
         let first =
             first.filter_map(|name| name.into_string().ok()).find(|it| it.ends_with("0.tar"));
         let served = format!("{}/shards/{}", server.url(), first.unwrap());
-        (server, std::path::PathBuf::from(served))
+        (server, std::path::PathBuf::from(served), small.join("list.csv"))
     };
     #[cfg(feature = "http")]
-    rows.push(("web server", &served, &["--threads", "2"]));
+    rows.extend([
+        ("web server", served.as_path(), &["--threads", "2"][..]),
+        ("chunked responses", &list, &["--threads", "2"]),
+    ]);
     for (row, data, arguments) in rows {
         let run = bench(data, &[&["--json"], arguments].concat());
         let (peak, budget) = memory(&run).unwrap();

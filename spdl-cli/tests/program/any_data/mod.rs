@@ -1,7 +1,7 @@
 //! `spdl pack`, `ls`, `cat`, `verify` and `stat` on data sets of all kinds, local and remote.
 
 mod looking;
-mod packing;
+pub(crate) mod packing;
 #[cfg(feature = "s3")]
 mod stores;
 

@@ -81,60 +81,47 @@ fn list_columns_become_fields() {
     }
 }
 
-/// A TFRecord file with one `tf.train.Example` per list of features.
-fn tfrecord(examples: &[Vec<(&str, Vec<u8>)>]) -> Vec<u8> {
-    let checksum = |data: &[u8]| {
-        let sum = !data.iter().fold(!0_u32, |sum, &byte| {
-            (0..8).fold(sum ^ u32::from(byte), |sum, _| {
-                (sum >> 1) ^ (0x82f6_3b78 & (sum & 1).wrapping_neg())
-            })
-        });
-        sum.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+/// A record of a TFRecord file: a `tf.train.Example` with these features.
+pub(crate) fn tfrecord(features: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let checksum =
+        |data: &[u8]| crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
+    let entry = |(name, feature): &(&str, Vec<u8>)| {
+        part(1, &[part(1, name.as_bytes()), part(2, feature)].concat())
     };
-    let part = |number: u8, value: &[u8]| {
-        let mut length = Vec::new();
-        let mut rest = value.len();
-        while rest > 127 {
-            length.push(rest as u8 | 128);
-            rest >>= 7;
-        }
-        length.push(rest as u8);
-        [&[number << 3 | 2], &length[..], value].concat()
-    };
-    let mut file = Vec::new();
-    for features in examples {
-        let entry = |(name, feature): &(&str, Vec<u8>)| {
-            part(1, &[part(1, name.as_bytes()), part(2, feature)].concat())
-        };
-        let record = part(1, &features.iter().map(entry).collect::<Vec<_>>().concat());
-        let length = (record.len() as u64).to_le_bytes();
-        file.extend([&length[..], &checksum(&length), &record, &checksum(&record)].concat());
+    let record = part(1, &features.iter().map(entry).collect::<Vec<_>>().concat());
+    let length = (record.len() as u64).to_le_bytes();
+    [&length[..], &checksum(&length), &record, &checksum(&record)].concat()
+}
+
+/// A field of a protocol buffer that has a length.
+fn part(number: u8, value: &[u8]) -> Vec<u8> {
+    let mut length = Vec::new();
+    let mut rest = value.len();
+    while rest > 127 {
+        length.push(rest as u8 | 128);
+        rest >>= 7;
     }
-    file
+    length.push(rest as u8);
+    [&[number << 3 | 2], &length[..], value].concat()
+}
+
+/// The value of a feature of bytes.
+pub(crate) fn bytes_feature(value: &[u8]) -> Vec<u8> {
+    part(1, &part(1, value))
 }
 
 #[test]
 fn tfrecord_features_become_fields() {
     let folder = Folder::new();
-    let bytes = |value: &[u8]| {
-        let mut length = vec![value.len() as u8 & 127 | 128, (value.len() >> 7) as u8];
-        length.extend(value);
-        let list = [&[10][..], &length].concat();
-        [&[10, list.len() as u8 & 127 | 128, (list.len() >> 7) as u8][..], &list].concat()
+    let record = |number: u32| {
+        tfrecord(&[
+            ("image/encoded", bytes_feature(&png(number))),
+            ("image/class/label", vec![26, 2, 8, number as u8]),
+            ("image/class/text", bytes_feature(&[b'x'; 130])),
+            ("ids", vec![26, 4, 8, 5, 8, 6]),
+        ])
     };
-    let examples: Vec<_> = (0..3)
-        .map(|number| {
-            let image = png(number);
-            assert!((128..16_000).contains(&image.len()));
-            vec![
-                ("image/encoded", bytes(&image)),
-                ("image/class/label", vec![26, 2, 8, number as u8]),
-                ("image/class/text", bytes(&[b'x'; 130])),
-                ("ids", vec![26, 4, 8, 5, 8, 6]),
-            ]
-        })
-        .collect();
-    folder.add("train-0.tfrecord", &tfrecord(&examples));
+    folder.add("train-0.tfrecord", &[0, 1, 2].map(record).concat());
     let data = [folder.join("train-0.tfrecord")];
     let result = pack(&data, &folder.join("set"), &[]);
     assert_eq!(result.code, 0, "{}", result.stderr);
