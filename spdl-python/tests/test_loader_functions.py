@@ -586,7 +586,7 @@ def test_wrong_arguments_of_mix_are_refused(folder):
             Mix(2, **{name: value})
     with pytest.raises(ValueError, match="classes must be"):
         Mix(0)
-    with pytest.raises(TypeError, match="must be a spdl_rs.recipes.Mix or Mosaic, not 2"):
+    with pytest.raises(TypeError, match="must be a CopyPaste, Mix or Mosaic of spdl_rs.recipes, not 2"):
         loader_of(folder, mix=2)
     with pytest.raises(ValueError, match="mix needs an Image with the name 'photo'; the fields are"):
         loader_of(folder, mix=Mix(2, image="photo"))

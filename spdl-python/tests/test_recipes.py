@@ -301,6 +301,96 @@ def test_the_probability_and_the_centre_of_mosaics(places):
         recipes.Mosaic(p=2)
 
 
+@pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-u8"])
+@pytest.mark.parametrize("visible", [0.0, 0.9])
+def test_copy_paste_pastes_boxes_of_one_other_image(places, layout, visible):
+    plain = list(mosaics(places, layout=layout, visible=visible))
+    loader = mosaics(places, layout=layout, visible=visible, mix=recipes.CopyPaste(), shuffle=False)
+    batches = [pair for _ in range(5) for pair in zip(loader, plain, strict=True)]
+    y, x = numpy.mgrid[0:24, 0:32]
+    pasted, shrunk, dropped = set(), 0, 0
+    for batch, before in batches:
+        boxes_of = {number: before["boxes"][at].tolist() for at, number in enumerate(before["index"].tolist())}
+        for at, image in enumerate(batch["image"]):
+            number, column, row = image if layout == "nchw-u8" else image.transpose(2, 0, 1)
+            own = int(batch["index"][at])
+            # All pixels keep their places.
+            assert (column == x).all() and (row == y).all() and (batch["mask"][at] == x).all()
+            classes, boxes = batch["classes"][at].tolist(), batch["boxes"][at].tolist()
+            (other,) = {one // 10 for one in classes} - {own} or {own}
+            objects = [one for one in zip(classes, boxes, strict=True) if other != own and one[0] // 10 == other]
+            covered = numpy.zeros((24, 32), bool)
+            for label, box in objects:
+                assert box == boxes_of[other][label % 10]
+                pasted.add((other, label))
+                left, top, right, bottom = map(int, box)
+                covered[top:bottom, left:right] = True
+            assert (number == numpy.where(covered, other, own)).all()
+            expected = []
+            for place, (left, top, right, bottom) in enumerate(boxes_of[own]):
+                inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
+                seen = inside & ~covered
+                if seen.sum() == 0 or seen.sum() < visible * inside.sum():
+                    dropped += 1
+                    continue
+                rows, columns = numpy.nonzero(seen)
+                box = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+                shrunk += box != [left, top, right, bottom]
+                expected.append((10 * own + place, box))
+            assert list(zip(classes, boxes, strict=True)) == expected + objects
+    assert len(pasted) > 3 and dropped > 2 and (shrunk > 0 or visible > 0)
+
+
+def test_copy_paste_depends_on_the_batch_only_and_resumes(places):
+    def make(threads=1, **settings):
+        mix = recipes.CopyPaste(p=0.7, share=0.6)
+        return mosaics(places, mix=mix, shuffle=True, seed=3, threads=threads, **settings)
+
+    expected = copies(make())
+    assert copies(make(threads=4)) == expected
+    loader = make()
+    with iter(loader) as batches:
+        found = copies([next(batches)])
+        state = loader.state_dict()
+    again = make(threads=3)
+    again.load_state_dict(state)
+    assert found + copies(again) == expected
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="mix"):
+        mosaics(places, mix=recipes.CopyPaste(p=0.7), shuffle=True, seed=3).load_state_dict(state)
+
+
+def test_the_probability_and_the_share_of_copy_paste(places):
+    def pasted(epochs=12, **settings):
+        total = 0
+        for epoch in range(epochs):
+            loader = mosaics(places, mix=recipes.CopyPaste(**settings))
+            loader.set_epoch(epoch)
+            for batch in loader:
+                owns = zip(batch["classes"], batch["index"].tolist(), strict=True)
+                total += sum(one // 10 != own for classes, own in owns for one in classes.tolist())
+        return total
+
+    assert pasted(p=0.0) == pasted(share=0.0) == 0
+    # 156 images have 1.4 boxes on average.
+    assert 0.7 * 216 <= pasted(share=1.0) <= 1.3 * 216
+    assert 0.25 * 216 <= pasted(p=0.8, share=0.5) <= 0.55 * 216
+    with pytest.raises(ValueError, match="share must be 0 to 1, not 2"):
+        recipes.CopyPaste(share=2)
+
+
+def test_what_cannot_follow_copy_paste_is_refused(places):
+    def refused(message, **more):
+        with pytest.raises(spdl_rs.UnsupportedError, match=message):
+            Loader(places, {"image": fields.Image(32), **more}, batch_size=2, mix=recipes.CopyPaste())
+
+    stored = {"stored_as": "json", "at": "boxes"}
+    refused("Copy-Paste needs one field of boxes that follow .image.; there are 0")
+    refused("there are 2", a=fields.Boxes(**stored), b=fields.Boxes(**stored))
+    refused('field "points": key points cannot follow', points=fields.KeyPoints((3, 2), stored_as="json"))
+    padded = fields.Boxes(**stored, collate="pad")
+    refused('field "boxes": Copy-Paste needs lists of boxes and of their rows', boxes=padded)
+
+
 def test_what_cannot_follow_a_mosaic_is_refused(places):
     def refused(message, kind=spdl_rs.UnsupportedError, **more):
         settings = {"image": fields.Image(32), **more}

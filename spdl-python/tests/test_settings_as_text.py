@@ -28,6 +28,7 @@ CLASSES = [
         kind,
         (
             fields.Field,
+            recipes.CopyPaste,
             recipes.Mix,
             recipes.Mosaic,
             spdl_rs.io.Crop,
@@ -84,6 +85,7 @@ def some(draw, kind):
         "probability": number,
         "cutmix_probability": number,
         "smoothing": number,
+        "share": number,
         "image": "photo",
         "label": "class",
         "covering": draw.choice([[40, 50], numpy.int64(40)]),

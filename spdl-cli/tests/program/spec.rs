@@ -145,6 +145,60 @@ fn the_checksum_of_fields_depends_on_their_values_only() {
 }
 
 #[test]
+fn a_mix_combines_the_samples_of_a_batch() {
+    let folder = Folder::new();
+    let shard = shard(&folder);
+    let image = "\n[fields.image]\ntype = \"image\"\nsize = 24\ncrop = \"Letterbox\"\n";
+    let fields = [
+        image,
+        "[fields.boxes]\ntype = \"boxes\"\nstored_as = \"json\"\nat = \"boxes\"\n",
+        "[fields.label]\ntype = \"label\"\n",
+    ]
+    .concat();
+    let run = |mix: &str, arguments: &[&str]| {
+        bench(
+            &folder,
+            &shard,
+            "spec.toml",
+            &format!("{mix}{fields}"),
+            &[arguments, &["--json"]].concat(),
+        )
+    };
+    let plain = run("", &[]).json();
+    assert_eq!(plain["labelled"], SAMPLES);
+    let mixes = [
+        ("mix = 'Mix(4, mixup=0.8, cutmix=1.0)'", Value::Null),
+        ("mix = { type = 'mix', classes = 4, cutmix = 1, smoothing = 0.1 }", Value::Null),
+        ("mix = 'mosaic(0.5)'", SAMPLES.into()),
+        ("mix = { type = 'copy_paste', share = 0.9 }", SAMPLES.into()),
+    ];
+    let mut sums = vec![checksum(&plain).to_owned()];
+    for (mix, labelled) in mixes {
+        let json = run(mix, &[]).json();
+        assert_eq!((&json["images"], &json["labelled"]), (&SAMPLES.into(), &labelled), "{mix}");
+        assert_eq!(checksum(&run(mix, &["--threads", "3"]).json()), checksum(&json), "{mix}");
+        sums.push(checksum(&json).to_owned());
+    }
+    sums.sort();
+    sums.dedup();
+    assert_eq!(sums.len(), 5);
+    for (mix, expected) in [
+        ("mix = 'Mixup(4)'", "mix: unknown type \"Mixup\"; expected one of Mix, Mosaic, CopyPaste"),
+        ("mix = 'Mix'", "mix: classes is missing; expected a whole number"),
+        ("mix = 'Mosaic(2)'", "invalid probability 2: expected 0 to 1"),
+        ("mix = 'CopyPaste(image=\"photo\")'", "field \"photo\" is not an image of one crop"),
+        ("mix = { p = 1 }", "mix: the key \"type\" is missing"),
+        (
+            "mix = 'Mosaic(p=0.5, size=3)'",
+            "mix: unknown key \"size\"; expected one of p, center, image",
+        ),
+    ] {
+        let run = run(mix, &[]);
+        assert!(run.code == 1 && run.line().contains(expected), "{mix}: {}", run.stderr);
+    }
+}
+
+#[test]
 fn the_example_of_the_help_runs() {
     let folder = Folder::new();
     let shard = shard(&folder);

@@ -147,7 +147,7 @@ impl Boxes {
         let image = [f64::from(written.image.width), f64::from(written.image.height)];
         for at in 0..count {
             let values: [f64; 4] = std::array::from_fn(|number| boxes.get(4 * at + number));
-            let [left, top, right, bottom] = self.to_corners(values, self.unit(written.image));
+            let [left, top, right, bottom] = self.corners(values, written.image);
             if ![left, top, right, bottom].iter().all(|side| side.is_finite())
                 || left > right
                 || top > bottom
@@ -187,7 +187,7 @@ impl Boxes {
         sample: Size,
         warps: &[Warp],
     ) -> Option<[f64; 4]> {
-        let [left, top, right, bottom] = self.to_corners(values, self.unit(image));
+        let [left, top, right, bottom] = self.corners(values, image);
         let x = mapping.x.interval(left, right);
         let y = mapping.y.interval(top, bottom);
         // The area that the whole box would have.
@@ -202,11 +202,25 @@ impl Boxes {
             let [left, top, right, bottom] = around;
             corners = [left.max(0.0), top.max(0.0), right.min(width), bottom.min(height)];
         }
-        let visible = area(corners);
-        if visible <= 0.0 || visible < self.min_area || visible < self.min_visibility * whole {
+        if !self.is_kept(area(corners), whole) {
             return None;
         }
-        Some(self.of_corners(corners, self.unit(sample)))
+        Some(self.with_corners(corners, sample))
+    }
+
+    /// Whether a box stays of which the area `visible` is visible.
+    pub(super) fn is_kept(&self, visible: f64, whole: f64) -> bool {
+        visible > 0.0 && visible >= self.min_area && visible >= self.min_visibility * whole
+    }
+
+    /// Left, top, right and bottom of a box in pixels.
+    pub(super) fn corners(&self, values: [f64; 4], of: Size) -> [f64; 4] {
+        self.to_corners(values, self.unit(of))
+    }
+
+    /// The box with these corners in pixels.
+    pub(super) fn with_corners(&self, corners: [f64; 4], of: Size) -> [f64; 4] {
+        self.of_corners(corners, self.unit(of))
     }
 
     /// Width and height of the unit of the coordinates in pixels.

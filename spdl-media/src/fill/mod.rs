@@ -7,13 +7,15 @@
 //! | `description` | fields from JSON or TOML (features `records`, `png`, `augment`) |
 //! | `geometry` | boxes and key points that follow an image (feature `records`) |
 //! | `mask` | segmentation masks that follow an image (features `records`, `png`) |
-//! | `mosaic` | `Mosaic`: mosaics of the images of a batch, with their boxes (feature `records`) |
+//! | `combine` | `Mosaic`, `CopyPaste`: parts of several images of a batch, with their boxes (feature `records`) |
 //! | `record`, `numbers` | `FillRecord`: writes the fields of a sample (feature `records`) |
 //! | `tokens` | `Tokens`: ids of tokens, stored or made from text (feature `records`) |
 //! | `shrink` | [`Shrink`]: makes smaller copies of large images |
 //!
 //! Imports: [`image`](crate::image), [`transform`](crate::transform), [`augment`](crate::augment).
 
+#[cfg(feature = "records")]
+mod combine;
 #[cfg(all(feature = "records", feature = "png", feature = "augment"))]
 mod description;
 #[cfg(feature = "records")]
@@ -21,8 +23,6 @@ mod geometry;
 mod image;
 #[cfg(all(feature = "records", feature = "png"))]
 mod mask;
-#[cfg(feature = "records")]
-mod mosaic;
 #[cfg(feature = "records")]
 mod numbers;
 #[cfg(feature = "records")]
@@ -33,15 +33,15 @@ mod spec;
 #[cfg(feature = "records")]
 mod tokens;
 
+#[cfg(feature = "records")]
+pub use combine::{CopyPaste, Mosaic};
 #[cfg(all(feature = "records", feature = "png", feature = "augment"))]
-pub use description::described_image;
+pub use description::{BatchMix, described_image};
 #[cfg(feature = "records")]
 pub use geometry::{BoxFormat, Boxes, Points};
 pub use image::{FillImage, Written};
 #[cfg(all(feature = "records", feature = "png"))]
 pub use mask::Mask;
-#[cfg(feature = "records")]
-pub use mosaic::Mosaic;
 #[cfg(feature = "records")]
 pub use record::FillRecord;
 pub use shrink::Shrink;

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ._tables import Source
-    from .recipes import Mix, Mosaic
+    from .recipes import CopyPaste, Mix, Mosaic
 
 # The number of printed warnings is limited, for data sets with many broken links.
 _MAX_WARNINGS = 10
@@ -49,7 +49,7 @@ class BatchLoader(Generic[B]):
         remainder: str,
         device: _spdl_rs.CudaDevice | None = None,
         decode_with: list[str] | None = None,
-        mix: Mix | Mosaic | None = None,
+        mix: CopyPaste | Mix | Mosaic | None = None,
         functions: _functions.Functions | None = None,
         memory_budget: SupportsIndex | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class BatchLoader(Generic[B]):
             remainder=remainder,
             device=device,
             decode_with=decode_with,
-            mix=mix,
+            mix=None if mix is None else (type(mix).__name__, vars(mix)),
             memory_budget=None
             if memory_budget is None
             else check.whole("memory_budget", memory_budget, 1, 2**63 - 1),

@@ -31,7 +31,7 @@ from .usage import log_api_usage_once
 if TYPE_CHECKING:
     from ._tables import Source
     from .fields import Field
-    from .recipes import Mix, Mosaic
+    from .recipes import CopyPaste, Mix, Mosaic
     from .sequences import Bucket, ConcatAndSplit, Pack, SameSize
 
 Output: TypeAlias = 'Literal["dict", "tuple", "torch", "jax"] | Callable[..., Any]'
@@ -68,8 +68,8 @@ class Loader(BatchLoader[Any]):
             of the loader, and the values that it returns replace those of fields, such as the ids of the grouped field,
             a list or array of integers. `collate` and `mix` cannot be combined with them; `batch_map` gets the
             sequences.
-        mix: A `recipes.Mix`, which mixes the images and labels of each batch, or a `recipes.Mosaic`, which makes
-            mosaics of images with boxes; before `map`.
+        mix: A `recipes.Mix`, which mixes the images and labels of each batch, or a `recipes.Mosaic` or
+            `recipes.CopyPaste`, which combine images with boxes; before `map`.
         filter: A function that gets the values of one sample as a `dict` and returns whether to keep the sample.
             It is called before images are decoded, so the `dict` has no `Image`, `Mask`, `Depth`,
             `Geometry` and `ImageSize`; `Boxes`, `KeyPoints` and arrays have the stored values. See below.
@@ -177,7 +177,7 @@ class Loader(BatchLoader[Any]):
         shuffle: bool = False,
         output: Output = "dict",
         group: Pack | ConcatAndSplit | Bucket | SameSize | None = None,
-        mix: Mix | Mosaic | None = None,
+        mix: CopyPaste | Mix | Mosaic | None = None,
         filter: Callable[..., bool] | None = None,
         map: Callable[..., Any] | None = None,
         collate: Callable[..., Any] | None = None,
@@ -470,15 +470,15 @@ def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) 
     return names
 
 
-def _checked_mix(mix: Any, fields: Mapping[str, Field], group: Any) -> Mix | Mosaic | None:
+def _checked_mix(mix: Any, fields: Mapping[str, Field], group: Any) -> CopyPaste | Mix | Mosaic | None:
     from .fields import Image, Label, Number
     from .io._crops import FiveCrop, TenCrop
-    from .recipes import Mix, Mosaic
+    from .recipes import CopyPaste, Mix, Mosaic
 
     if mix is None:
         return None
-    if not isinstance(mix, (Mix, Mosaic)):
-        raise TypeError(f"mix must be a spdl_rs.recipes.Mix or Mosaic, not {check.shown(mix)}")
+    if not isinstance(mix, (CopyPaste, Mix, Mosaic)):
+        raise TypeError(f"mix must be a CopyPaste, Mix or Mosaic of spdl_rs.recipes, not {check.shown(mix)}")
     image = fields.get(mix.image)
     needed = [(mix.image, isinstance(image, Image), "an Image")]
     if isinstance(mix, Mix):

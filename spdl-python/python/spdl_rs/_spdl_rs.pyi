@@ -8,7 +8,7 @@ from typing_extensions import Self, disjoint_base
 from ._functions import Functions
 from ._statistics import Dropped, Interval, Statistics
 from .cuda import MemoryStatistics
-from .recipes import Mix, Mosaic
+
 
 _T = TypeVar("_T")
 
@@ -355,7 +355,7 @@ class Settings:
         rank: int,
         world_size: int,
         remainder: str,
-        mix: Mix | Mosaic | None,
+        mix: tuple[str, dict[str, Any]] | None,
         device: CudaDevice | None = None,
         decode_with: list[str] | None = None,
         memory_budget: int | None = None,

@@ -11,6 +11,7 @@
 | `ade20k` | an image and its mask, for semantic segmentation |
 | `Mix`, `deit_mix` | MixUp and CutMix of the images of a batch |
 | `Mosaic` | mosaics of the images of a batch, with their boxes |
+| `CopyPaste` | objects of other images of the batch, with their boxes |
 
 Each function but `deit_mix` returns one `fields.Image`, or a `dict` of several fields by name. `layout` is that of the
 image. Further arguments replace or add arguments of `fields.Image`, such as `stored_as`.
@@ -55,6 +56,7 @@ from .io._crops import (
 )
 
 __all__ = [
+    "CopyPaste",
     "Mix",
     "Mosaic",
     "ade20k",
@@ -182,6 +184,47 @@ class Mosaic:
         if not 0 <= center[0] <= center[1] <= 1:
             raise ValueError(f"center must be two fractions that ascend, not {center}")
         set_frozen(self, p=p, center=center, image=check.text("image", self.image))
+
+
+@dataclass(frozen=True)
+class CopyPaste:
+    """Pastes objects of other images of a batch, with their boxes, for the argument `mix` of `Loader`.
+
+    For each image, another image of the batch is drawn, and some of its objects. The pixels of the box of each replace
+    those at the same place, also in masks. This is Copy-Paste (Ghiasi et al., 2021, arXiv:2012.07177) for objects that
+    have boxes but no outlines. A box of the image itself becomes the smallest box around its visible part; it is
+    dropped by the limits of `fields.Boxes`, with the rows of the fields that name it in `rows_of`. Other fields keep
+    the values of the sample. Key points and `Geometry` are refused. The result depends on the batch.
+
+    Args:
+        p: The probability that objects are pasted onto an image.
+        share: The probability of each object of the other image to be pasted.
+        image: The name of the image, which has one size. One field of boxes follows it; boxes and their rows are lists
+            (`collate="list"`).
+
+    Raises:
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+
+    >>> from spdl_rs import Loader, fields
+    >>> loader = Loader(
+    ...     "boxes",
+    ...     batch_size=2,
+    ...     image=fields.Image(64),
+    ...     boxes=fields.Boxes(stored_as="json", at="boxes"),
+    ...     mix=CopyPaste(p=0.5),
+    ... )
+    """
+
+    p: float = 1.0
+    share: float = 0.5
+    image: str = "image"
+
+    def __post_init__(self) -> None:
+        p, share = check.real("p", self.p), check.real("share", self.share)
+        for name, value in {"p": p, "share": share}.items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} must be 0 to 1, not {value}")
+        set_frozen(self, p=p, share=share, image=check.text("image", self.image))
 
 
 def deit_mix(classes: SupportsIndex = 1000) -> Mix:

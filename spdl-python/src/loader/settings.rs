@@ -6,18 +6,17 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use spdl_core::source::Remainder;
-use spdl_core::{Batch, Error, ErrorKind, OnError, Result, Shard, Stage, StageContext};
+use spdl_core::{Error, ErrorKind, OnError, Result, Shard};
 use spdl_io::StoredRecord;
 use spdl_io::datasets::OpenedDataset;
 use spdl_media::ImageTransform;
-use spdl_media::augment::Mix;
-use spdl_media::fill::{Mosaic, SampleSpec};
+use spdl_media::fill::BatchMix;
 
 use super::fields::SampleFields;
 use crate::cuda::CudaDevice;
 use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
-use crate::operators::ImageDecoder;
+use crate::operators::{Described, ImageDecoder, description};
 
 /// What a batch holds.
 pub(crate) enum Content {
@@ -25,33 +24,6 @@ pub(crate) enum Content {
     Images(ImageTransform),
     /// The fields of samples.
     Fields(Arc<Py<SampleFields>>),
-}
-
-/// What mixes the samples of each batch.
-#[derive(Clone)]
-pub(crate) enum BatchMix {
-    Mix(Box<Mix>),
-    Mosaic(Mosaic),
-}
-
-impl BatchMix {
-    pub(crate) fn parameters(&self) -> Vec<(String, String)> {
-        match self {
-            BatchMix::Mix(mix) => mix.parameters().collect(),
-            BatchMix::Mosaic(mosaic) => mosaic.parameters().collect(),
-        }
-    }
-}
-
-impl Stage<Batch> for BatchMix {
-    type Out = Batch;
-
-    fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, Batch>) -> Result<()> {
-        match self {
-            BatchMix::Mix(mix) => mix.process(batch, cx),
-            BatchMix::Mosaic(mosaic) => mosaic.process(batch, cx),
-        }
-    }
 }
 
 /// The argument from which [`Content`] is made.
@@ -103,7 +75,7 @@ impl Settings {
         rank: u64,
         world_size: u64,
         remainder: &str,
-        mix: Option<Bound<'_, PyAny>>,
+        mix: Option<Described<'_>>,
         device: Option<Py<CudaDevice>>,
         decode_with: Option<Vec<PathBuf>>,
         memory_budget: Option<usize>,
@@ -114,7 +86,10 @@ impl Settings {
             ContentArgument::Fields(fields) => Content::Fields(Arc::new(fields)),
         };
         let mix = match (mix, &content) {
-            (Some(mix), Content::Fields(fields)) => Some(mix_of(&mix, &fields.get().spec)?),
+            (Some(mix), Content::Fields(fields)) => {
+                let mix = fields.get().spec.mix_from_description(&description(mix)?);
+                Some(mix.map_err(fault)?)
+            }
             _ => None,
         };
         let on_error = max_failures.map_or(Ok(OnError::Raise), |most| failure_policy(&most))?;
@@ -149,38 +124,6 @@ impl Settings {
             _ => samples.saturating_sub(rank).div_ceil(world),
         }
     }
-}
-
-/// The stage of a `spdl_rs.recipes.Mix` or `Mosaic`.
-fn mix_of(recipe: &Bound<'_, PyAny>, spec: &SampleSpec) -> PyResult<BatchMix> {
-    let fault = |error: Error| to_exception(recipe.py(), &error);
-    if recipe.get_type().name()? == "Mosaic" {
-        let image: String = recipe.getattr("image")?.extract()?;
-        let (least, most) = recipe.getattr("center")?.extract()?;
-        let probability = recipe.getattr("p")?.extract()?;
-        let mosaic = spec.mosaic(&image).and_then(|it| it.probability(probability));
-        return mosaic.and_then(|it| it.center(least, most)).map(BatchMix::Mosaic).map_err(fault);
-    }
-    let number = |name: &str| recipe.getattr(name)?.extract::<f64>();
-    let alpha = |name: &str| recipe.getattr(name)?.extract::<Option<f64>>();
-    let classes = recipe.getattr("classes")?.extract()?;
-    let (mixup, cutmix) = (alpha("mixup")?, alpha("cutmix")?);
-    let (probability, cut) = (number("probability")?, number("cutmix_probability")?);
-    let smoothing = number("smoothing")?;
-    let (image, label): (String, String) =
-        (recipe.getattr("image")?.extract()?, recipe.getattr("label")?.extract()?);
-    let made = || {
-        let mut mix = Mix::new(classes)?.probability(probability)?.cutmix_probability(cut)?;
-        mix = mix.smoothing(smoothing)?;
-        if let Some(alpha) = mixup {
-            mix = mix.mixup(alpha)?;
-        }
-        if let Some(alpha) = cutmix {
-            mix = mix.cutmix(alpha)?;
-        }
-        Ok(mix.fields(&image, &label))
-    };
-    made().map(|mix| BatchMix::Mix(Box::new(mix))).map_err(fault)
 }
 
 impl Settings {

@@ -81,7 +81,9 @@ Fields, --spec FILE:
     [fields.label]
     type = \"label\"
   A crop or an augmentation may also be a table: crop = {type = \"Letterbox\", fill = 114}.
-  Not supported: group, mix and functions of `Loader`, and `classes` of a label.
+  Before the first table, `mix` may combine the samples of each batch, as in `spdl_rs.recipes`:
+    mix = \"Mix(1000, mixup=0.8, cutmix=1.0)\"      # or \"Mosaic(p=0.5)\", \"CopyPaste(p=0.5)\"
+  Not supported: group and functions of `Loader`, and `classes` of a label.
 
 Data sets, DATA:
   FOLDER              FOLDER/CLASS/**/IMAGE, one class for each folder directly in FOLDER; or
@@ -161,7 +163,7 @@ Keys of the JSON object:
                     items in the last queue are batches; `fill_rate`, 0 to 1, is the share of a
                     grouping stage's output that is not padding, null for other stages
   labelled          number of delivered images with a class; the others have label -1; null if
-                    the fields of --spec include no label
+                    the fields of --spec include no label, or `mix` makes weights of classes
   step_ms           --step-ms; null without it
   steps             {steps, waited, waited_s}: number of simulated training steps after the
                     first, number of steps that waited for a batch, total wait in seconds;
@@ -172,7 +174,7 @@ Keys of the JSON object:
   checksum          checksum of all delivered pixels and labels in order, independent of the batch
                     size: a running XXH3-128 hash of the images, another of the labels, and
                     the hash of both; with --spec, a hash of each field, which depends on the
-                    batch size for padded fields;
+                    batch size for padded fields and with `mix`;
                     null with --no-checksum. After a resume it includes the earlier runs, but not
                     if the checkpoints of several ranks were combined
 

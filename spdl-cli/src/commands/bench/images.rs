@@ -50,9 +50,12 @@ impl Images {
         Ok((Images { opened, cache, spec }, start.elapsed()))
     }
 
-    /// The name of the labels in the batches; `None` if there are none.
+    /// The name of the numbers of the classes in the batches; `None` if there are none.
     pub(crate) fn label(&self) -> Option<&str> {
-        self.spec.as_ref().map_or(Some("labels"), |spec| spec.label.as_deref())
+        match &self.spec {
+            None => Some("labels"),
+            Some(spec) => spec.label.as_deref().filter(|_| !spec.mixes_labels()),
+        }
     }
 
     pub(crate) fn len(&self) -> u64 {

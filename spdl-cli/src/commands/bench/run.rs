@@ -266,12 +266,22 @@ fn build(
     let state = state.map(|state| accept_batch_of_images(state, arguments));
     let (registry, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let (decode, partial) = (StageOptions::new("decode"), partial.clone());
+    // Half of the memory budget is for encoded files, the other half for batches.
+    let mut shares = 2;
     let batches = match &images.spec {
-        Some(Spec { fields, .. }) => {
+        Some(Spec { fields, mix, .. }) => {
             let filler = fields.filler(&registry, &limits);
             let filled = move || Ok(filler()?.count_partial(&partial));
             let decode = decode.parameters(fields.parameters());
-            images.pipeline_of(fields, arguments)?.fill(decode, layout, filled)
+            let batches = images.pipeline_of(fields, arguments)?.fill(decode, layout, filled);
+            match mix.clone() {
+                Some(mix) => {
+                    shares += 1;
+                    let options = StageOptions::new("mix").parameters(mix.parameters());
+                    batches.stage(options, move || Ok(mix.clone()))
+                }
+                None => batches,
+            }
         }
         None => {
             let transform = transform(arguments);
@@ -290,9 +300,8 @@ fn build(
         }
     };
     let pipeline = batches
-        // Half of the memory budget is for encoded files, the other half for batches.
         .largest_item(budget)
-        .memory(budget.saturating_mul(2))
+        .memory(budget.saturating_mul(shares))
         .seed(arguments.seed)
         .epochs(0..u64::from(arguments.epochs))
         .on_error(match arguments.on_error {

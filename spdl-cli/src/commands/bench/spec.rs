@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use spdl_core::{Error, ErrorKind};
 use spdl_media::OnTruncated;
-use spdl_media::fill::SampleSpec;
+use spdl_media::fill::{BatchMix, SampleSpec};
 
 use crate::ui::failure::Failure;
 
@@ -20,6 +20,8 @@ const MOST_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Spec {
     pub(crate) fields: SampleSpec,
+    /// What combines the samples of each batch.
+    pub(crate) mix: Option<BatchMix>,
     /// The name of the label in the batch.
     pub(crate) label: Option<String>,
     /// The stored field that holds the label, if the file names it.
@@ -49,9 +51,10 @@ impl Spec {
 
     fn of(document: &Value) -> spdl_core::Result<Spec> {
         let invalid = |message| Err(Error::new(ErrorKind::InvalidArgument, message));
-        let tables = document.as_object().into_iter().flatten();
+        let mut tables = document.as_object().into_iter().flatten();
         let example = "expected tables such as [fields.image]";
-        if let Some((other, _)) = tables.clone().find(|(key, _)| *key != "fields") {
+        if let Some((other, _)) = tables.find(|(key, _)| !["fields", "mix"].contains(&key.as_str()))
+        {
             return invalid(format!("unknown key {other:?}; {example}"));
         }
         let Some(fields) = document.get("fields") else {
@@ -67,11 +70,18 @@ impl Spec {
         if labels.next().is_some() {
             return invalid("there is more than one label".to_owned());
         }
+        let mix = document.get("mix").map(|mix| spec.mix_from_description(mix)).transpose()?;
         Ok(Spec {
             fields: spec,
+            mix,
             label: label.map(|(name, _)| name.clone()),
             label_field: label.and_then(|(_, field)| Some(field["stored_as"].as_str()?.to_owned())),
         })
+    }
+
+    /// Whether labels become weights of classes.
+    pub(crate) fn mixes_labels(&self) -> bool {
+        matches!(self.mix, Some(BatchMix::Mix(_)))
     }
 
     /// Whether truncated images may be delivered.

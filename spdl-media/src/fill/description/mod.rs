@@ -6,11 +6,13 @@
 //! | `text` | objects as text, such as `randaugment(2, 9)` |
 //! | `image` | images and crops |
 //! | `augmentation` | augmentations |
+//! | `mix` | what combines the samples of each batch |
 //!
 //! This file has the fields.
 
 mod augmentation;
 mod image;
+mod mix;
 mod settings;
 mod text;
 
@@ -25,6 +27,7 @@ use spdl_core::stage::Collation;
 use spdl_core::{DType, Error, ErrorKind, Result};
 use spdl_io::FieldValue;
 
+pub use self::mix::BatchMix;
 use self::settings::{Names, Settings, Shape, folded, invalid, unknown};
 use super::geometry::{BoxFormat, Boxes, Points};
 use super::mask::Mask;
