@@ -299,11 +299,18 @@ def test_the_site_file_does_not_replace_spdl_without_force(environment):
 
 
 FORKING = """
-import warnings
+import functools, multiprocessing, warnings
 from spdl.pipeline import iterate_in_subprocess
 
+def taken(queue):
+    yield queue.get()
+    yield queue.get()
+
 def main():
-    return list(iterate_in_subprocess(lambda: [1, 2]))
+    queue = multiprocessing.Queue()
+    queue.put(1)
+    queue.put(2)
+    return list(iterate_in_subprocess(FUNCTION))
 
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -311,12 +318,13 @@ with warnings.catch_warnings(record=True) as caught:
 """
 
 
-def test_programs_for_spdl_may_start_processes_with_local_functions(tmp_path):
+@pytest.mark.parametrize("function", ["lambda: [1, 2]", "functools.partial(taken, queue)"])
+def test_programs_for_spdl_may_start_processes_with_any_arguments(tmp_path, function):
     import multiprocessing
 
     if multiprocessing.get_all_start_methods()[0] != "fork":
         pytest.skip("this Python does not fork by default, so neither does SPDL")
-    (tmp_path / "program.py").write_text(FORKING)
+    (tmp_path / "program.py").write_text(FORKING.replace("FUNCTION", function))
     code, out, error = run(str(tmp_path / "program.py"))
     assert code == 0 and out.startswith("[1, 2] [") and "may hang" in out, error
     # Other programs are refused: see `test_x01_unpicklable_arguments_raise_immediately`.

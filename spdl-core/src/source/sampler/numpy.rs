@@ -103,7 +103,7 @@ impl NumpyRandom {
         let total = numpy_sum(&weights);
         if !total.is_finite() || total <= 0.0 {
             return Err(invalid(format!(
-                "the sum of the weights is {total}; it must be finite and positive"
+                "the sum of the weights is {total}; it must be positive and finite"
             )));
         }
         weights.iter_mut().for_each(|weight| *weight /= total);

@@ -24,8 +24,8 @@ class _Distributed(Resumable[int]):
         super().__init__(number)
         self._number: int
         self._n = whole("n", n, 1, _MAX_ITEMS)
-        self._world_size = whole("world_size", world_size, 1, _MAX_ITEMS)
-        self._rank = whole("rank", rank, 0, self._world_size - 1)
+        self._world_size = whole("`world_size`", world_size, 1, _MAX_ITEMS)
+        self._rank = whole("`rank`", rank, 0, self._world_size - 1)
         self._total = self._n if total is None else total
         self._drop = flag("ddp_drop_last_distributed_round", drop)
         if self._drop and self._total < self._world_size:
@@ -238,8 +238,8 @@ class DistributedRandomSampler(_Distributed):
         draws = items if num_draws is None else whole("num_draws", num_draws, 1, _MAX_ITEMS)
         if weights is None and draws > items:
             raise ValueError(
-                f"num_draws must be 1 to {items} (the number of items), not {draws}; pass weights "
-                "to draw items more than once"
+                f"num_draws must be 1 to {items} (the number of items) without replacement, not {draws}; "
+                "pass weights to draw items more than once"
             )
         self._base = whole("seed", seed, 0, 2**64 - 1)
         drop = ddp_drop_last_distributed_round

@@ -186,7 +186,8 @@ class SubprocessIterable(Generic[T]):
         self._failure: BaseException | None = None
         try:
             self._worker = start(context=start_method(mp_context))
-        except TypeError as error:
+        except (TypeError, RuntimeError) as error:
+            # Objects of `multiprocessing`, such as a queue, raise a RuntimeError.
             if mp_context is not None or not _is_forked_by_spdl():
                 raise
             message = (
