@@ -256,6 +256,46 @@ def test_values_of_pyarrow(arrow, images, form):
 
 
 @pytest.mark.frameworks
+@pytest.mark.parametrize("ending", [".arrow", ".feather", ".IPC"])
+def test_arrow_files_are_tables(arrow, images, tmp_path, ending):
+    import pyarrow.feather
+    import pyarrow.ipc
+
+    table = arrow_table(arrow, images)
+    parts = [table.slice(0, 9), table.slice(9)]
+    paths = [tmp_path / f"{number}{ending}" for number in range(2)]
+    for part, path in zip(parts, paths, strict=True):
+        if ending == ".feather":
+            pyarrow.feather.write_feather(part, str(path), compression="uncompressed")
+            continue
+        new = pyarrow.ipc.new_file if ending == ".arrow" else pyarrow.ipc.new_stream
+        with new(str(path), part.schema) as writer:
+            writer.write_table(part)
+
+    def values(loader):
+        return [(batch["image"].tobytes(), batch["text"], batch["meta"]) for batch in loader]
+
+    assert values(of_arrow(paths[0])) == values(of_arrow(parts[0]))
+    before = arrow.total_allocated_bytes()
+    loader = of_arrow([str(path) for path in paths])
+    assert numbers_of(loader) == list(range(ROWS))
+    # The columns are not copied.
+    assert arrow.total_allocated_bytes() - before < table.nbytes / 2
+    paths[1].write_bytes(paths[1].read_bytes()[:-200])
+    with pytest.raises(spdl_rs.CorruptError, match=f"1{ending}: not a whole Arrow file"):
+        of_arrow(paths)
+    with pytest.raises(spdl_rs.NotFoundError, match="file not found: .*absent.arrow"):
+        of_arrow(tmp_path / "absent.arrow")
+
+
+def test_arrow_files_need_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "rows.arrow").write_bytes(b"")
+    with pytest.raises(ImportError, match="rows.arrow: Arrow files need the package pyarrow"):
+        of_arrow(tmp_path / "rows.arrow")
+
+
+@pytest.mark.frameworks
 def test_unsupported_columns_of_pyarrow_are_named(arrow, images):
     message = r'Table: cannot read column "price" of type Decimal128\(9, 2\): decimals are not'
     with pytest.raises(spdl_rs.UnsupportedError, match=message):

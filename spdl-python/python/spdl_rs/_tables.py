@@ -1,11 +1,13 @@
-"""Sources that are tables: anything with the Arrow PyCapsule interface, and Hugging Face's data sets."""
+"""Sources that are tables: the Arrow PyCapsule interface, Hugging Face's data sets, and Arrow files."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from . import _spdl_rs
+from ._errors import CorruptError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +37,8 @@ Source: TypeAlias = (
 )
 """What loaders accept as `source`."""
 
+_ARROW_ENDINGS = (".arrow", ".feather", ".ipc")
+
 
 def table_of(source: Any) -> _spdl_rs.ArrowTable | None:
     """Returns the table if `source` is one."""
@@ -58,7 +62,47 @@ def table_of(source: Any) -> _spdl_rs.ArrowTable | None:
             "resumed by positions; load the data set without streaming=True, or pass the addresses of its "
             "Parquet files"
         )
+    if files := _arrow_files(source):
+        return _spdl_rs.ArrowTable.imported(_mapped(files), None, "Arrow file")
     return None
+
+
+def _arrow_files(source: Any) -> list[str]:
+    """The local paths of a source that consists of Arrow files."""
+    entries = source if isinstance(source, (list, tuple)) else [source]
+    if not all(isinstance(entry, (str, os.PathLike)) for entry in entries):
+        return []
+    paths = [os.fsdecode(entry) for entry in entries]
+    are_files = all(path.lower().endswith(_ARROW_ENDINGS) and "://" not in path for path in paths)
+    return paths if are_files else []
+
+
+def _mapped(paths: list[str]) -> Any:
+    """The table of Arrow IPC files (Feather) or streams, which stay on disk."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError as error:
+        raise ImportError(
+            f"{paths[0]}: Arrow files need the package pyarrow: pip install pyarrow"
+        ) from error
+    tables = []
+    for path in paths:
+        try:
+            file = pyarrow.memory_map(path)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"file not found: {path}") from error
+        try:
+            is_file = file.read(6) == b"ARROW1"
+            file.seek(0)
+            reader = pyarrow.ipc.open_file(file) if is_file else pyarrow.ipc.open_stream(file)
+            tables.append(reader.read_all())
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise CorruptError(f"{path}: not a whole Arrow file: {error}") from error
+    try:
+        return pyarrow.concat_tables(tables)
+    except pyarrow.ArrowInvalid as error:
+        raise CorruptError(f"{paths[0]} and other Arrow files: {error}") from error
 
 
 def _is_hugging_face(source: Any, *classes: str) -> bool:
