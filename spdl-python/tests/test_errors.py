@@ -301,6 +301,7 @@ def test_a_source_without_images_is_an_error(tmp_path):
         ({"on_truncated": "skip"}, '"error" or "partial", not .skip'),
         ({"labels": [1]}, "labels can be set only for a list of paths"),
         ({"rank": 2, "world_size": 2}, "rank must be 0 to 1, not 2"),
+        ({"rank": 1}, 'world_size is missing: with rank=1, pass world_size, or only rank="auto"'),
         ({"world_size": 0}, "world_size must be 1 to"),
         ({"world_size": 2}, 'rank is missing: with world_size=2, pass rank, 0 to 1, or only rank="auto"'),
         ({"remainder": "keep"}, '"drop", "pad" or "uneven", not .keep'),

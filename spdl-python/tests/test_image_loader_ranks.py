@@ -169,7 +169,7 @@ def test_combining_inconsistent_states_is_an_error(paths):
 @pytest.fixture
 def no_launcher(monkeypatch):
     for name in list(os.environ):
-        if name.startswith("SLURM_") or name in {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}:
+        if name.startswith(("SLURM_", "OMPI_", "PMI_")) or name in {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}:
             monkeypatch.delenv(name)
     for name in ("torch", "jax"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
@@ -191,7 +191,8 @@ LAUNCHERS = {
         {"RANK": "3", "WORLD_SIZE": "4", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"},
         (3, 4),
     ),
-    "invalid variables": ({"RANK": "x", "WORLD_SIZE": "4"}, (0, 1)),
+    "Open MPI": ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "8"}, (1, 8)),
+    "MPICH": ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (3, 4)),
 }
 
 
@@ -207,6 +208,32 @@ def test_rank_auto_is_that_of_the_launcher(paths, launcher, no_launcher, monkeyp
         rank_of(paths, rank="auto", world_size=2)
     with pytest.raises(TypeError, match='rank must be a whole number or "auto", not \'self\''):
         rank_of(paths, rank="self")
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "1"}, "RANK is '1' and WORLD_SIZE is not set"),
+        ({"WORLD_SIZE": "4"}, "RANK is not set and WORLD_SIZE is '4'"),
+        ({"RANK": "3", "WORLD_SIZE": "2"}, "RANK is '3' and WORLD_SIZE is '2'"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'"),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, "SLURM_STEP_NUM_TASKS is not set"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK is not set"),
+    ],
+)
+def test_rank_auto_refuses_incomplete_variables(paths, no_launcher, monkeypatch, variables, message):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f'rank="auto": .*{message}'):
+        rank_of(paths[:16], rank="auto")
+    # Loaders that name no rank do not read the variables.
+    assert rank_of(paths[:16]) == (0, 1)
+    # The rank of a framework needs no variables.
+    jax = types.ModuleType("jax")
+    jax.distributed = types.SimpleNamespace(is_initialized=lambda: True)
+    jax.process_index, jax.process_count = lambda: 1, lambda: 2
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    assert rank_of(paths[:16], rank="auto") == (1, 2)
 
 
 def test_rank_auto_is_that_of_an_initialised_framework(paths, no_launcher, monkeypatch):

@@ -385,7 +385,7 @@ def test_several_crops_are_refused_where_one_is_needed(shard):
         with pytest.raises(spdl_rs.InvalidArgumentError, match='"image" is not an image of one crop'):
             Loader(shard, batch_size=2, image=crops, other=other)
     with pytest.raises(ValueError, match="mix needs one crop of each image; crop=FiveCrop"):
-        Loader(shard, batch_size=2, image=crops, label=fields.Label(), mix=recipes.Mix(3))
+        Loader(shard, batch_size=2, image=crops, label=fields.Label(), mix=recipes.Mix(3, mixup=1.0))
     with pytest.raises(spdl_rs.UnsupportedError, match="several crops of an image are not augmented"):
         Loader(shard, batch_size=2, image=fields.Image(30, crop=TenCrop(48), augment="augmix")).peek()
     with pytest.raises(ValueError, match="several crops of an image are not flipped at random"):
@@ -493,7 +493,7 @@ def test_functions_and_absent_images_of_aspect_buckets(sizes, tmp_path):
     with pytest.raises(ValueError, match=r"group needs an Image with the name 'photo' and crop=AspectBuckets"):
         Loader(sizes, of_one_size(), batch_size=2, group=SameSize("photo"))
     with pytest.raises(ValueError, match="mix needs images of one size"):
-        Loader(sizes, of_one_size(), batch_size=2, mix=recipes.Mix(2), label=fields.Label())
+        Loader(sizes, of_one_size(), batch_size=2, mix=recipes.Mix(2, cutmix=1.0), label=fields.Label())
 
 
 def test_sizes_of_aspect_buckets():
@@ -575,7 +575,7 @@ def test_layouts_of_bfloat16_need_a_package(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(NotImplementedError, match="install ml_dtypes, or use"):
         fields.Image(16, layout="nchw-bf16")
-    with pytest.raises(NotImplementedError, match='has no bfloat16; use "nchw-f32"'):
+    with pytest.raises(NotImplementedError, match='has no bfloat16; use Loader with ml_dtypes, or use "nchw-f32"'):
         spdl_rs.io.DecodeImage(16, layout="nchw-bf16")
 
 
@@ -898,6 +898,45 @@ def test_views_draw_other_crops_than_the_image(shard):
     )
     batch = loader.peek()
     assert (batch["a"] == batch["same"]).all() and (batch["a"] != batch["b"]).any()
+
+
+def test_the_spec_describes_a_batch(shard):
+    loader = Loader(shard, all_fields(), batch_size=4)
+    batch = loader.peek()
+    assert list(loader.spec) == list(batch)
+    for name, (shape, dtype, collate) in loader.spec.items():
+        value = batch[name]
+        if dtype in {"str", "bytes", "object"}:
+            assert (collate, shape, len(value)) == ("list", (), 4)
+            continue
+        if collate == "list":
+            value = value[0]
+        elif collate in {"ragged", "pad"}:
+            value = value.values
+        found = value.shape if collate in {"list", "ragged"} else value.shape[1:]
+        assert value.dtype == dtype and len(found) == len(shape)
+        assert all(side in (None, one) for side, one in zip(shape, found, strict=True)), name
+
+
+def test_the_spec_of_a_mix_has_weights_of_classes(shard):
+    settings = {"image": fields.Image(24), "label": fields.Label(), "batch_size": 2}
+    mix = spdl_rs.recipes.Mix(10, mixup=1.0)
+    for chosen in (None, mix):
+        loader = Loader(shard, **settings, mix=chosen)
+        shape, dtype, collate = loader.spec["label"]
+        label = loader.peek()["label"]
+        assert (label.shape[1:], label.dtype, collate) == (shape, dtype, "stack")
+
+
+def test_a_state_of_other_augmentations_names_them(shard):
+    def make(augment):
+        image = fields.Image(24, train=True, augment=augment)
+        return Loader(shard, batch_size=2, image=image)
+
+    begun = make([])
+    next(iter(begun))
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="image: augment: was absent, is augmentation .*RandAugment"):
+        make("randaugment(2, 9)").load_state_dict(begun.state_dict())
 
 
 def test_peek_uses_up_no_epoch(shard):

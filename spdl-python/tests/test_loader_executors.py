@@ -510,8 +510,8 @@ def test_functions_that_cannot_be_pickled_are_refused(folder):
 def test_arguments_are_checked(folder):
     with pytest.raises(ValueError, match="executor must be"):
         loader_of(folder, executor="gpu", map=identity)
-    with pytest.raises(ValueError, match='processes requires executor="processes"'):
-        loader_of(folder, processes=2, map=identity)
+    # Only the executor is another.
+    assert len(list(loader_of(folder, processes=2, map=identity))) > 0
     with pytest.raises(ValueError, match="processes must be"):
         loader_of(folder, executor="processes", processes=0, map=identity)
     for executor in ("inline", "processes"):

@@ -583,18 +583,18 @@ def test_mix_depends_on_the_sample_and_not_on_threads_or_resume(folder):
 def test_wrong_arguments_of_mix_are_refused(folder):
     for name, value in [("probability", 1.5), ("smoothing", -0.1), ("mixup", 0), ("cutmix", -1.0)]:
         with pytest.raises(ValueError, match=f"{name} must be"):
-            Mix(2, **{name: value})
+            Mix(2, **{"cutmix": 1.0, name: value})
     with pytest.raises(ValueError, match="classes must be"):
         Mix(0)
     with pytest.raises(TypeError, match="must be a CopyPaste, Mix or Mosaic of spdl_rs.recipes, not 2"):
         loader_of(folder, mix=2)
     with pytest.raises(ValueError, match="mix needs an Image with the name 'photo'; the fields are"):
-        loader_of(folder, mix=Mix(2, image="photo"))
+        loader_of(folder, mix=Mix(2, mixup=1.0, image="photo"))
     with pytest.raises(ValueError, match="mix needs images of one size"):
         sized = fields.Image(crop=Resize(16))
-        Loader(folder, batch_size=2, image=sized, label=fields.Label(), mix=Mix(2))
+        Loader(folder, batch_size=2, image=sized, label=fields.Label(), mix=Mix(2, mixup=1.0))
     with pytest.raises(ValueError, match="mix needs a Label, or a Number of dtype int64"):
-        loader_of(folder, mix=Mix(2, label="image"))
+        loader_of(folder, mix=Mix(2, mixup=1.0, label="image"))
     with pytest.raises(ValueError, match="mix has 1 classes, but the data set has 2"):
         loader_of(folder, mix=Mix(1, mixup=1.0))
 

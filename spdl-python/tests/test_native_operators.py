@@ -431,6 +431,19 @@ def test_a_rebuilt_pipeline_repeats_crops_only_with_a_warning(many, caplog):
         assert (list(pipeline)[0] != epochs[1][0]).any()
 
 
+def test_a_resumed_pipeline_repeats_crops_without_a_warning(many, caplog):
+    decode = DecodeImage(SIZE, train=True, seed=190_301)
+    first = build(native(files(many), decode))
+    with first.auto_stop():
+        next(iter(first))
+        state = first.state_dict()
+    resumed = build(native(files(many), decode))
+    resumed.load_state_dict(state)
+    with resumed.auto_stop():
+        assert list(resumed.get_iterator(timeout=60))
+    assert "same random numbers" not in caplog.text
+
+
 @pytest.mark.parametrize("wrong", [-1, 0.5, "1"])
 def test_an_epoch_is_a_whole_number(wrong):
     with pytest.raises((TypeError, ValueError), match="epoch"):

@@ -162,6 +162,12 @@ def test_ade20k_moves_masks_with_their_images(tasks):
     assert (different["mask"] == mask).all() and (different["image"] != image).any()
 
 
+def test_a_mix_that_changes_nothing_is_refused():
+    with pytest.raises(ValueError, match="Mix changes nothing: pass mixup, cutmix or smoothing"):
+        recipes.Mix(3)
+    assert recipes.Mix(3, smoothing=0.1).classes == 3
+
+
 def test_settings_replace_those_of_the_recipe():
     image = recipes.imagenet_train(64, augment=RandAugment(), stored_as="webp", layout="nhwc-u8")
     assert (image.augment, image.stored_as) == ((RandAugment(),), "webp")

@@ -156,6 +156,8 @@ def drawn(kind, seed):
             settings.pop("size", None)
     if "padding" in settings and kind is fields.Array:
         settings["collate"] = "pad"
+    if kind is recipes.Mix:
+        settings.setdefault("mixup", 0.8)
     if kind is fields.Tokens:
         settings.pop("tokenizer" if "stored_dtype" in settings else "", None)
         settings.pop("truncate" if "max_length" not in settings else "", None)
@@ -186,7 +188,7 @@ def test_all_classes_of_settings_are_tested():
     found = {kind.__name__ for kind in CLASSES}
     assert {"Image", "Mask", "Boxes", "Label", "Mix", "RandomCrop", "TimmRandAugment", "DecodeImage"} <= found
     values = {name for name in fields.__all__ if isinstance(getattr(fields, name), type)}
-    assert values - found == {"Field", "Ragged", "Padded"}
+    assert values - found == {"Field", "FieldSpec", "Ragged", "Padded"}
     assert len(found) == len(CLASSES) >= 38
 
 

@@ -185,6 +185,7 @@ fn a_mix_combines_the_samples_of_a_batch() {
     for (mix, expected) in [
         ("mix = 'Mixup(4)'", "mix: unknown type \"Mixup\"; expected one of Mix, Mosaic, CopyPaste"),
         ("mix = 'Mix'", "mix: classes is missing; expected a whole number"),
+        ("mix = 'Mix(4)'", "mix: nothing changes: set mixup, cutmix or smoothing"),
         ("mix = 'Mosaic(2)'", "invalid probability 2: expected 0 to 1"),
         ("mix = 'CopyPaste(image=\"photo\")'", "field \"photo\" is not an image of one crop"),
         ("mix = { p = 1 }", "mix: the key \"type\" is missing"),

@@ -539,10 +539,10 @@ fn part_of(response: &Response) -> Result<(Range<u64>, u64)> {
                 "requested a range, but the server sent the whole object",
             )
         } else {
-            let message = "this server does not support range requests, which reading shards \
-                            requires: read tar shards sequentially (`OpenOptions::sequential`, \
-                            `sequential=True`, `--sequential`), use another server, or copy the \
-                            shards to this machine";
+            let message = "this server does not support range requests, which reading this \
+                            data set requires: use another server, copy the files to this machine, or, \
+                            for tar shards, read them sequentially (`OpenOptions::sequential`, \
+                            `sequential=True`, `--sequential`)";
             Error::new(ErrorKind::Unsupported, message)
         });
     }

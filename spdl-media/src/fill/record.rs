@@ -391,7 +391,14 @@ impl FieldWriter {
             FieldKind::Bytes => "bytes",
             _ => "a value that JSON can hold",
         };
-        let message = format!("expected {expected}, found {}", value.kind());
+        // Text is never the name of a file.
+        let advice = match (&self.field.kind, value) {
+            (FieldKind::Image(_), FieldValue::Text(_)) => {
+                "; to read a file, pass its path (in Python, a pathlib.Path)"
+            }
+            _ => "",
+        };
+        let message = format!("expected {expected}, found {}{advice}", value.kind());
         Error::new(ErrorKind::InvalidArgument, message)
     }
 }

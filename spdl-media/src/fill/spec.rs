@@ -427,16 +427,22 @@ impl SampleField {
     }
 
     /// What the field contains, for [`SampleSpec::parameters`].
+    /// The augmentations of an image; `None` without any.
+    fn augmentations(&self) -> Option<String> {
+        #[cfg(feature = "augment")]
+        let all: Vec<_> =
+            self.augmenter.parameters().map(|(name, value)| format!("{name} {value}")).collect();
+        #[cfg(not(feature = "augment"))]
+        let all: [String; 0] = [];
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+
     fn description(&self, name: &Arc<str>) -> String {
         let choice = self.choice(name);
         let kind = match &self.kind {
             FieldKind::Image(transform) => {
                 let of_image =
                     transform.parameters().map(|(name, value)| format!("{name} {value}"));
-                #[cfg(feature = "augment")]
-                let of_image = of_image.chain(
-                    self.augmenter.parameters().map(|(name, value)| format!("{name} {value}")),
-                );
                 let view = (self.view > 0).then(|| format!("view {}", self.view));
                 let all: Vec<_> = of_image.chain(view).collect();
                 format!("image ({})", all.join(", "))
@@ -658,10 +664,12 @@ impl SampleSpec {
     pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
         let sequences = (!self.sequences.fields.is_empty())
             .then(|| ("sequences".to_owned(), self.sequences.description()));
-        let fields = self.fields.iter();
-        fields
-            .map(|(name, field)| (format!("field {name}"), field.description(name)))
-            .chain(sequences)
+        let described = |(name, field): &(Arc<str>, SampleField)| {
+            let field_name = format!("field {name}");
+            let augment = field.augmentations().map(|all| (format!("{field_name}: augment"), all));
+            std::iter::once((field_name, field.description(name))).chain(augment)
+        };
+        self.fields.iter().flat_map(described).chain(sequences)
     }
 
     /// Checks all fields.

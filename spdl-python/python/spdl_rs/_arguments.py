@@ -184,7 +184,11 @@ def layout(value: Any, *, bfloat16: bool = False) -> str:
         if bfloat16 and find_spec("ml_dtypes") is not None:
             return value
         order, _ = value.split("-")
-        install = "install ml_dtypes, or " if bfloat16 else ""
+        install = (
+            "install ml_dtypes, or "
+            if bfloat16
+            else "use Loader with ml_dtypes, or "
+        )
         raise NotImplementedError(
             f'layout="{value}": NumPy has no bfloat16; {install}use "{order}-f32" or "{order}-u8" and convert '
             "batches in the training loop: torch.from_numpy(images).to(torch.bfloat16)"

@@ -378,7 +378,9 @@ class BatchLoader(Generic[B]):
             self._epoch, self._resume, self._began = epoch, position, False
 
     @classmethod
-    def combine_states(cls, states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    def combine_states(
+        cls, states: Iterable[Mapping[str, Any]], *, repeat_parts: bool = False
+    ) -> dict[str, Any]:
         """Combines the states of all ranks into one state that another number of ranks can load.
 
         Each new rank loads the combined state. Together the ranks deliver the remaining samples of
@@ -388,9 +390,14 @@ class BatchLoader(Generic[B]):
         its end, but the ranks may have delivered different numbers of batches. The assignment of samples
         to ranks and batches is new.
 
+        Args:
+            repeat_parts: With `sequences.Pack(long="split")` and `sequences.ConcatAndSplit`, a sample may be delivered
+                in part. Another number of ranks divides samples differently, so such a state is an error, unless
+                `repeat_parts` is set: then samples of which a part was delivered are delivered again as a whole.
+
         Raises:
             InvalidArgumentError: The state of a rank is missing or repeated, or the states belong to
-                different runs or to epochs that are too far apart.
+                different runs or to epochs that are too far apart. Or a sample was delivered in part.
             ValueError, TypeError: An element is not a state of this class.
 
         >>> def rank_of(rank, world_size):
@@ -404,7 +411,7 @@ class BatchLoader(Generic[B]):
         >>> [labels.tolist() for images, labels in loader]
         [[1], [1]]
         """
-        return _loader_state.combined(cls._NAME, states)
+        return _loader_state.combined(cls._NAME, states, repeat_parts)
 
     def diagnose(self) -> str:
         """Describes what limits the throughput of the epoch that was started last, and what to do.

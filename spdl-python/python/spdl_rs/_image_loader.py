@@ -108,8 +108,9 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         drop_last: Whether to leave out an incomplete last batch. If no batch remains, a `DatasetWarning`
             is issued.
         rank: The rank of this loader, 0 to `world_size - 1`. `"auto"`: rank and number of ranks of
-            `torch.distributed`, or of the launcher (`RANK` and `WORLD_SIZE`, or those of Slurm's `srun`), or of
-            `jax.distributed`; and if `threads` is `None` and the launcher has not assigned CPUs, the CPUs of
+            `torch.distributed`, or of the launcher (`RANK` and `WORLD_SIZE` of torchrun and others, or the variables
+            of Slurm's `srun` or of `mpirun`), or of `jax.distributed`, else 0 of 1; incomplete variables of a launcher
+            are an error; and if `threads` is `None` and the launcher has not assigned CPUs, the CPUs of
             the machine are divided among its ranks. `None`: 0; a `DatasetWarning` is issued if this process
             is one of several ranks. The loader delivers the images `rank`,
             `rank + world_size` and so on of the global order, which is the same for all ranks.

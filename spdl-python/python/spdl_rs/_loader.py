@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, TypeAlias, cast
 
 from . import _arguments as check
 from . import _ranks, _spdl_rs
@@ -30,7 +30,7 @@ from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
     from ._tables import Source
-    from .fields import Field
+    from .fields import Field, FieldSpec
     from .recipes import CopyPaste, Mix, Mosaic
     from .sequences import Bucket, ConcatAndSplit, Pack, SameSize
 
@@ -85,7 +85,7 @@ class Loader(BatchLoader[Any]):
         executor: Where `map`, `collate` and `batch_map` run. `"threads"`: on the threads of the loader.
             `"processes"`: in worker processes. `"inline"`: on the thread that takes the batch, during `next`.
             `filter`, and `__getitem__` of a map-style data set, always run on the threads of the loader. See below.
-        processes: The maximum number of worker processes. Default: `threads`, or the number of CPUs that this
+        processes: The maximum number of worker processes with `executor="processes"`. Default: `threads`, or the number of CPUs that this
             process may use, which ranks on one machine share.
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
@@ -242,8 +242,11 @@ class Loader(BatchLoader[Any]):
         functions = functions._replace(filter=_filter(filter, self._fields))
         if is_before_group and map is not None:
             functions = functions._replace(map_samples=_map_samples(map, self._fields))
+        self._native_fields = _spdl_rs.SampleFields(
+            native, None if group is None else group._native()
+        )
         self._configure(
-            _spdl_rs.SampleFields(native, None if group is None else group._native()),
+            self._native_fields,
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -284,6 +287,30 @@ class Loader(BatchLoader[Any]):
     def fields(self) -> dict[str, Field]:
         """The fields by name."""
         return dict(self._fields)
+
+    @property
+    def spec(self) -> dict[str, FieldSpec]:
+        """The shape of a sample, the dtype and the collation of each field. No sample is read.
+
+        It describes the fields before `group`, `map`, `collate` and `batch_map`, whose results `peek` shows.
+
+        >>> from spdl_rs import Loader, fields
+        >>> loader = Loader("photos", batch_size=2, image=fields.Image((32, 48)), key=fields.Key())
+        >>> loader.spec["image"]
+        FieldSpec(shape=(32, 48, 3), dtype='uint8', collate='stack')
+        """
+        from .fields import FieldSpec
+        from .recipes import Mix
+
+        spec: dict[str, FieldSpec] = {}
+        for name, collate, dtype, shape in self._native_fields.describe():
+            if name in self._fields:
+                sides = tuple(side or None for side in shape)
+                spec[name] = FieldSpec(sides, dtype, cast(Any, collate))
+        mix = self._shown["mix"]
+        if isinstance(mix, Mix):
+            spec[mix.label] = FieldSpec((int(mix.classes),), "float32", "stack")
+        return spec
 
     def __len__(self) -> int:
         """The number of batches in a full epoch of this rank, if no sample is dropped or filtered out.
@@ -336,7 +363,7 @@ class _Converted(Batches[Any]):
 
 
 def _checked_fields(fields: Any, named: Mapping[str, Any]) -> dict[str, Field]:
-    from .fields import Field
+    from .fields import Field, FieldSpec
 
     if fields is not None and not isinstance(fields, Mapping):
         raise TypeError(f"fields must be a dict of fields by name, not {check.shown(fields)}")
@@ -562,8 +589,6 @@ def _placed(
 ) -> Functions:
     """Where the functions run."""
     check.choice("executor", executor, ("threads", "processes", "inline"))
-    if processes is not None and executor != "processes":
-        raise ValueError('processes requires executor="processes"')
     if executor == "threads":
         return Functions(None, list(stages))
     if not stages:

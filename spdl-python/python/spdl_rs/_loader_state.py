@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from . import _arguments as check
 from . import _spdl_rs
 
 
@@ -16,10 +17,12 @@ def to_dict(loader: str, text: str | None) -> dict[str, Any]:
     return {"loader": f"spdl_rs.{loader}", **json.loads(text)}
 
 
-def combined(loader: str, states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def combined(
+    loader: str, states: Iterable[Mapping[str, Any]], repeat_parts: bool
+) -> dict[str, Any]:
     """Combines the states of all ranks into one state."""
     texts = [to_text(loader, state) for state in states]
-    return to_dict(loader, _spdl_rs.Epoch.combined(texts, loader))
+    return to_dict(loader, _spdl_rs.Epoch.combined(texts, loader, check.flag("repeat_parts", repeat_parts)))
 
 
 def to_text(loader: str, state: Mapping[str, Any]) -> str:

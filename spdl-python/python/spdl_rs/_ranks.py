@@ -14,6 +14,9 @@ _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     # srun. In a batch script, which is no step, SLURM_NTASKS is set although one process runs.
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"),
+    # mpirun of Open MPI; of MPICH and Intel MPI
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 )
 
 
@@ -28,9 +31,13 @@ class Ranks(NamedTuple):
     """Where the numbers are from."""
 
 
-def found() -> Ranks:
-    """Returns the rank of this process: of PyTorch, of a launcher, of JAX, or 0 of 1."""
-    launched = _of_launcher()
+def found(*, strict: bool = False) -> Ranks:
+    """Returns the rank of this process: of PyTorch, of a launcher, of JAX, or 0 of 1.
+
+    Raises:
+        ValueError: `strict` is set, and a launcher has set only a part of its variables, or invalid ones.
+    """
+    launched, fault = _of_launcher()
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
@@ -41,15 +48,32 @@ def found() -> Ranks:
     is_initialized = getattr(getattr(jax, "distributed", None), "is_initialized", None)
     if jax is not None and is_initialized is not None and is_initialized():
         return Ranks(jax.process_index(), jax.process_count(), 1, "jax.distributed")
+    if strict and fault is not None and launched.place == _NO_LAUNCHER:
+        raise ValueError(fault)
     return launched
 
 
-def _of_launcher() -> Ranks:
+_NO_LAUNCHER = "no launcher"
+
+
+def _of_launcher() -> tuple[Ranks, str | None]:
+    """The rank that the environment names, and what is wrong with variables that name none."""
+    fault = None
     for names in _LAUNCHERS:
         rank, world_size, on_this_machine = map(_variable, names)
         if rank is not None and world_size is not None and rank < world_size:
-            return Ranks(rank, world_size, on_this_machine or 1, f"{names[0]} and {names[1]}")
-    return Ranks(0, 1, 1, "no launcher")
+            place = f"{names[0]} and {names[1]}"
+            return Ranks(rank, world_size, on_this_machine or 1, place), None
+        texts = [os.environ.get(name) for name in names[:2]]
+        # A batch script of Slurm has a number, but it is no step.
+        is_batch_script = names[0] == "SLURM_PROCID" and texts == ["0", None]
+        if texts != [None, None] and not is_batch_script:
+            shown = " and ".join(
+                f"{name} is not set" if text is None else f"{name} is {text!r}"
+                for name, text in zip(names, texts)
+            )
+            fault = fault or f'rank="auto": {shown}; expected a rank and a larger number of ranks'
+    return Ranks(0, 1, 1, _NO_LAUNCHER), fault
 
 
 def _variable(name: str) -> int | None:
@@ -64,12 +88,16 @@ def chosen(rank: Any, world_size: Any) -> tuple[int, int]:
             raise TypeError(f'rank must be a whole number or "auto", not {check.shown(rank)}')
         if world_size is not None:
             raise ValueError('world_size must be omitted with rank="auto"')
-        ranks = found()
+        ranks = found(strict=True)
         return ranks.rank, ranks.world_size
     total = check.whole("world_size", 1 if world_size is None else world_size, 1, 2**20)
     if rank is None and total > 1:
         raise ValueError(
             f'rank is missing: with world_size={total}, pass rank, 0 to {total - 1}, or only rank="auto"'
+        )
+    if rank is not None and world_size is None and check.whole("rank", rank, 0) > 0:
+        raise ValueError(
+            f'world_size is missing: with rank={rank}, pass world_size, or only rank="auto"'
         )
     return check.whole("rank", 0 if rank is None else rank, 0, total - 1), total
 

@@ -168,7 +168,24 @@ class DroppedCount(TypedDict):
 
 
 class Statistics(TypedDict):
-    """Statistics so far: of one epoch, or of the whole run of a pipeline."""
+    """Statistics so far: of one epoch, or of the whole run of a pipeline.
+
+    | key | value |
+    |---|---|
+    | `elapsed_s`, `threads` | seconds since the start; worker threads |
+    | `stages` | per stage: `name`, `kind`, `concurrency`, `items`, `failures`, `retries`, `busy_s`, `busy_share`, `fill_rate`, `service_ms` |
+    | `queues` | per queue: `capacity`, `len`, `items`, `mean_len`, `put_wait_s`, `get_wait_s`, `wait_per_put_ms`, `wait_per_get_ms`, `occupancy` |
+    | `consumer` | your loop: `items`, `first_item_s`, `waited_s`, `wait_ms` |
+    | `buffers` | memory of batches: `live_bytes`, `peak_bytes`, `allocations` |
+    | `data_readiness` | the share of time in which a batch was ready, 0 to 1 |
+    | `dropped` | per dropped sample: `key`, `stage`, `kind`, `reason`, `epoch`, `index`; at most 100,000 |
+    | `dropped_total`, `dropped_counts` | their number, in total and for each stage and kind of error |
+    | `left_out`, `filtered`, `partial` | samples in incomplete batches; rejected by `filter`; delivered in part |
+    | `cache`, `decoded` | statistics of the cache; where images were decoded; `None` without them |
+    | `diagnosis` | a sentence that names what limits the throughput |
+
+    The types are in `spdl_rs._statistics`, with a description of each key.
+    """
 
     elapsed_s: float
     """Seconds since the start of the epoch or pipeline; constant after its end."""

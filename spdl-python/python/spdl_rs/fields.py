@@ -42,6 +42,7 @@ __all__ = [
     "Bytes",
     "Depth",
     "Field",
+    "FieldSpec",
     "Geometry",
     "Image",
     "ImageSize",
@@ -65,6 +66,17 @@ DType: TypeAlias = Literal[
 _MASKS = ("uint8", "uint16", "int32", "int64")
 _IDS = ("uint16", "uint32", "int32", "int64")
 _COLLATE = ("stack", "list", "ragged", "pad")
+
+
+class FieldSpec(NamedTuple):
+    """The values of a field in a batch: see `Loader.spec`."""
+
+    shape: tuple[int | None, ...]
+    """The shape of one sample. `None`: samples differ in this dimension."""
+    dtype: str
+    """The name of a data type of NumPy, such as `"uint8"`, or `"bfloat16"`; or `"str"`, `"bytes"` or `"object"`."""
+    collate: Literal["stack", "list", "ragged", "pad"]
+    """How the batch joins the samples: one array with a further first dimension, a list, `Ragged` or `Padded`."""
 
 
 class Ragged(NamedTuple):

@@ -147,6 +147,8 @@ class Mix:
             image=check.text("image", self.image),
             label=check.text("label", self.label),
         )
+        if self.mixup is None and self.cutmix is None and self.smoothing == 0:
+            raise ValueError("Mix changes nothing: pass mixup, cutmix or smoothing")
 
 
 @dataclass(frozen=True)

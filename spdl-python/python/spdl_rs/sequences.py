@@ -16,7 +16,7 @@ Batches of `Pack` and `ConcatAndSplit` have these arrays, of which the first has
 | name | value |
 |---|---|
 | `tokens` | `[batch_size, length, …]`, with `pad` after the last token of a sequence |
-| `position_ids` | `int64 [batch_size, length]`: the position of each token in its sample |
+| `position_ids` | `int64 [batch_size, length]`: the position of each token in its sample, or in its part of a divided sample |
 | `segment_ids` | `int32 [batch_size, length]`: the number of the sample in its sequence, from 1; 0 for padding |
 | `cu_seqlens` | `int32 [parts + 1]`: the start of each sample in `tokens.reshape(-1)`, and the end of the last one |
 

@@ -215,8 +215,14 @@ impl Epoch {
 
     /// Combines the states of all ranks, as JSON, into one state, from which any number of ranks can resume.
     #[staticmethod]
-    fn combined(py: Python<'_>, states: Vec<String>, loader: &str) -> PyResult<String> {
-        py.detach(|| checkpoint::combine(&states, loader)).map_err(|error| to_exception(py, &error))
+    fn combined(
+        py: Python<'_>,
+        states: Vec<String>,
+        loader: &str,
+        repeat_parts: bool,
+    ) -> PyResult<String> {
+        let combined = py.detach(|| checkpoint::combine(&states, loader, repeat_parts));
+        combined.map_err(|error| to_exception(py, &error))
     }
 
     /// Stops the pipeline. Afterwards `next` returns no batch.

@@ -103,6 +103,33 @@ impl SampleFields {
         }
         Ok(SampleFields { spec, forms, allows_partial, grouping })
     }
+
+    /// For each field: its name, how samples are collated, its dtype, and the shape of a sample, in which 0 is any
+    /// length.
+    fn describe(&self) -> Vec<(Py<PyString>, &'static str, &'static str, Vec<usize>)> {
+        let layout = self.spec.layout(1);
+        let fields = self.forms.iter().zip(layout.fields());
+        Python::attach(|py| {
+            let described = fields.map(|((name, form, view), field)| {
+                let dtype = match (form, view) {
+                    (Form::Text, _) => "str",
+                    (Form::Bytes, _) => "bytes",
+                    (Form::Json, _) => "object",
+                    (_, NumpyView::Flags) => "bool",
+                    _ => field.dtype.name(),
+                };
+                let (collate, shape) = match form {
+                    Form::Array | Form::SameSize => ("stack", field.shape.clone()),
+                    Form::Arrays => ("list", field.shape.clone()),
+                    Form::Ragged => ("ragged", field.shape.clone()),
+                    Form::Padded => ("pad", field.shape.clone()),
+                    Form::Text | Form::Bytes | Form::Json => ("list", Vec::new()),
+                };
+                (name.clone_ref(py), collate, dtype, shape)
+            });
+            described.collect()
+        })
+    }
 }
 
 /// The field, the form of its values, and whether it allows partial images.

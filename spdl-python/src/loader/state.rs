@@ -11,7 +11,7 @@ use crate::statistics::state_to_json;
 const ARGUMENTS: [(&str, &str); 37] = [
     ("source items", "the number of samples"),
     ("source contents", "the samples, their names or labels"),
-    ("source order", "shuffle, or seed"),
+    ("source order", "shuffle, seed or sequential_memory"),
     ("source order weights", "the weights of mix"),
     ("stage getitem", "source"),
     ("stage fetch: image field", "image_field"),
@@ -72,9 +72,19 @@ pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
 ///
 /// # Errors
 /// `InvalidArgument` if a text is not a state, or if the states belong to different runs.
-pub(crate) fn combine(texts: &[String], loader: &str) -> Result<String> {
-    let states = texts.iter().map(|text| parse(text, loader)).collect::<Result<Vec<_>>>()?;
-    state_to_json(&State::combine(states)?)
+pub(crate) fn combine(texts: &[String], loader: &str, repeat_parts: bool) -> Result<String> {
+    let state = |text: &String| {
+        let state = parse(text, loader)?;
+        Ok(if repeat_parts { state.repeat_parts() } else { state })
+    };
+    let states = texts.iter().map(state).collect::<Result<Vec<_>>>()?;
+    let combined = State::combine(states).map_err(|error| {
+        // The message names the function in Rust.
+        let message =
+            error.message().replace("call `State::repeat_parts`", "pass repeat_parts=True");
+        Error::new(error.kind(), message)
+    });
+    state_to_json(&combined?)
 }
 
 fn parse(text: &str, loader: &str) -> Result<State> {

@@ -66,14 +66,15 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
             }
         },
     };
-    let reason = match &fields[..] {
-        [] => format!("not found in {searched}"),
-        fields => {
-            format!(
-                "this is a sample with the fields {}; select one with --field",
-                fields.join(", ")
-            )
+    let reason = match (&fields[..], &arguments.field) {
+        ([], _) => format!("not found in {searched}"),
+        (fields, Some(field)) => {
+            format!("no field {field:?}: the sample has the fields {}", fields.join(", "))
         }
+        (fields, None) => format!(
+            "this is a sample with the fields {}; select one with --field",
+            fields.join(", ")
+        ),
     };
     Err(Failure::new(WHAT, name, reason))
 }
@@ -99,13 +100,17 @@ fn find(
     key: &Key,
     arguments: &CatArguments,
 ) -> Result<(StoredRecord, Arc<str>), Vec<String>> {
-    let key = key.as_bytes();
+    // The files of a folder may be named relative to it.
+    let in_folder = Key::from_path(&arguments.path.join(&arguments.key));
     let mut fields = Vec::new();
     // The fields of a damaged sample are unknown.
     for record in (0..set.len()).filter_map(|number| set.record(number).ok()) {
         let names = || record.names().map(Arc::<str>::from);
-        let rest = |own: &[u8]| key.strip_prefix(own);
-        let rests = [rest(record.key.as_bytes()), rest(set.short_name(&record))];
+        let rests = [
+            key.as_bytes().strip_prefix(record.key.as_bytes()),
+            key.as_bytes().strip_prefix(set.short_name(&record)),
+            in_folder.as_bytes().strip_prefix(record.key.as_bytes()),
+        ];
         let found = rests.iter().flatten().find_map(|rest| match (&arguments.field, *rest) {
             (Some(field), b"") => names().find(|name| **name == **field),
             // If each sample is one file, the file is also its only field.

@@ -5,6 +5,26 @@
 use super::*;
 
 #[test]
+fn cat_accepts_names_relative_to_a_folder() {
+    let folder = Folder::with_images(3, 1);
+    let cat = |key: &str, arguments: &[&str]| {
+        spdl().arg("cat").arg(folder.path()).arg(key).args(arguments).output().unwrap()
+    };
+    let whole = folder.join("class-0/0001.png");
+    for key in ["class-0/0001.png", whole.to_str().unwrap()] {
+        let output = cat(key, &[]);
+        assert_eq!(output.stdout, png(1), "{key}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let output = finish(cat("class-0/0001.png", &["--field", "jpg"]));
+    assert!(
+        output.line().contains("no field \"jpg\": the sample has the fields "),
+        "{}",
+        output.stderr
+    );
+    assert!(finish(cat("0001.png", &[])).line().contains("not found in 3 images"));
+}
+
+#[test]
 fn folders_and_lists_are_listed_read_verified_and_counted() {
     let folder = place();
     let (images, list) = ([folder.join("images")], [folder.join("list.csv")]);

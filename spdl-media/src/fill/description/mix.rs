@@ -3,7 +3,7 @@
 use serde_json::Value;
 use spdl_core::{Batch, Result, Stage, StageContext};
 
-use super::settings::{Settings, folded, unknown};
+use super::settings::{Settings, folded, invalid, unknown};
 use super::{LIKE, SampleSpec};
 use crate::augment::Mix;
 use crate::fill::{CopyPaste, Mosaic};
@@ -96,15 +96,20 @@ fn image(settings: &mut Settings) -> Result<String> {
 
 fn mixed(s: &mut Settings) -> Result<Mix> {
     let mut mix = Mix::new(s.need("classes")?)?;
-    if let Some(alpha) = s.get("mixup")? {
+    let (mixup, cutmix) = (s.get("mixup")?, s.get("cutmix")?);
+    if let Some(alpha) = mixup {
         mix = mix.mixup(alpha)?;
     }
-    if let Some(alpha) = s.get("cutmix")? {
+    if let Some(alpha) = cutmix {
         mix = mix.cutmix(alpha)?;
     }
     mix = mix.probability(s.get("probability")?.unwrap_or(1.0))?;
     mix = mix.cutmix_probability(s.get("cutmix_probability")?.unwrap_or(0.5))?;
-    mix = mix.smoothing(s.get("smoothing")?.unwrap_or(0.0))?;
+    let smoothing = s.get("smoothing")?.unwrap_or(0.0);
+    if mixup.is_none() && cutmix.is_none() && smoothing == 0.0 {
+        return Err(invalid("mix: nothing changes: set mixup, cutmix or smoothing".to_owned()));
+    }
+    mix = mix.smoothing(smoothing)?;
     let image = image(s)?;
     let label: Option<String> = s.get("label")?;
     Ok(mix.fields(&image, label.as_deref().unwrap_or("label")))

@@ -579,6 +579,8 @@ def several(name: str, value: Any) -> tuple[Augmentation, ...]:
         described(name, step, _classes()) if isinstance(step, str) else step for step in steps
     )
     for step in steps:
+        if isinstance(step, tuple):
+            raise TypeError(f"{name} must be a list for several augmentations: one text for each")
         if not isinstance(step, Augmentation):
             raise TypeError(
                 f"{name} must be augmentations of spdl_rs.io, such as ColorJitter(0.4), not {step!r}"

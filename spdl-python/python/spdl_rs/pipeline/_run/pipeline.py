@@ -18,6 +18,7 @@ from ..._arguments import timeout as checked_timeout
 from ..._errors import UnsupportedError
 from ..._locks import ForkSafeLock
 from ..._statistics import Statistics
+from ...io import _repeated_draws as repeated_draws
 from .._failures.dropped import has_epochs, warn_of_dropped, warn_of_epoch
 from .._failures.failure import PipelineFailure
 from .._failures.stage_names import in_plain_words
@@ -337,6 +338,7 @@ class Pipeline(Generic[T]):
             Assembly(self._config, self._number, self._instrumentation, loaded)
             self._positions.load(text, state_dict["epoch"], state_dict.get("source"))
             self._epoch = state_dict["epoch"]
+            repeated_draws.choose(self._number)
 
     def order_record(self) -> str:
         """Returns the order of the items delivered so far, as text for the argument `replay` of `build`.
