@@ -348,6 +348,23 @@ def test_arrays_of_paths_are_lists(arrow, images):
 
 
 @pytest.mark.frameworks
+def test_class_names_of_hugging_face_are_read_from_parquet(arrow, images, tmp_path):
+    import pyarrow.parquet
+
+    features = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = arrow.table({"image": [path.read_bytes() for path in images[:4]], "label": [0, 1, 1, 0]})
+    path = tmp_path / "pets.parquet"
+    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
+    loader = ImageLoader(path, batch_size=4, size=8)
+    assert loader.classes == ["cat", "dog"]
+    assert next(iter(loader))[1].tolist() == [0, 1, 1, 0]
+    # Metadata of other programs may have the same key.
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"huggingface": "{}"}), path)
+    assert ImageLoader(path, batch_size=4, size=8).classes == []
+
+
+@pytest.mark.frameworks
 def test_data_sets_of_hugging_face(arrow, images, monkeypatch):
     """With classes that have the attributes of those of the package `datasets`."""
 

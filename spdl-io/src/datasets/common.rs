@@ -1,5 +1,7 @@
 //! Helpers that several data sets share: keys, hashes, size checks, numbers.
 
+#[cfg(any(feature = "arrow", feature = "parquet"))]
+use std::collections::HashMap;
 #[cfg(feature = "local")]
 use std::sync::Arc;
 
@@ -24,6 +26,27 @@ pub(crate) fn local_fetcher() -> Arc<dyn Fetcher> {
 /// The key of a sample: the object and the row, `OBJECT:ROW`.
 pub(crate) fn row_key(object: &Key, row: u64) -> Key {
     Key::from_bytes(&[object.as_bytes(), format!(":{row}").as_bytes()].concat())
+}
+
+/// The key of the metadata of Hugging Face's `datasets`, in the schema of a table.
+#[cfg(any(feature = "arrow", feature = "parquet"))]
+pub(crate) const HUGGING_FACE: &str = "huggingface";
+
+/// The class names of each `ClassLabel` column, from the metadata of Hugging Face's `datasets`.
+#[cfg(any(feature = "arrow", feature = "parquet"))]
+pub(crate) fn class_names(metadata: &str) -> HashMap<String, Vec<String>> {
+    // Metadata of other programs may have the same key.
+    let Ok(metadata) = serde_json::from_str::<serde_json::Value>(metadata) else {
+        return HashMap::new();
+    };
+    let Some(features) = metadata["info"]["features"].as_object() else { return HashMap::new() };
+    let labels = features.iter().filter(|(_, feature)| feature["_type"] == "ClassLabel");
+    let named = labels.filter_map(|(column, feature)| {
+        let names = feature["names"].as_array()?.iter();
+        let names = names.map(|name| name.as_str().map(str::to_owned));
+        Some((column.clone(), names.collect::<Option<Vec<String>>>()?))
+    });
+    named.collect()
 }
 
 /// A hash of the content of a data set. Variable-length parts are prefixed with their length.

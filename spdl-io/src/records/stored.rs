@@ -211,6 +211,13 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The names of the classes of which the field `name` holds the numbers, if the object names them. The
+    /// provided method returns `None`.
+    fn class_names(&self, name: &str) -> Option<&[String]> {
+        let _ = name;
+        None
+    }
+
     /// If the rows have the field `name`, but its type cannot hold labels: the error of using it. The
     /// provided method returns `None`.
     fn no_labels(&self, name: &str) -> Option<Error> {

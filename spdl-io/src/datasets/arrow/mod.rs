@@ -20,7 +20,10 @@ use async_trait::async_trait;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::schema::{ArrowColumn, ArrowColumnKind};
-use super::common::{ContentHash, check_size, no_labels, row_key, size_of_field, with_context};
+use super::common::{
+    ContentHash, HUGGING_FACE, check_size, class_names, no_labels, row_key, size_of_field,
+    with_context,
+};
 use super::sharded::{Shard, Shards};
 use crate::fetch::{Fetcher, Key};
 use crate::records::{Encoding, Extent, FieldRequest, FieldValue, PackedRows, StoredRecord};
@@ -168,7 +171,10 @@ impl ArrowDataset {
         let table = Arc::new(ArrowTable { name, columns, names, batches });
         Ok(ArrowDataset {
             rows: Arc::new(ArrowRows { table, order: None }),
-            classes: schema::class_names(schema),
+            classes: schema
+                .metadata()
+                .get(HUGGING_FACE)
+                .map_or_else(HashMap::new, |it| class_names(it)),
             hash: OnceLock::new(),
         })
     }

@@ -1,6 +1,6 @@
 //! The columns of an Arrow table as fields of a sample.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Fields, Schema};
@@ -132,21 +132,4 @@ fn unsupported(data_type: &DataType, in_struct: bool) -> Option<&'static str> {
         DataType::Dictionary(_, values) => unsupported(values, in_struct),
         _ => None,
     }
-}
-
-/// The class names of each `ClassLabel` column, from the metadata of Hugging Face's `datasets`.
-pub(super) fn class_names(schema: &Schema) -> HashMap<String, Vec<String>> {
-    let metadata = schema.metadata().get("huggingface").map(String::as_str).unwrap_or_default();
-    // Metadata of other programs may have the same key.
-    let Ok(metadata) = serde_json::from_str::<serde_json::Value>(metadata) else {
-        return HashMap::new();
-    };
-    let Some(features) = metadata["info"]["features"].as_object() else { return HashMap::new() };
-    let labels = features.iter().filter(|(_, feature)| feature["_type"] == "ClassLabel");
-    let named = labels.filter_map(|(column, feature)| {
-        let names = feature["names"].as_array()?.iter();
-        let names = names.map(|name| name.as_str().map(str::to_owned));
-        Some((column.clone(), names.collect::<Option<Vec<String>>>()?))
-    });
-    named.collect()
 }

@@ -113,6 +113,8 @@ impl OpenedDataset {
         }
         let fetcher = &self.fetcher;
         let may_be_empty = self.may_be_empty(label);
+        let declared = groups.iter().find_map(|(_, _, row)| row.group.class_names(label));
+        let declared = declared.map(<[String]>::to_vec);
         let texts = groups.into_iter().map(|(first, rows, start)| async move {
             let mut texts =
                 start.group.texts(fetcher, label, MAX_CLASSES).await?.unwrap_or_default();
@@ -149,7 +151,10 @@ impl OpenedDataset {
                 return Err(self.first_invalid_label(label).await?.unwrap_or(without_row));
             }
         }
-        self.classes = if column.are_names() { names.into_iter().collect() } else { Vec::new() };
+        self.classes = match column.are_names() {
+            true => names.into_iter().collect(),
+            false => declared.unwrap_or_default(),
+        };
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The footer of a Parquet file: its schema and row groups.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::column::{Chunk, failed};
 use super::schema::{self, ParquetColumn};
 use super::thrift::{self, Thrift};
-use crate::datasets::common::{u32_at, with_context};
+use crate::datasets::common::{HUGGING_FACE, class_names, u32_at, with_context};
 use crate::fetch::{Fetcher, Key};
 
 /// The size of the first read at the end of the file, in bytes. Most footers fit.
@@ -29,6 +30,8 @@ pub(super) struct Footer {
     /// The groups that are no field, with the names of their types.
     pub(super) structs: Vec<(Arc<str>, &'static str)>,
     pub(super) groups: Vec<RowGroup>,
+    /// The class names of columns of Hugging Face's `ClassLabel`.
+    pub(super) classes: HashMap<String, Vec<String>>,
 }
 
 /// A row group: the number of rows, and the column chunks in the order of the schema.
@@ -150,7 +153,14 @@ fn parse_inner(footer: &[u8], data_end: u64) -> Result<Footer> {
             .map_err(|error| with_context(error, &format!("row group {number}")))
     });
     let groups = groups.collect::<Result<_>>()?;
-    Ok(Footer { columns: schema::columns(schema), structs: schema::structs(schema), groups })
+    let pairs = metadata.file_metadata().key_value_metadata().into_iter().flatten();
+    let classes = pairs.filter(|pair| pair.key == HUGGING_FACE).find_map(|it| it.value.as_deref());
+    Ok(Footer {
+        columns: schema::columns(schema),
+        structs: schema::structs(schema),
+        groups,
+        classes: classes.map_or_else(HashMap::new, class_names),
+    })
 }
 
 fn row_group(group: &RowGroupMetaData, columns: usize, data_end: u64) -> Result<RowGroup> {

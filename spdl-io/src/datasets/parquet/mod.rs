@@ -14,7 +14,7 @@ mod pages;
 mod schema;
 mod thrift;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 #[cfg(feature = "local")]
 use std::path::Path;
@@ -26,7 +26,7 @@ use parquet::basic::ConvertedType;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::column::ColumnPart;
-use self::footer::RowGroup;
+use self::footer::{Footer, RowGroup};
 use self::schema::{ColumnKind, ParquetColumn};
 use super::common::{ContentHash, check_size, no_labels, row_key, size_of_field, with_context};
 use super::patterns::FilePatterns;
@@ -168,10 +168,10 @@ impl ParquetDataset {
                 |column: &&ParquetColumn| !matches!(column.kind, ColumnKind::Unsupported(_));
             let names = footer.columns.iter().filter(is_supported);
             let names = names.map(|column| Arc::clone(&column.name)).collect();
-            let (columns, structs) = (footer.columns, footer.structs);
-            let file = Arc::new(ParquetFile { key, names, columns, structs });
+            let Footer { columns, structs, groups: of_file, classes } = footer;
+            let file = Arc::new(ParquetFile { key, names, columns, structs, classes });
             let mut first_row = 0_u64;
-            for (number, rows) in footer.groups.into_iter().enumerate() {
+            for (number, rows) in of_file.into_iter().enumerate() {
                 let next = first_row.saturating_add(rows.rows);
                 groups.push(Arc::new(ParquetGroup {
                     place: groups.len(),
@@ -196,6 +196,7 @@ struct ParquetFile {
     names: Vec<Arc<str>>,
     columns: Vec<ParquetColumn>,
     structs: Vec<(Arc<str>, &'static str)>,
+    classes: HashMap<String, Vec<String>>,
 }
 
 /// A row group of a file.
@@ -296,6 +297,10 @@ impl PackedRows for ParquetGroup {
             }
         };
         Some(error.with_key(key.display_name()))
+    }
+
+    fn class_names(&self, name: &str) -> Option<&[String]> {
+        self.file.classes.get(name).map(Vec::as_slice)
     }
 
     fn no_labels(&self, name: &str) -> Option<Error> {
