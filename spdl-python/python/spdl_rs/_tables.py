@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -80,8 +81,9 @@ def _arrow_files(source: Any) -> list[str]:
 def _mapped(paths: list[str]) -> Any:
     """The table of Arrow IPC files (Feather) or streams, which stay on disk."""
     try:
-        import pyarrow
-        import pyarrow.ipc
+        # By name, because type checkers need not find this optional package.
+        pyarrow = importlib.import_module("pyarrow")
+        ipc = importlib.import_module("pyarrow.ipc")
     except ImportError as error:
         raise ImportError(
             f"{paths[0]}: Arrow files need the package pyarrow: pip install pyarrow"
@@ -95,7 +97,7 @@ def _mapped(paths: list[str]) -> Any:
         try:
             is_file = file.read(6) == b"ARROW1"
             file.seek(0)
-            reader = pyarrow.ipc.open_file(file) if is_file else pyarrow.ipc.open_stream(file)
+            reader = ipc.open_file(file) if is_file else ipc.open_stream(file)
             tables.append(reader.read_all())
         except (pyarrow.ArrowInvalid, OSError) as error:
             raise CorruptError(f"{path}: not a whole Arrow file: {error}") from error

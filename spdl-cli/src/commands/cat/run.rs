@@ -101,7 +101,7 @@ fn find(
     arguments: &CatArguments,
 ) -> Result<(StoredRecord, Arc<str>), Vec<String>> {
     // The files of a folder may be named relative to it.
-    let in_folder = Key::from_path(&arguments.path.join(&arguments.key));
+    let in_folder = Key::from_path(arguments.path.join(&arguments.key));
     let mut fields = Vec::new();
     // The fields of a damaged sample are unknown.
     for record in (0..set.len()).filter_map(|number| set.record(number).ok()) {
