@@ -591,7 +591,7 @@ mod stores {
             }
             let run = finish(spdl.output().unwrap());
             let words =
-                [&data, "does not support range requests", "copy the shards to this machine"];
+                [&data, "does not support range requests", "copy the files to this machine"];
             let line = run.line();
             assert!(
                 run.code == 1 && words.iter().all(|it| line.contains(*it)),
