@@ -207,14 +207,17 @@ class CopyPaste:
     Raises:
         TypeError, ValueError: An argument has the wrong type or is out of range.
 
+    >>> from pathlib import Path
     >>> from spdl_rs import Loader, fields
-    >>> loader = Loader(
-    ...     "boxes",
-    ...     batch_size=2,
-    ...     image=fields.Image(64),
-    ...     boxes=fields.Boxes(stored_as="json", at="boxes"),
-    ...     mix=CopyPaste(p=0.5),
-    ... )
+    >>> samples = [
+    ...     {"image": Path("photos/cat/1.png"), "boxes": [[0, 0, 4, 4]]},
+    ...     {"image": Path("photos/dog/1.png"), "boxes": [[8, 8, 12, 12]]},
+    ... ]
+    >>> image = fields.Image(64, crop=Letterbox())
+    >>> mix = CopyPaste(share=1.0)
+    >>> loader = Loader(samples, batch_size=2, image=image, boxes=fields.Boxes(), mix=mix)
+    >>> [len(boxes) for boxes in loader.peek()["boxes"]]
+    [2, 2]
     """
 
     p: float = 1.0
