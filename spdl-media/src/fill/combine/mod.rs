@@ -91,8 +91,8 @@ impl CombinedFields {
             Layout::Nchw => (channels, 1),
         };
         let pixel_bytes = per_pixel * format.dtype.size();
-        let mut pixels = vec![PixelField { name: image.into(), planes, pixel_bytes }];
-        let mut boxes = Vec::new();
+        let (mut pixels, mut boxes) = (Vec::new(), Vec::new());
+        pixels.push(PixelField { name: image.into(), planes, pixel_bytes });
         for (name, field) in spec.fields() {
             let fault = |what: &str| {
                 let message = format!("field {name:?}: {what}");
