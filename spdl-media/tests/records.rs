@@ -2,6 +2,7 @@
 #![cfg(feature = "records")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use spdl_core::observe::Counter;
@@ -139,8 +140,9 @@ fn views_and_augmentations_are_independent_and_reproducible() {
     let expected: Vec<u8> = bytes("a").iter().map(|level| 255 - level).collect();
     assert_eq!(bytes("inverted"), expected);
     // The parameters of a run include both.
-    let described: Vec<_> = spec.parameters().map(|(_, text)| text).collect();
-    assert!(described[1].contains("view 1") && described[3].contains("RandomInvert"));
+    let described: BTreeMap<_, _> = spec.parameters().collect();
+    assert!(described["field b"].contains("view 1"));
+    assert!(described["field inverted: augment"].contains("RandomInvert"));
 }
 
 #[test]
