@@ -1,7 +1,9 @@
 """`Loader` of Arrow tables: values, resume, ranks, errors."""
 
+import errno
 import gc
 import json
+import os
 import sys
 
 import numpy
@@ -281,11 +283,93 @@ def test_arrow_files_are_tables(arrow, images, tmp_path, ending):
     assert numbers_of(loader) == list(range(ROWS))
     # The columns are not copied.
     assert arrow.total_allocated_bytes() - before < table.nbytes / 2
+    # Keys have the name of the file, and the row in it.
+    keys = [key for batch in Loader(paths, batch_size=10, key=fields.Key()) for key in batch["key"]]
+    assert keys == [f"{path}:{row}" for path, part in zip(paths, parts) for row in range(len(part))]
+    for pattern in (f"*{ending}", f"{{0..1}}{ending}"):
+        assert numbers_of(of_arrow(str(tmp_path / pattern))) == list(range(ROWS))
+    assert numbers_of(of_arrow([os.fsencode(path) for path in paths])) == list(range(ROWS))
+    renamed = os.fsencode(tmp_path / "name") + b"\xff.arrow"
+    os.rename(paths[0], renamed)
+    assert len(of_arrow(renamed)) == len(of_arrow(os.fsdecode(renamed))) == 1
     paths[1].write_bytes(paths[1].read_bytes()[:-200])
-    with pytest.raises(spdl_rs.CorruptError, match=f"1{ending}: not a whole Arrow file"):
-        of_arrow(paths)
-    with pytest.raises(spdl_rs.NotFoundError, match="file not found: .*absent.arrow"):
+    with pytest.raises(spdl_rs.CorruptError, match=f"1{ending}: not an Arrow file, or truncated") as caught:
+        of_arrow(paths[1])
+    assert (caught.value.kind, caught.value.key) == ("corrupt", str(paths[1]))
+
+
+@pytest.mark.frameworks
+def test_arrow_files_that_cannot_be_opened(arrow, tmp_path, monkeypatch):
+    with pytest.raises(spdl_rs.NotFoundError, match="absent.arrow: cannot open the file: No such file") as caught:
         of_arrow(tmp_path / "absent.arrow")
+    assert (caught.value.kind, caught.value.errno) == ("not-found", 2)
+    with pytest.raises(spdl_rs.NotFoundError, match="no file matches this pattern"):
+        of_arrow(str(tmp_path / "absent-*.arrow"))
+    (tmp_path / "folder.arrow").mkdir()
+    with pytest.raises(spdl_rs.IoError, match=r"folder.arrow: cannot open the file: .*is a directory"):
+        of_arrow([tmp_path / "folder.arrow"])
+    (tmp_path / "rows.arrow").write_bytes(b"")
+    with pytest.raises(spdl_rs.CorruptError, match="rows.arrow: not an Arrow file, or truncated"):
+        of_arrow(tmp_path / "rows.arrow")
+
+    def fails(number):
+        def memory_map(path):
+            raise OSError(number, "of the system")
+
+        return memory_map
+
+    for number, kind in [(errno.EACCES, spdl_rs.PermissionDeniedError), (errno.EIO, spdl_rs.IoError)]:
+        monkeypatch.setattr(arrow, "memory_map", fails(number))
+        with pytest.raises(kind, match="rows.arrow: cannot open the file") as caught:
+            of_arrow(tmp_path / "rows.arrow")
+        assert caught.value.errno == number
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_arrow_files_are_warned_of(arrow, tmp_path, compression):
+    import pyarrow.feather
+
+    paths = [str(tmp_path / f"{number}.feather") for number in range(2)]
+    table = arrow.table({"number": list(range(10_000))})
+    pyarrow.feather.write_feather(table, paths[0], compression=compression)
+    pyarrow.feather.write_feather(table, paths[1], compression="uncompressed")
+    with pytest.warns(spdl_rs.DatasetWarning, match=r"1 of 2 Arrow files are compressed, .* 0\.1 MB of memory") as caught:
+        loader = Loader(paths, batch_size=10_000, number=fields.Number("int64"))
+    assert caught[0].filename == __file__
+    assert [batch["number"].tolist() for batch in loader] == [list(range(10_000))] * 2
+
+
+@pytest.mark.frameworks
+def test_arrow_files_must_have_the_same_columns_and_classes(arrow, tmp_path):
+    import pyarrow.feather
+
+    def write(name, table, classes=None):
+        if classes is not None:
+            features = {"label": {"names": classes, "_type": "ClassLabel"}}
+            metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+            table = table.replace_schema_metadata(metadata)
+        pyarrow.feather.write_feather(table, str(tmp_path / name), compression="uncompressed")
+        return tmp_path / name
+
+    def opened(*paths):
+        return Loader(paths, batch_size=4, label=fields.Label(), key=fields.Key())
+
+    labels = arrow.table({"label": [0, 1]})
+    first = write("a.arrow", labels, ["cat", "dog"])
+    loader = opened(first, write("b.arrow", labels, ["cat", "dog"]))
+    assert loader.classes == ["cat", "dog"] and loader.peek()["label"].tolist() == [0, 1, 0, 1]
+    for classes, found in [(["dog", "cat"], '"dog"'), (None, "absent")]:
+        other = write("c.arrow", labels, classes)
+        message = f'class 0 is "cat" for .*a.arrow:0, but {found} for .*c.arrow:0; set the class names'
+        with pytest.raises(spdl_rs.InvalidArgumentError, match=message):
+            opened(first, other)
+        named = Loader([first, other], batch_size=4, label=fields.Label(classes=["x", "y"]))
+        assert named.classes == ["x", "y"]
+        assert Loader([first, other], batch_size=4, key=fields.Key()).peek()["key"][2] == f"{other}:0"
+    texts = write("d.arrow", arrow.table({"label": ["cat"]}))
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="the columns of .*a.arrow and .*d.arrow differ: column 0"):
+        opened(first, texts)
 
 
 def test_arrow_files_need_pyarrow(tmp_path, monkeypatch):

@@ -415,12 +415,66 @@ fn class_labels_of_hugging_face_have_names() {
     let named = |metadata: String| {
         let metadata = [("huggingface".to_owned(), metadata)].into();
         let schema = Schema::new_with_metadata(batch.schema().fields().clone(), metadata);
-        let samples = ArrowDataset::new("table", &schema, vec![batch.clone()]).unwrap();
-        ["label", "n"].map(|column| samples.classes(column).map(<[String]>::to_vec))
+        ArrowDataset::new("table", &schema, vec![batch.clone()]).unwrap()
     };
-    assert_eq!(named(metadata.to_string()), [Some(vec!["cat".to_owned(), "dog".to_owned()]), None]);
+    let classes = |metadata: String, column: &str| {
+        let mut data = open(named(metadata));
+        block_on(data.name_classes(column)).unwrap();
+        data.classes
+    };
+    assert_eq!(classes(metadata.to_string(), "label"), ["cat", "dog"]);
+    assert!(classes(metadata.to_string(), "n").is_empty());
     for other in ["", "{", "[1]", r#"{"info": {"features": {"label": {"_type": "ClassLabel"}}}}"#] {
-        assert_eq!(named(other.to_owned()), [None, None], "{other}");
+        assert!(classes(other.to_owned(), "label").is_empty(), "{other}");
+    }
+    // Of several tables, the names must be equal.
+    let several = |other: String| {
+        let tables = [named(metadata.to_string()), named(other)];
+        let samples = ArrowDataset::concatenated(&tables).unwrap();
+        let lens = samples.shard_lens();
+        let mut data = open(samples);
+        data.shard_lens = lens;
+        block_on(data.name_classes("label")).map(|()| data.classes)
+    };
+    assert_eq!(several(metadata.to_string()).unwrap(), ["cat", "dog"]);
+    let swapped = metadata.to_string().replace(r#"["cat","dog"]"#, r#"["dog","cat"]"#);
+    for (other, found) in [(swapped, "\"dog\""), (String::new(), "absent")] {
+        let error = several(other).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let expected = format!("class 0 is \"cat\" for table:0, but {found} for table:0; set the");
+        assert!(error.message().contains(&expected), "{error}");
+    }
+}
+
+#[test]
+fn several_tables_are_one_data_set_if_their_columns_are_equal() {
+    let numbers = |numbers: Vec<i64>| batch(&[("n", Arc::new(Int64Array::from(numbers)))]);
+    let named = |name: &str, batch: &RecordBatch| {
+        ArrowDataset::new(name, &batch.schema(), vec![batch.clone()]).unwrap()
+    };
+    let tables = [
+        named("a", &numbers(vec![1, 2])),
+        named("b", &numbers(vec![])),
+        named("c", &numbers(vec![3])).select(vec![0, 0]).unwrap(),
+    ];
+    let all = || ArrowDataset::concatenated(&tables).unwrap();
+    assert_eq!((all().len(), all().shard_lens()), (4, vec![2, 0, 2]));
+    let keys: Vec<String> = (0..4).map(|at| all().item(at).unwrap().key.to_string()).collect();
+    assert_eq!(keys, ["a:0", "a:1", "c:0", "c:1"]);
+    assert_eq!(values(all(), "n"), [1, 2, 3, 3].map(FieldValue::Integer));
+    let whole = named("d", &numbers(vec![1, 2, 3, 3]));
+    assert_eq!(all().content_hash(), whole.content_hash());
+    assert!(all().item(4).is_err() && all().select(vec![0]).is_err());
+    let texts = batch(&[("n", Arc::new(StringArray::from(vec!["a"])))]);
+    let none = RecordBatch::new_empty(Arc::new(Schema::empty()));
+    for (other, found) in [(texts, "\"n\" of type Utf8"), (none, "absent")] {
+        let tables = [named("a.arrow", &numbers(vec![1])), named("b.arrow", &other)];
+        let error = ArrowDataset::concatenated(&tables).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let expected = format!(
+            "the columns of a.arrow and b.arrow differ: column 0 is \"n\" of type Int64 and {found}; open"
+        );
+        assert!(error.message().starts_with(&expected), "{error}");
     }
 }
 

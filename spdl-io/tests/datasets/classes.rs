@@ -75,8 +75,9 @@ mod parquet {
 
     use ::parquet::data_type::{
         BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArrayType, FloatType,
-        Int32Type, Int96, Int96Type,
+        Int32Type, Int64Type, Int96, Int96Type,
     };
+    use ::parquet::file::metadata::KeyValue;
     use ::parquet::file::writer::SerializedFileWriter;
     use ::parquet::schema::parser::parse_message_type;
     use spdl_core::{ErrorKind, block_on};
@@ -170,6 +171,60 @@ mod parquet {
             "{requests:?}"
         );
         assert_eq!(labels(&data), [4, 3, 4, 1, 2, 3, 0]);
+    }
+
+    /// A file of two images with the labels 0 and 1, and the names of a `ClassLabel` of Hugging Face.
+    fn class_labels(names: Option<[&str; 2]>) -> Vec<u8> {
+        let schema = "message rows { required binary image; required int64 label; }";
+        let schema = Arc::new(parse_message_type(schema).unwrap());
+        let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+        let mut group = file.next_row_group().unwrap();
+        let mut images = group.next_column().unwrap().unwrap();
+        let image = ByteArray::from("picture");
+        images.typed::<ByteArrayType>().write_batch(&[image.clone(), image], None, None).unwrap();
+        images.close().unwrap();
+        let mut labels = group.next_column().unwrap().unwrap();
+        labels.typed::<Int64Type>().write_batch(&[0, 1], None, None).unwrap();
+        labels.close().unwrap();
+        group.close().unwrap();
+        if let Some(names) = names {
+            let label = serde_json::json!({"names": names, "_type": "ClassLabel"});
+            let features = serde_json::json!({"info": {"features": {"label": label}}});
+            let metadata = KeyValue::new("huggingface".to_owned(), features.to_string());
+            file.append_key_value_metadata(metadata);
+        }
+        file.into_inner().unwrap()
+    }
+
+    #[test]
+    fn class_labels_of_all_files_must_have_the_same_names() {
+        let open_with = |others, options: &OpenOptions| {
+            let first = class_labels(Some(["cat", "dog"]));
+            open_with(&[("1.parquet", first), ("2.parquet", class_labels(others))], options).1
+        };
+        let open = |others| open_with(others, &OpenOptions::default());
+        let data = open(Some(["cat", "dog"])).unwrap();
+        assert_eq!(
+            (&data.classes[..], labels(&data)),
+            (&["cat", "dog"].map(str::to_owned)[..], vec![0, 1, 0, 1])
+        );
+        for (others, expected) in [
+            (
+                Some(["dog", "cat"]),
+                "class 0 is \"cat\" for 1.parquet:0, but \"dog\" for 2.parquet:0; set",
+            ),
+            (
+                Some(["cat", "emu"]),
+                "class 1 is \"dog\" for 1.parquet:0, but \"emu\" for 2.parquet:0; set",
+            ),
+            (None, "class 0 is \"cat\" for 1.parquet:0, but absent for 2.parquet:0; set"),
+        ] {
+            let error = open(others).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains(expected), "{error}");
+            // The caller knows the classes.
+            assert!(open_with(others, &OpenOptions::default().external_classes()).is_ok());
+        }
     }
 
     #[test]

@@ -9,7 +9,6 @@ from ._functions import Functions
 from ._statistics import Dropped, Interval, Statistics
 from .cuda import MemoryStatistics
 
-
 _T = TypeVar("_T")
 
 __version__: str
@@ -265,6 +264,10 @@ class ArrowTable:
 
     @staticmethod
     def imported(table: object, order: object | None, name: str) -> ArrowTable | None: ...
+    @staticmethod
+    def concatenated(tables: Sequence[ArrowTable], warning: str | None) -> ArrowTable: ...
+    @staticmethod
+    def files(pattern: str) -> list[str]: ...
 
 @final
 class Samples:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from . import _spdl_rs
-from ._errors import CorruptError, NotFoundError
+from ._errors import CorruptError, IoError, NotFoundError, PermissionDeniedError, SpdlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,47 +64,75 @@ def table_of(source: Any) -> _spdl_rs.ArrowTable | None:
             "Parquet files"
         )
     if files := _arrow_files(source):
-        return _spdl_rs.ArrowTable.imported(_mapped(files), None, "Arrow file")
+        return _of_files(files)
     return None
 
 
 def _arrow_files(source: Any) -> list[str]:
     """The local paths of a source that consists of Arrow files."""
     entries = source if isinstance(source, (list, tuple)) else [source]
-    if not all(isinstance(entry, (str, os.PathLike)) for entry in entries):
+    if not all(isinstance(entry, (str, bytes, os.PathLike)) for entry in entries):
         return []
     paths = [os.fsdecode(entry) for entry in entries]
     are_files = all(path.lower().endswith(_ARROW_ENDINGS) and "://" not in path for path in paths)
-    return paths if are_files else []
+    return [file for path in paths for file in _spdl_rs.ArrowTable.files(path)] if are_files else []
 
 
-def _mapped(paths: list[str]) -> Any:
-    """The table of Arrow IPC files (Feather) or streams, which stay on disk."""
+def _of_files(paths: list[str]) -> _spdl_rs.ArrowTable:
+    """The table of Arrow IPC files (Feather) or streams. Columns that are not compressed stay on disk."""
     try:
         # By name, because type checkers need not find this optional package.
         pyarrow = importlib.import_module("pyarrow")
-        ipc = importlib.import_module("pyarrow.ipc")
+        importlib.import_module("pyarrow.ipc")
     except ImportError as error:
         raise ImportError(
             f"{paths[0]}: Arrow files need the package pyarrow: pip install pyarrow"
         ) from error
-    tables = []
+    tables: list[Any] = []
+    sizes: list[int] = []
     for path in paths:
-        try:
-            file = pyarrow.memory_map(path)
-        except FileNotFoundError as error:
-            raise NotFoundError(f"file not found: {path}") from error
-        try:
-            is_file = file.read(6) == b"ARROW1"
-            file.seek(0)
-            reader = ipc.open_file(file) if is_file else ipc.open_stream(file)
-            tables.append(reader.read_all())
-        except (pyarrow.ArrowInvalid, OSError) as error:
-            raise CorruptError(f"{path}: not a whole Arrow file: {error}") from error
+        content, size = _read(pyarrow, path)
+        tables.append(_spdl_rs.ArrowTable.imported(content, None, path))
+        sizes.append(size)
+    warning = None
+    if any(sizes):
+        warning = (
+            f"{sum(map(bool, sizes))} of {len(paths)} Arrow files are compressed, so columns take "
+            f"{sum(sizes) / 1e6:.1f} MB of memory; only files that are written without compression are mapped into "
+            'memory, such as by pyarrow.feather.write_feather(table, path, compression="uncompressed")'
+        )
+    return _spdl_rs.ArrowTable.concatenated(tables, warning)
+
+
+def _read(pyarrow: Any, path: str) -> tuple[Any, int]:
+    """The table of a file, and the bytes of its columns that are not mapped."""
+    shown = os.fsencode(path).decode(errors="backslashreplace")
+
+    def failed(of: type[SpdlError], kind: str, error: Exception, message: str) -> SpdlError:
+        number = getattr(error, "errno", None)
+        reason = error if number is None else os.strerror(number)
+        return of(f"{shown}: {message}: {reason}", kind=kind, key=shown, errno=number)
+
     try:
-        return pyarrow.concat_tables(tables)
-    except pyarrow.ArrowInvalid as error:
-        raise CorruptError(f"{paths[0]} and other Arrow files: {error}") from error
+        whole = pyarrow.memory_map(os.fsencode(path)).read_buffer()
+    except FileNotFoundError as error:
+        raise failed(NotFoundError, "not-found", error, "cannot open the file") from error
+    except PermissionError as error:
+        raise failed(PermissionDeniedError, "permission-denied", error, "cannot open the file") from error
+    except OSError as error:
+        raise failed(IoError, "io", error, "cannot open the file") from error
+    try:
+        is_file = whole[:6].to_pybytes() == b"ARROW1"
+        reader = pyarrow.ipc.open_file(whole) if is_file else pyarrow.ipc.open_stream(whole)
+        table = reader.read_all()
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        # pyarrow raises an OSError without a number for invalid content.
+        if getattr(error, "errno", None) is not None:
+            raise failed(IoError, "io", error, "cannot read the file") from error
+        raise failed(CorruptError, "corrupt", error, "not an Arrow file, or truncated") from error
+    mapped = range(whole.address, whole.address + whole.size)
+    buffers = (one for column in table.columns for part in column.chunks for one in part.buffers())
+    return table, sum(one.size for one in buffers if one is not None and one.address not in mapped)
 
 
 def _is_hugging_face(source: Any, *classes: str) -> bool:

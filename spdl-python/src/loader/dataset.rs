@@ -112,7 +112,8 @@ enum UntilArgument {
 /// Samples that a Python object holds.
 #[derive(Clone)]
 enum HeldSamples {
-    Table(Arc<ArrowDataset>),
+    /// The rows of a table, and a warning about it.
+    Table(Arc<ArrowDataset>, Option<Error>),
     Items(Arc<Items>),
 }
 
@@ -178,7 +179,8 @@ impl Samples {
     ) -> PyResult<Self> {
         let (shown, held) = match (table, items) {
             (Some(table), _) => {
-                (table.name.clone(), Some(HeldSamples::Table(Arc::clone(&table.samples))))
+                let (rows, warning) = (Arc::clone(&table.samples), table.warning.clone());
+                (table.name.clone(), Some(HeldSamples::Table(rows, warning)))
             }
             (None, Some((name, len, first))) => {
                 (name.clone(), Some(HeldSamples::Items(Arc::new(Items { name, len, first }))))
@@ -318,7 +320,7 @@ impl Samples {
             DatasetKind::Several => DatasetKind::Several.to_string(),
             _ if opened.request().is_list => "list of images".to_owned(),
             kind => match opened.request().held {
-                Some(HeldSamples::Table(_)) => "Arrow table".to_owned(),
+                Some(HeldSamples::Table(..)) => "Arrow table".to_owned(),
                 Some(HeldSamples::Items(_)) => "Python data set".to_owned(),
                 None => kind.to_string(),
             },
@@ -535,7 +537,7 @@ impl Opened {
         let mut checked: Vec<&Opened> = Vec::new();
         for leaf in self.leaves() {
             let is_known = checked.iter().any(|other| std::ptr::eq(*other, leaf));
-            let is_table = matches!(leaf.request().held, Some(HeldSamples::Table(_)));
+            let is_table = matches!(leaf.request().held, Some(HeldSamples::Table(..)));
             if is_known || leaf.is_python() || !(is_made || is_table) {
                 continue;
             }
@@ -673,8 +675,8 @@ impl OpenRequest {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let options = self.options();
-        let table = match held {
-            HeldSamples::Table(table) => table,
+        let (table, warning) = match held {
+            HeldSamples::Table(table, warning) => (table, warning),
             HeldSamples::Items(items) => {
                 let data = OpenedDataset::of_samples(Arc::clone(items), stores, &options)?;
                 let mut data = self.with_limit(data);
@@ -682,7 +684,9 @@ impl OpenRequest {
                 return Ok(data);
             }
         };
-        let data = OpenedDataset::of_samples(Arc::clone(table), stores, &options)?;
+        let mut data = OpenedDataset::of_samples(Arc::clone(table), stores, &options)?;
+        data.shard_lens = table.shard_lens();
+        data.warnings.extend(warning.clone());
         let mut data = self.with_limit(data);
         for field in [&self.image_field, &self.label_field].into_iter().flatten() {
             data.check_field(field)?;
@@ -694,11 +698,8 @@ impl OpenRequest {
             Some(field) => block_on(data.name_classes(field))?,
             None => data = block_on(data.name_default_classes())?,
         }
-        let first = data.samples.item(0).ok();
-        let label = first.and_then(|first| data.fetch_labeled().fields_of(&first).1);
-        let known = label.and_then(|label| table.classes(&label).map(<[String]>::to_vec));
-        if let Some(classes) = self.classes.clone().or(known) {
-            data.classes = classes;
+        if let Some(classes) = &self.classes {
+            data.classes.clone_from(classes);
         }
         data.warnings.extend(data.unlabeled());
         Ok(data)

@@ -1,6 +1,8 @@
 //! Arrow tables of Python libraries: polars, pyarrow, DuckDB, pandas, Hugging Face's `datasets`.
 
+use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -10,7 +12,8 @@ use arrow_schema::{ArrowError, DataType, FieldRef, Schema};
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyArray;
 use spdl_core::{Error, ErrorKind, Result};
-use spdl_io::datasets::ArrowDataset;
+use spdl_io::Key;
+use spdl_io::datasets::{ArrowDataset, local_files};
 
 use crate::interop::error::to_exception;
 use crate::interop::wait::interruptible;
@@ -21,6 +24,8 @@ pub(crate) struct ArrowTable {
     pub(super) samples: Arc<ArrowDataset>,
     /// The name of the table in messages.
     pub(super) name: String,
+    /// What the loader warns about.
+    pub(super) warning: Option<Error>,
 }
 
 #[pymethods]
@@ -34,20 +39,49 @@ impl ArrowTable {
         py: Python<'_>,
         table: &Bound<'_, PyAny>,
         order: Option<&Bound<'_, PyAny>>,
-        name: String,
+        name: OsString,
     ) -> PyResult<Option<Self>> {
+        let key = Key::from_path(name);
+        let name = key.to_string();
         let fault = |error: Error| to_exception(py, &error.with_key(name.as_str()));
         let Some((schema, arrays)) = arrays_of(table, &name)? else { return Ok(None) };
         let schema = Arc::new(schema);
         let batches = arrays.map_err(fault)?.into_iter().map(|array| batch_of(&schema, &array));
         let batches = batches.collect::<Result<_>>().map_err(fault)?;
-        let mut samples = ArrowDataset::new(&name, &schema, batches).map_err(fault)?;
+        let mut samples = ArrowDataset::new(key, &schema, batches).map_err(fault)?;
         if let Some((_, arrays)) = order.map(|order| arrays_of(order, &name)).transpose()?.flatten()
         {
             let rows = arrays.and_then(|arrays| positions_of(&arrays)).map_err(fault)?;
             samples = samples.select(rows).map_err(fault)?;
         }
-        Ok(Some(ArrowTable { samples: Arc::new(samples), name }))
+        Ok(Some(ArrowTable { samples: Arc::new(samples), name, warning: None }))
+    }
+
+    /// Joins the tables of files, of which there is at least one.
+    #[staticmethod]
+    fn concatenated(
+        py: Python<'_>,
+        tables: Vec<PyRef<'_, Self>>,
+        warning: Option<String>,
+    ) -> PyResult<Self> {
+        let samples = ArrowDataset::concatenated(tables.iter().map(|table| &*table.samples));
+        let samples = samples.map_err(|error| to_exception(py, &error))?;
+        let mut name = tables.first().map_or_else(String::new, |table| table.name.clone());
+        let warning = warning
+            .map(|message| Error::new(ErrorKind::Unsupported, message).with_key(name.as_str()));
+        if tables.len() > 1 {
+            name.push_str(&format!(" and {} more", tables.len() - 1));
+        }
+        Ok(ArrowTable { samples: Arc::new(samples), name, warning })
+    }
+
+    /// The local files that a path or pattern stands for.
+    #[staticmethod]
+    fn files(py: Python<'_>, pattern: OsString) -> PyResult<Vec<OsString>> {
+        let text = pattern.to_str().filter(|text| !Path::new(text).exists());
+        let Some(text) = text else { return Ok(vec![pattern]) };
+        let files = py.detach(|| local_files(text)).map_err(|error| to_exception(py, &error))?;
+        Ok(files.into_iter().map(PathBuf::into_os_string).collect())
     }
 }
 

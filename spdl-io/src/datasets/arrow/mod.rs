@@ -63,8 +63,8 @@ use crate::records::{Encoding, Extent, FieldRequest, FieldValue, PackedRows, Sto
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ArrowDataset {
-    rows: Arc<ArrowRows>,
-    classes: HashMap<String, Vec<String>>,
+    /// One part for each table.
+    parts: Shards<Arc<ArrowRows>>,
     hash: OnceLock<u64>,
 }
 
@@ -79,6 +79,8 @@ struct ArrowRows {
 struct ArrowTable {
     name: Key,
     columns: Vec<ArrowColumn>,
+    /// The class names of `ClassLabel` columns of Hugging Face's `datasets`.
+    classes: HashMap<String, Vec<String>>,
     /// The names of the supported columns.
     names: Vec<Arc<str>>,
     batches: Shards<ArrowBatch>,
@@ -148,6 +150,12 @@ impl Shard for ArrowBatch {
     }
 }
 
+impl Shard for Arc<ArrowRows> {
+    fn rows(&self) -> u64 {
+        self.len()
+    }
+}
+
 impl ArrowDataset {
     /// The number of samples whose values are part of the [content hash](Dataset::content_hash).
     const HASHED_SAMPLES: u64 = 16;
@@ -158,7 +166,7 @@ impl ArrowDataset {
     ///
     /// # Errors
     /// `InvalidArgument` if a batch does not have the columns of the schema.
-    pub fn new(name: &str, schema: &Schema, batches: Vec<RecordBatch>) -> Result<Self> {
+    pub fn new(name: impl Into<Key>, schema: &Schema, batches: Vec<RecordBatch>) -> Result<Self> {
         let columns = schema::columns(schema);
         let of_batch = |batch: RecordBatch| {
             let cells = columns.iter().map(|column| ArrowCell::of(&batch, column));
@@ -168,48 +176,69 @@ impl ArrowDataset {
         let names = columns.iter().filter(|it| !matches!(it.kind, ArrowColumnKind::Unsupported(_)));
         let names = names.map(|column| Arc::clone(&column.name)).collect();
         let (name, batches) = (name.into(), Shards::new(batches)?);
-        let table = Arc::new(ArrowTable { name, columns, names, batches });
-        Ok(ArrowDataset {
-            rows: Arc::new(ArrowRows { table, order: None }),
-            classes: schema
-                .metadata()
-                .get(HUGGING_FACE)
-                .map_or_else(HashMap::new, |it| class_names(it)),
-            hash: OnceLock::new(),
-        })
+        let metadata = schema.metadata().get(HUGGING_FACE);
+        let classes = metadata.map_or_else(HashMap::new, |it| class_names(it));
+        let table = Arc::new(ArrowTable { name, columns, classes, names, batches });
+        ArrowDataset::of_parts(vec![Arc::new(ArrowRows { table, order: None })])
     }
 
-    /// The data set with these rows, in this order. A row may occur several times.
+    fn of_parts(parts: Vec<Arc<ArrowRows>>) -> Result<Self> {
+        Ok(ArrowDataset { parts: Shards::new(parts)?, hash: OnceLock::new() })
+    }
+
+    /// The samples of several tables with the same columns, one table after another. The keys of samples are those
+    /// in their tables.
+    ///
+    /// [`OpenedDataset::name_classes`](super::OpenedDataset::name_classes) compares the class names of the tables if
+    /// [`shard_lens`](super::OpenedDataset::shard_lens) are those of this data set.
     ///
     /// # Errors
-    /// `InvalidArgument` for a row that does not exist.
+    /// `InvalidArgument`, with the names of both tables, if the names, types or order of their columns differ.
+    pub fn concatenated<'a>(tables: impl IntoIterator<Item = &'a ArrowDataset>) -> Result<Self> {
+        let parts = tables.into_iter().flat_map(|table| table.parts.iter().map(Arc::clone));
+        let parts: Vec<Arc<ArrowRows>> = parts.collect();
+        for part in parts.iter().skip(1) {
+            check_same_columns(&parts[0].table, &part.table)?;
+        }
+        ArrowDataset::of_parts(parts)
+    }
+
+    /// The number of rows of each table.
+    pub fn shard_lens(&self) -> Vec<u64> {
+        self.parts.lens()
+    }
+
+    /// The data set with these rows of the table, in this order. A row may occur several times.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a row that does not exist, and for [several tables](Self::concatenated).
     pub fn select(self, rows: Vec<u64>) -> Result<Self> {
-        let table = Arc::clone(&self.rows.table);
+        let [part] = self.parts.iter().as_slice() else {
+            let message = "select rows of each table before the tables are concatenated";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        };
+        let table = Arc::clone(&part.table);
         let total = table.batches.total();
         if let Some(row) = rows.iter().find(|row| **row >= total) {
             let message = format!("row {row} is out of range: the table has {total} rows");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let rows = Arc::new(ArrowRows { table, order: Some(rows) });
-        Ok(ArrowDataset { rows, hash: OnceLock::new(), ..self })
-    }
-
-    /// The class names of a `ClassLabel` column of Hugging Face's `datasets`; `None` for other columns.
-    pub fn classes(&self, column: &str) -> Option<&[String]> {
-        self.classes.get(column).map(Vec::as_slice)
+        ArrowDataset::of_parts(vec![Arc::new(ArrowRows { table, order: Some(rows) })])
     }
 
     fn hash(&self) -> u64 {
         let mut hash = ContentHash::new("arrow");
         hash.number(self.len());
-        let columns = &self.rows.table.columns;
+        let first = self.parts.iter().next();
+        let columns = first.map_or(&[][..], |part| &part.table.columns);
         columns.iter().for_each(|column| hash.bytes(column.name.as_bytes()));
         let samples = self.len().min(Self::HASHED_SAMPLES);
         for number in 0..samples {
             // Evenly spaced, from the first to the last.
             let span = u128::from(self.len() - 1);
             let index = span * u128::from(number) / u128::from(samples - 1).max(1);
-            let Ok((batch, row)) = self.rows.locate(index as u64) else { continue };
+            let Ok((part, index)) = self.parts.locate(index as u64) else { continue };
+            let Ok((batch, row)) = part.locate(index) else { continue };
             for (cell, column) in batch.cells.iter().zip(columns) {
                 let value = match column.kind {
                     // Their members are columns.
@@ -251,6 +280,34 @@ impl ArrowRows {
     }
 }
 
+/// # Errors
+/// `InvalidArgument` if the columns of two tables differ.
+fn check_same_columns(first: &ArrowTable, other: &ArrowTable) -> Result<()> {
+    let is_same = |(a, b): (&ArrowColumn, &ArrowColumn)| {
+        (&a.name, &a.path, a.kind) == (&b.name, &b.path, b.kind)
+            && a.data_type.equals_datatype(&b.data_type)
+    };
+    let (mine, theirs) = (&first.columns, &other.columns);
+    let pairs = mine.iter().zip(theirs);
+    let at = pairs.take_while(|pair| is_same(*pair)).count();
+    if at == mine.len().max(theirs.len()) {
+        return Ok(());
+    }
+    let shown = |columns: &[ArrowColumn]| match columns.get(at) {
+        Some(ArrowColumn { name, data_type, .. }) => format!("{name:?} of type {data_type}"),
+        None => "absent".to_owned(),
+    };
+    let message = format!(
+        "the columns of {} and {} differ: column {at} is {} and {}; open tables with other columns as separate \
+         data sets",
+        first.name,
+        other.name,
+        shown(mine),
+        shown(theirs)
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, message))
+}
+
 /// Adds the kind and the start of a value.
 fn add_to_hash(hash: &mut ContentHash, value: &FieldValue) {
     hash.bytes(value.kind().as_bytes());
@@ -274,12 +331,13 @@ impl Dataset for ArrowDataset {
     type Item = StoredRecord;
 
     fn len(&self) -> u64 {
-        self.rows.len()
+        self.parts.total()
     }
 
     fn item(&self, index: u64) -> Result<StoredRecord> {
-        let table = &self.rows.table;
-        let (batch, row) = self.rows.locate(index)?;
+        let (part, index) = self.parts.locate(index)?;
+        let table = &part.table;
+        let (batch, row) = part.locate(index)?;
         let mut record = StoredRecord::new(row_key(&table.name, index));
         for (cell, column) in batch.cells.iter().zip(&table.columns) {
             if let ArrowColumnKind::Files { bytes, path } = column.kind
@@ -291,7 +349,7 @@ impl Dataset for ArrowDataset {
                 record = record.with_stored(Arc::clone(&column.name), file, Encoding::Bytes);
             }
         }
-        Ok(record.with_row(Arc::clone(&self.rows) as _, index))
+        Ok(record.with_row(Arc::clone(part) as _, index))
     }
 
     /// A hash of the number of samples, the names of the columns, and the values of 16 samples, of each value
@@ -334,6 +392,10 @@ impl PackedRows for ArrowRows {
         let message =
             format!("cannot read column {name:?} of type {data_type}: {why} not supported");
         Some(Error::new(ErrorKind::Unsupported, message).with_key(self.table.name.display_name()))
+    }
+
+    fn class_names(&self, name: &str) -> Option<&[String]> {
+        self.table.classes.get(name).map(Vec::as_slice)
     }
 
     fn no_labels(&self, name: &str) -> Option<Error> {
@@ -423,6 +485,7 @@ impl fmt::Debug for ArrowRows {
 
 impl fmt::Debug for ArrowDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ArrowDataset({:?})", self.rows)
+        f.write_str("ArrowDataset")?;
+        f.debug_list().entries(self.parts.iter()).finish()
     }
 }

@@ -10,9 +10,9 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use super::labels::Unlabeled;
 use super::{DatasetKind, OpenedDataset};
 use crate::datasets::common::with_context;
-use crate::fetch::{Fetch, Fetcher};
+use crate::fetch::{Fetch, Fetcher, Key};
 use crate::records::label_text::{InvalidLabel, LabelColumn, LabelText, is_empty_text};
-use crate::records::{FieldRequest, FieldValue, StoredField, StoredRow};
+use crate::records::{FieldRequest, FieldValue, StoredField, StoredRecord, StoredRow};
 
 /// The maximum number of classes of a column.
 const MAX_CLASSES: usize = 1_000_000;
@@ -74,7 +74,8 @@ impl OpenedDataset {
     ///
     /// The class names are the distinct texts of the field, sorted by their bytes. A label is an index. If all
     /// texts are integers (`3.0` counts as an integer), these integers are the labels, and there are no class
-    /// names. Empty texts are not class names.
+    /// names. Empty texts are not class names. The class names of a column of integers are those of its `ClassLabel`
+    /// in the metadata of Hugging Face's `datasets`, in Parquet files and Arrow tables; without one, there are none.
     ///
     /// Opening a data set already reads the class names of the default label field of
     /// [`FetchLabeled`](crate::FetchLabeled). Call this method for another field. The method
@@ -89,6 +90,7 @@ impl OpenedDataset {
     /// - `InvalidArgument`, with the row, for a mixture of integers and names, and for a number that is not
     ///   an integer.
     /// - `InvalidArgument` for a column of lists, booleans or only nulls.
+    /// - `InvalidArgument`, with the first keys of two files, if the `ClassLabel`s of the files differ.
     pub async fn name_classes(&mut self, label: &str) -> Result<()> {
         if self.kind == DatasetKind::FileList {
             return if self.is_own_label(label) {
@@ -97,12 +99,13 @@ impl OpenedDataset {
                 self.name_classes_of_list(label)
             };
         }
-        let mut groups = Vec::new();
-        let mut first = 0;
+        let (mut groups, mut keys, mut first) = (Vec::new(), Vec::new(), 0);
         for rows in self.shard_lens.iter().filter(|rows| **rows > 0) {
             // If the first sample of a group is bad, the group is skipped.
-            let row = self.samples.item(first).ok().and_then(|sample| sample.row);
-            groups.extend(row.map(|row| (first, *rows, row)));
+            if let Ok(StoredRecord { row: Some(row), key, .. }) = self.samples.item(first) {
+                groups.push((first, *rows, row));
+                keys.push(key);
+            }
             first += rows;
         }
         if groups.is_empty() {
@@ -113,8 +116,8 @@ impl OpenedDataset {
         }
         let fetcher = &self.fetcher;
         let may_be_empty = self.may_be_empty(label);
-        let declared = groups.iter().find_map(|(_, _, row)| row.group.class_names(label));
-        let declared = declared.map(<[String]>::to_vec);
+        let declared = groups.iter().map(|(_, _, row)| row.group.class_names(label));
+        let declared = declared_classes(label, declared.zip(&keys));
         let texts = groups.into_iter().map(|(first, rows, start)| async move {
             let mut texts =
                 start.group.texts(fetcher, label, MAX_CLASSES).await?.unwrap_or_default();
@@ -153,7 +156,7 @@ impl OpenedDataset {
         }
         self.classes = match column.are_names() {
             true => names.into_iter().collect(),
-            false => declared.unwrap_or_default(),
+            false => declared?,
         };
         Ok(())
     }
@@ -273,6 +276,33 @@ async fn count_empty(
         }
     }
     Ok(first.map(|first| (count, first)))
+}
+
+/// The class names that all groups declare, with the first key of each.
+///
+/// # Errors
+/// `InvalidArgument` if the names of two groups differ.
+fn declared_classes<'a>(
+    label: &str,
+    mut groups: impl Iterator<Item = (Option<&'a [String]>, &'a Key)>,
+) -> Result<Vec<String>> {
+    let Some((names, key)) = groups.next() else { return Ok(Vec::new()) };
+    let Some((others, other_key)) = groups.find(|(others, _)| *others != names) else {
+        return Ok(names.unwrap_or_default().to_vec());
+    };
+    let (names, others) = (names.unwrap_or_default(), others.unwrap_or_default());
+    let same = names.iter().zip(others).take_while(|(one, other)| one == other).count();
+    let shown = |names: &[String]| match names.get(same) {
+        Some(name) => format!("{name:?}"),
+        None => "absent".to_owned(),
+    };
+    let message = format!(
+        "the class names of column {label:?} differ: class {same} is {} for {key}, but {} for {other_key}; set the \
+         class names, or open the files as separate data sets, whose classes are joined by name",
+        shown(names),
+        shown(others)
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, message))
 }
 
 fn check_count(label: &str, names: &BTreeSet<String>) -> Result<()> {

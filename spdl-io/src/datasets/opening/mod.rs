@@ -168,6 +168,8 @@ pub struct OpenedDataset {
     /// - Image folders: the names of the class folders.
     /// - File lists and Parquet files: the distinct texts of the label column, unless they are all
     ///   integers.
+    /// - Parquet files and Arrow tables whose labels are integers: the names of the `ClassLabel` of Hugging Face's
+    ///   `datasets` in their metadata.
     /// - Tar shards: the classes of the manifest that `spdl pack` wrote, or
     ///   [class folders](super::WebDataset::classes).
     pub classes: Vec<String>,
