@@ -164,6 +164,65 @@ fn nothing_follows_an_image_that_blends_moved_images() {
 }
 
 #[test]
+fn objects_are_pasted_onto_other_images_of_a_batch() {
+    let documents = [
+        r#"{"boxes": [[0.5, 0, 1, 1]]}"#,
+        r#"{"boxes": [[0, 0, 0.75, 1]]}"#,
+        r#"{"boxes": [[0, 0, 1, 1]]}"#,
+    ];
+    let records = documents.into_iter().zip(10..).map(|(document, class)| {
+        StoredRecord::new(format!("{class}"))
+            .with_stored("jpg", Extent::whole("image"), Encoding::Bytes)
+            .with_known("json", Encoding::Json.decode(document.into()).unwrap())
+            .with_known("class", FieldValue::Integers([class].into_iter().collect()))
+    });
+    let boxes = Boxes::like("image").normalized(true).min_visibility(0.4);
+    let boxes = SampleField::boxes(boxes).stored_as(["json"]).at("boxes");
+    let classes = SampleField::numbers(DType::I64, &[0]).stored_as(["class"]).rows_of("boxes");
+    let transform = ImageTransform::new(16).crop(Crop::Stretch);
+    let spec = SampleSpec::new()
+        .with("image", SampleField::image(transform))
+        .with("boxes", boxes.collation(Collation::List))
+        .with("classes", classes.collation(Collation::List));
+    for batch_size in [1, 2, 3] {
+        let paste = spec.copy_paste("image").unwrap().share(1.0).unwrap();
+        let store = MemoryFetcher::from_iter([("image", IMAGE)]);
+        let pipeline = PipelineBuilder::from_iter(records.clone())
+            .async_stage("fetch", spec.fetch(Arc::new(store)))
+            .fill(
+                StageOptions::new("decode"),
+                spec.layout(batch_size),
+                spec.filler(&CodecRegistry::with_defaults(), &Limits::default()),
+            )
+            .stage(StageOptions::new("mix"), move || Ok(paste.clone()))
+            .deterministic();
+        let mut found = Vec::new();
+        for batch in pipeline.build().unwrap() {
+            let batch = batch.unwrap();
+            let lists = batch.list("boxes").unwrap().iter().zip(batch.list("classes").unwrap());
+            found.extend(lists.map(|(boxes, classes)| {
+                let boxes = boxes.as_slice::<f32>().unwrap().to_vec();
+                (boxes, classes.as_slice::<i64>().unwrap().to_vec())
+            }));
+        }
+        assert_eq!(found.len(), 3);
+        // A batch of one image has no other; two images have each other's object.
+        let whole = (vec![0.0, 0.0, 1.0, 1.0], vec![12]);
+        match batch_size {
+            1 => assert_eq!(found[0], (vec![0.5, 0.0, 1.0, 1.0], vec![10])),
+            2 => {
+                let both = vec![0.75, 0.0, 1.0, 1.0, 0.0, 0.0, 0.75, 1.0];
+                assert_eq!(found[0], (both, vec![10, 11]));
+                let both = vec![0.0, 0.0, 0.5, 1.0, 0.5, 0.0, 1.0, 1.0];
+                assert_eq!(found[1], (both, vec![11, 10]));
+                assert_eq!(found[2], whole);
+            }
+            _ => assert!([vec![12, 10], vec![11]].contains(&found[2].1), "{found:?}"),
+        }
+    }
+}
+
+#[test]
 fn labels_are_read_by_the_rules_of_the_data_set() {
     let sample = |key: &str, class: &str| {
         StoredRecord::new(key)

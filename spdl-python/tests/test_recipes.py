@@ -314,7 +314,7 @@ def test_copy_paste_pastes_boxes_of_one_other_image(places, layout, visible):
     loader = mosaics(places, layout=layout, visible=visible, mix=recipes.CopyPaste(), shuffle=False)
     batches = [pair for _ in range(5) for pair in zip(loader, plain, strict=True)]
     y, x = numpy.mgrid[0:24, 0:32]
-    pasted, shrunk, dropped = set(), 0, 0
+    pasted, shrunk, dropped = set(), [0, 0], 0
     for batch, before in batches:
         boxes_of = {number: before["boxes"][at].tolist() for at, number in enumerate(before["index"].tolist())}
         for at, image in enumerate(batch["image"]):
@@ -323,28 +323,29 @@ def test_copy_paste_pastes_boxes_of_one_other_image(places, layout, visible):
             # All pixels keep their places.
             assert (column == x).all() and (row == y).all() and (batch["mask"][at] == x).all()
             classes, boxes = batch["classes"][at].tolist(), batch["boxes"][at].tolist()
-            (other,) = {one // 10 for one in classes} - {own} or {own}
-            objects = [one for one in zip(classes, boxes, strict=True) if other != own and one[0] // 10 == other]
-            covered = numpy.zeros((24, 32), bool)
-            for label, box in objects:
-                assert box == boxes_of[other][label % 10]
-                pasted.add((other, label))
-                left, top, right, bottom = map(int, box)
-                covered[top:bottom, left:right] = True
-            assert (number == numpy.where(covered, other, own)).all()
-            expected = []
-            for place, (left, top, right, bottom) in enumerate(boxes_of[own]):
-                inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
-                seen = inside & ~covered
-                if seen.sum() == 0 or seen.sum() < visible * inside.sum():
-                    dropped += 1
-                    continue
-                rows, columns = numpy.nonzero(seen)
-                box = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-                shrunk += box != [left, top, right, bottom]
-                expected.append((10 * own + place, box))
-            assert list(zip(classes, boxes, strict=True)) == expected + objects
-    assert len(pasted) > 3 and dropped > 2 and (shrunk > 0 or visible > 0)
+            (other,) = set(number.ravel().tolist()) - {own} or {own}
+            covered = (number == other) & (other != own)
+            expected, drawn = [], numpy.zeros((24, 32), bool)
+            for source in [own, other] if other != own else [own]:
+                for place, (left, top, right, bottom) in enumerate(boxes_of[source]):
+                    inside = (x >= left) & (x < right) & (y >= top) & (y < bottom)
+                    seen = inside & (covered if source == other != own else ~covered)
+                    if seen.sum() == 0 or seen.sum() < visible * inside.sum():
+                        dropped += 1
+                        continue
+                    rows, columns = numpy.nonzero(seen)
+                    box = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+                    is_whole = box == [left, top, right, bottom]
+                    shrunk[source == own] += not is_whole
+                    expected.append((10 * source + place, box))
+                    if source != own and (seen == inside).all():
+                        pasted.add((other, place))
+                        drawn |= inside
+            # Only whole objects are pasted.
+            assert (drawn == covered).all()
+            assert list(zip(classes, boxes, strict=True)) == expected
+    # Boxes of the other image that were not drawn are visible too.
+    assert len(pasted) > 3 and dropped > 2 and (visible > 0 or min(shrunk) > 0)
 
 
 def test_copy_paste_depends_on_the_batch_only_and_resumes(places):
@@ -379,7 +380,8 @@ def test_the_probability_and_the_share_of_copy_paste(places):
     assert pasted(p=0.0) == pasted(share=0.0) == 0
     # 156 images have 1.4 boxes on average.
     assert 0.7 * 216 <= pasted(share=1.0) <= 1.3 * 216
-    assert 0.25 * 216 <= pasted(p=0.8, share=0.5) <= 0.55 * 216
+    # Some boxes that were not drawn are visible in others.
+    assert 0.4 * 216 <= pasted(p=0.8, share=0.5) <= 0.75 * 216
     with pytest.raises(ValueError, match="share must be 0 to 1, not 2"):
         recipes.CopyPaste(share=2)
 

@@ -208,7 +208,7 @@ impl Boxes {
         Some(self.with_corners(corners, sample))
     }
 
-    /// Whether a box stays of which the area `visible` is visible.
+    /// Whether the visible area reaches both limits; `whole` is the area of the unclipped box.
     pub(super) fn is_kept(&self, visible: f64, whole: f64) -> bool {
         visible > 0.0 && visible >= self.min_area && visible >= self.min_visibility * whole
     }

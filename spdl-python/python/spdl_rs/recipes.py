@@ -195,8 +195,10 @@ class CopyPaste:
     For each image, another image of the batch is drawn, and some of its objects. The pixels of the box of each replace
     those at the same place, also in masks. This is Copy-Paste (Ghiasi et al., 2021, arXiv:2012.07177) for objects that
     have boxes but no outlines. A box of the image itself becomes the smallest box around its visible part; it is
-    dropped by the limits of `fields.Boxes`, with the rows of the fields that name it in `rows_of`. Other fields keep
-    the values of the sample. Key points and `Geometry` are refused. The result depends on the batch.
+    dropped by the limits of `fields.Boxes`, with the rows of the fields that name it in `rows_of`. The same applies to
+    objects of the other image that were not drawn: they may be visible in the boxes of drawn ones. Visible parts are
+    measured in whole pixels. Other fields keep the values of the sample. Key points and `Geometry` are refused. The
+    result depends on the batch.
 
     Args:
         p: The probability that objects are pasted onto an image.

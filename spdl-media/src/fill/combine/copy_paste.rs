@@ -10,10 +10,13 @@ use crate::image::{Rect, Size};
 ///
 /// For each image, another image of the batch is drawn, and some of its objects. The pixels of the box of
 /// each replace those at the same place, with the pixels of the masks. This is Copy-Paste (Ghiasi et al.
-/// 2021, arXiv:2012.07177) for objects that have boxes but no outlines. A box of the image itself becomes
-/// the smallest box around its visible part; it is dropped if that part is below the limits of its field,
-/// with the rows of the fields that [belong to it](crate::fill::SampleField::rows_of). Fields that do not follow the
-/// image remain as they are.
+/// 2021, arXiv:2012.07177) for objects that have boxes but no outlines.
+///
+/// A box of the image itself becomes the smallest box around its visible part; it is dropped if that part is
+/// below the limits of its field, with the rows of the fields that
+/// [belong to it](crate::fill::SampleField::rows_of). The same applies to the objects of the other image that were
+/// not drawn, which may be visible in the boxes of drawn objects. Visible parts are measured in whole pixels.
+/// Fields that do not follow the image remain as they are.
 ///
 /// Made by [`SampleSpec::copy_paste`]. As a stage of batches, it uses the random numbers of the first
 /// sample of the batch.
@@ -99,118 +102,146 @@ impl CopyPaste {
     /// `InvalidArgument` if the batch lacks a field, or the rows of a field are not those of its boxes;
     /// `LimitExceeded` if memory cannot be allocated.
     pub fn apply(&self, mut batch: Batch, rng: &mut SampleRng) -> Result<Batch> {
-        let count = batch.len();
-        let size = self.fields.size;
         let list = self.fields.boxes_of(&self.boxes, &batch)?;
+        let whole = Rect::full(self.fields.size);
+        let mut covered = PixelSet::new(self.fields.size);
         let (mut pieces, mut boxes) = (Vec::new(), Vec::new());
-        for own in 0..count {
-            let pasted = self.draw(list, own, rng)?;
-            let rects: Vec<Rect> =
-                pasted.iter().map(|one| self.pixels_of(one.values, size)).collect();
-            let pastes = pasted.iter().zip(&rects).map(|(one, &rect)| Piece {
-                sample: one.sample,
-                source: rect,
-                target: rect,
-            });
-            let whole = Rect::full(size);
+        for own in 0..batch.len() {
+            let (other, rects) = self.draw(list, own, rng)?;
+            covered.clear();
+            rects.iter().for_each(|&rect| covered.insert(rect));
+            let paste = |&rect: &Rect| Piece { sample: other, source: rect, target: rect };
             let background = Piece { sample: own, source: whole, target: whole };
-            let mut remaining = unchanged(list, own)?;
+            pieces.push([background].into_iter().chain(rects.iter().map(paste)).collect());
+            let mut placed = unchanged(list, own)?;
             if !rects.is_empty() {
-                remaining =
-                    remaining.into_iter().filter_map(|one| self.below(one, &rects)).collect();
+                let below = placed.into_iter().filter_map(|one| self.visible(one, &covered, false));
+                // Also the objects that were not drawn, where they are visible in those that were.
+                let above = unchanged(list, other)?.into_iter();
+                let above = above.filter_map(|one| self.visible(one, &covered, true));
+                placed = below.chain(above).collect();
             }
-            pieces.push([background].into_iter().chain(pastes).collect());
-            boxes.push(remaining.into_iter().chain(pasted).collect());
+            boxes.push(placed);
         }
         self.fields.copy_pixels(&mut batch, &pieces)?;
         self.fields.replace_boxes(&self.boxes, &mut batch, &boxes)?;
         Ok(batch)
     }
 
-    /// Draws the objects that are pasted onto the sample `own`.
-    fn draw(&self, list: &[Array], own: usize, rng: &mut SampleRng) -> Result<Vec<PlacedBox>> {
+    /// Draws another sample, and the pixels of its objects that are pasted onto the sample `own`.
+    fn draw(&self, list: &[Array], own: usize, rng: &mut SampleRng) -> Result<(usize, Vec<Rect>)> {
         let others = list.len().saturating_sub(1);
         let is_pasted = rng.chance(self.probability);
         let other = (own + 1 + rng.below(others as u64) as usize) % list.len();
         if !is_pasted || others == 0 {
-            return Ok(Vec::new());
+            return Ok((other, Vec::new()));
         }
-        let mut drawn = unchanged(list, other)?;
-        drawn.retain(|one| {
-            rng.chance(self.share)
-                && self.pixels_of(one.values, self.fields.size).size().pixels() > 0
-        });
-        Ok(drawn)
+        let drawn = unchanged(list, other)?.into_iter().filter(|_| rng.chance(self.share));
+        let rects = drawn.map(|one| pixels_of(self.corners(&one), self.fields.size));
+        Ok((other, rects.filter(|rect| rect.size().pixels() > 0).collect()))
     }
 
-    /// The pixels of which any part is in a box.
-    fn pixels_of(&self, values: [f64; 4], size: Size) -> Rect {
-        let [left, top, right, bottom] = self.boxes.boxes.corners(values, size);
-        let axis = |start: f64, end: f64, side: u32| {
-            let (start, end) = (start.floor().max(0.0) as u32, end.ceil().max(0.0) as u32);
-            let end = end.min(side);
-            (start.min(end), end - start.min(end))
-        };
-        let (left, width) = axis(left, right, size.width);
-        let (top, height) = axis(top, bottom, size.height);
-        Rect { left, top, width, height }
+    fn corners(&self, one: &PlacedBox) -> [f64; 4] {
+        self.boxes.boxes.corners(one.values, self.fields.size)
     }
 
-    /// A box of which `rects` cover parts: the smallest box around the visible part; `None` if that is
-    /// too small.
-    fn below(&self, one: PlacedBox, rects: &[Rect]) -> Option<PlacedBox> {
+    /// The smallest box around the pixels of a box that are in `covered` (`inside`) or not; `None` if they are
+    /// below the limits.
+    fn visible(&self, one: PlacedBox, covered: &PixelSet, inside: bool) -> Option<PlacedBox> {
         let (size, boxes) = (self.fields.size, &self.boxes.boxes);
-        let corners = boxes.corners(one.values, size);
-        let (visible, area) = uncovered(corners, rects)?;
-        let [left, top, right, bottom] = corners;
-        if !boxes.is_kept(area, (right - left) * (bottom - top)) {
-            return None;
-        }
-        // An unchanged box keeps its exact numbers.
-        if visible == corners {
+        let [left, top, right, bottom] = self.corners(&one);
+        let pixels = pixels_of([left, top, right, bottom], size);
+        let (count, around) = covered.part_of(pixels, inside)?;
+        // A box that is visible as a whole keeps its exact numbers.
+        if count == pixels.size().pixels() {
             return Some(one);
         }
-        Some(PlacedBox { values: boxes.with_corners(visible, size), ..one })
+        let area = (right - left) * (bottom - top);
+        let share = count as f64 / pixels.size().pixels() as f64;
+        if !boxes.is_kept(area * share, area) {
+            return None;
+        }
+        let end = |start: u32, length: u32| f64::from(start + length);
+        let corners = [
+            left.max(f64::from(around.left)),
+            top.max(f64::from(around.top)),
+            right.min(end(around.left, around.width)),
+            bottom.min(end(around.top, around.height)),
+        ];
+        Some(PlacedBox { values: boxes.with_corners(corners, size), ..one })
     }
 }
 
-/// The smallest box around the part of a box that no rectangle covers, and the area of that part; `None`
-/// if nothing is visible.
-fn uncovered([left, top, right, bottom]: [f64; 4], rects: &[Rect]) -> Option<([f64; 4], f64)> {
-    let edges = |rect: &Rect| {
-        let (x, y) = (f64::from(rect.left), f64::from(rect.top));
-        [x, y, x + f64::from(rect.width), y + f64::from(rect.height)]
+/// The part of a pixel's side that rounding may add to a box.
+const ROUNDING: f64 = 1e-3;
+
+/// The pixels of which any part is in a box, except for rounding errors.
+fn pixels_of([left, top, right, bottom]: [f64; 4], size: Size) -> Rect {
+    let axis = |start: f64, end: f64, side: u32| {
+        let start = (start + ROUNDING).floor().max(0.0) as u32;
+        let end = ((end - ROUNDING).ceil().max(0.0) as u32).min(side);
+        (start.min(end), end - start.min(end))
     };
-    let covering: Vec<[f64; 4]> = rects
-        .iter()
-        .map(edges)
-        .filter(|it| it[0] < right && it[2] > left && it[1] < bottom && it[3] > top)
-        .collect();
-    // All edges divide the box into cells, each of which is covered wholly or not at all.
-    let cuts = |start: f64, end: f64, axis: usize| {
-        let mut cuts = vec![start, end];
-        cuts.extend(covering.iter().flat_map(|it| [it[axis], it[axis + 2]]));
-        cuts.retain(|at| (start..=end).contains(at));
-        cuts.sort_by(f64::total_cmp);
-        cuts
-    };
-    let (across, down) = (cuts(left, right, 0), cuts(top, bottom, 1));
-    let (mut visible, mut area): (Option<[f64; 4]>, f64) = (None, 0.0);
-    for x in across.windows(2) {
-        for y in down.windows(2) {
-            let [x0, y0, x1, y1] = [x[0], y[0], x[1], y[1]];
-            let is_covered =
-                covering.iter().any(|it| it[0] <= x0 && it[1] <= y0 && it[2] >= x1 && it[3] >= y1);
-            let cell = (x1 - x0) * (y1 - y0);
-            if is_covered || cell <= 0.0 {
-                continue;
-            }
-            area += cell;
-            let [a, b, c, d] = visible.unwrap_or([x0, y0, x1, y1]);
-            visible = Some([a.min(x0), b.min(y0), c.max(x1), d.max(y1)]);
+    let (left, width) = axis(left, right, size.width);
+    let (top, height) = axis(top, bottom, size.height);
+    Rect { left, top, width, height }
+}
+
+/// A set of pixels of an image: one bit each.
+struct PixelSet {
+    bits: Vec<u64>,
+    words_per_row: usize,
+}
+
+impl PixelSet {
+    fn new(size: Size) -> Self {
+        let words_per_row = size.width.div_ceil(64) as usize;
+        PixelSet { bits: vec![0; words_per_row * size.height as usize], words_per_row }
+    }
+
+    fn clear(&mut self) {
+        self.bits.fill(0);
+    }
+
+    fn insert(&mut self, rect: Rect) {
+        for y in rect.top..rect.top + rect.height {
+            let row = &mut self.bits[y as usize * self.words_per_row..];
+            words_of(rect).for_each(|(word, mask)| row[word as usize] |= mask);
         }
     }
-    visible.map(|visible| (visible, area))
+
+    /// The number of pixels of `rect` that are in the set (`inside`) or not, and the smallest rectangle around
+    /// them; `None` if there are none.
+    fn part_of(&self, rect: Rect, inside: bool) -> Option<(u64, Rect)> {
+        let (mut count, mut columns, mut rows) = (0, (u32::MAX, 0), (u32::MAX, 0));
+        for y in rect.top..rect.top + rect.height {
+            let row = &self.bits[y as usize * self.words_per_row..];
+            for (word, mask) in words_of(rect) {
+                let bits = row[word as usize];
+                let found = mask & if inside { bits } else { !bits };
+                if found != 0 {
+                    count += u64::from(found.count_ones());
+                    let (first, end) = (found.trailing_zeros(), 64 - found.leading_zeros());
+                    columns = (columns.0.min(64 * word + first), columns.1.max(64 * word + end));
+                    rows = (rows.0.min(y), y + 1);
+                }
+            }
+        }
+        let (left, top) = (columns.0, rows.0);
+        (count > 0).then(|| {
+            let (width, height) = (columns.1 - left, rows.1 - top);
+            (count, Rect { left, top, width, height })
+        })
+    }
+}
+
+/// The numbers of the words of a row that hold pixels of a rectangle, with the bits of these pixels.
+fn words_of(rect: Rect) -> impl Iterator<Item = (u32, u64)> {
+    let (start, end) = (rect.left, rect.left + rect.width);
+    (start / 64..end.div_ceil(64)).map(move |word| {
+        let (first, last) = (start.saturating_sub(64 * word), (end - 64 * word).min(64));
+        (word, (u64::MAX << first) & (u64::MAX >> (64 - last)))
+    })
 }
 
 /// Uses the random numbers of the first sample of the batch.
@@ -220,5 +251,93 @@ impl Stage<Batch> for CopyPaste {
     fn process(&mut self, batch: Batch, cx: &mut StageContext<'_, Batch>) -> Result<()> {
         let made = self.apply(batch, &mut cx.rng())?;
         cx.emit(made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spdl_core::stage::Collation;
+
+    use super::*;
+    use crate::fill::SampleField;
+    use crate::fill::geometry::{BoxFormat, Boxes};
+    use crate::transform::ImageTransform;
+
+    const SIZE: Size = Size { width: 640, height: 480 };
+
+    fn copy_paste(boxes: Boxes) -> CopyPaste {
+        let boxes = SampleField::boxes(boxes).collation(Collation::List);
+        let image = SampleField::image(ImageTransform::with_size(SIZE));
+        SampleSpec::new().with("image", image).with("boxes", boxes).copy_paste("image").unwrap()
+    }
+
+    /// A box as batches store it.
+    fn placed(paste: &CopyPaste, corners: [f64; 4]) -> PlacedBox {
+        let values = paste.boxes.boxes.with_corners(corners, SIZE);
+        PlacedBox { values: values.map(|side| f64::from(side as f32)), sample: 0, row: 0 }
+    }
+
+    /// The corners of the visible part of a box.
+    fn part(paste: &CopyPaste, one: PlacedBox, covered: &[Rect], inside: bool) -> Option<[f64; 4]> {
+        let mut set = PixelSet::new(SIZE);
+        covered.iter().for_each(|&rect| set.insert(rect));
+        Some(paste.corners(&paste.visible(one, &set, inside)?))
+    }
+
+    #[test]
+    fn boxes_at_the_edges_are_covered_as_a_whole_or_in_part() {
+        let right = Rect { left: 600, top: 0, width: 40, height: 480 };
+        let formats = [BoxFormat::Xyxy, BoxFormat::Xywh, BoxFormat::Cxcywh];
+        for (format, is_normalized) in formats.into_iter().flat_map(|it| [(it, false), (it, true)])
+        {
+            let paste = copy_paste(Boxes::like("image").format(format).normalized(is_normalized));
+            for number in (1..400).map(f64::from) {
+                let (left, top) = (1.37 * number, 1.11 * number);
+                let one = placed(&paste, [left, top, 640.0, 480.0]);
+                let whole = pixels_of(paste.corners(&one), SIZE);
+                assert_eq!(part(&paste, one, &[whole], false), None, "{format:?} {number}");
+                assert_eq!(part(&paste, one, &[whole], true), Some(paste.corners(&one)));
+                for (inside, expected) in
+                    [(false, [left, top, 600.0, 480.0]), (true, [600.0, top, 640.0, 480.0])]
+                {
+                    let found = part(&paste, one, &[right], inside).unwrap();
+                    let is_close =
+                        found.iter().zip(expected).all(|(found, it)| (found - it).abs() < 1e-3);
+                    assert!(is_close, "{format:?}: {found:?}, expected {expected:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_neither_adds_pixels_nor_leaves_boxes() {
+        let paste = copy_paste(Boxes::like("image").format(BoxFormat::Cxcywh).normalized(true));
+        for number in 1..300 {
+            let rect = Rect { left: number, top: number, width: number + 7, height: 100 };
+            let corners = [number, number, 2 * number + 7, number + 100].map(f64::from);
+            let one = placed(&paste, corners);
+            assert_eq!(pixels_of(paste.corners(&one), SIZE), rect);
+            assert_eq!(part(&paste, one, &[rect], false), None);
+        }
+    }
+
+    #[test]
+    fn limits_apply_to_the_visible_pixels() {
+        let rect = |left, width, height| Rect { left, top: 0, width, height };
+        let paste = copy_paste(Boxes::like("image").min_visibility(0.5).min_area(500.0));
+        let one = placed(&paste, [10.0, 0.0, 210.0, 100.0]);
+        let seen = |covered: &[Rect], inside| part(&paste, one, covered, inside);
+        // A corner is covered: the box around the rest is the whole box.
+        assert_eq!(seen(&[rect(0, 110, 50)], false), Some([10.0, 0.0, 210.0, 100.0]));
+        assert_eq!(seen(&[rect(0, 110, 100)], false), Some([110.0, 0.0, 210.0, 100.0]));
+        assert_eq!(seen(&[rect(0, 110, 100)], true), Some([10.0, 0.0, 110.0, 100.0]));
+        assert_eq!(seen(&[rect(0, 111, 100)], false), None);
+        assert_eq!(seen(&[rect(0, 109, 100)], true), None);
+        // Overlapping rectangles count once.
+        let twice = [rect(0, 110, 100), rect(60, 50, 100)];
+        assert_eq!(seen(&twice, false), Some([110.0, 0.0, 210.0, 100.0]));
+        let small = placed(&paste, [0.0, 0.0, 30.0, 20.0]);
+        assert_eq!(part(&paste, small, &[rect(0, 4, 20)], false), Some([4.0, 0.0, 30.0, 20.0]));
+        assert_eq!(part(&paste, small, &[rect(0, 6, 20)], false), None);
     }
 }

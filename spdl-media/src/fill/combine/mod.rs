@@ -59,7 +59,7 @@ struct Piece {
     target: Rect,
 }
 
-/// A box of a new image, with the sample and row of the batch from which it comes.
+/// A box of a new image, and its sample and row in the old batch.
 #[derive(Clone, Copy, Debug)]
 struct PlacedBox {
     values: [f64; 4],
