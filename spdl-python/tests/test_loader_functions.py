@@ -525,6 +525,12 @@ def mixed_and_plain(folder, mix, **settings):
     return list(zip(mixed, plain, strict=True))
 
 
+def test_a_mix_without_options_changes_only_the_labels(folder):
+    for batch, plain in mixed_and_plain(folder, Mix(2)):
+        assert (batch["image"] == plain["image"]).all()
+        assert batch["label"].dtype == "float32" and (batch["label"] == plain["label"]).all()
+
+
 def test_mixup_blends_each_image_and_label_with_the_previous_one(folder):
     ratios = set()
     for batch, plain in mixed_and_plain(folder, Mix(2, mixup=1.0)):
@@ -588,13 +594,15 @@ def test_wrong_arguments_of_mix_are_refused(folder):
         Mix(0)
     with pytest.raises(TypeError, match="must be a CopyPaste, Mix or Mosaic of spdl_rs.recipes, not 2"):
         loader_of(folder, mix=2)
-    with pytest.raises(ValueError, match="mix needs an Image with the name 'photo'; the fields are"):
+    with pytest.raises(InvalidArgumentError, match='field "photo" is not an image of one crop'):
         loader_of(folder, mix=Mix(2, mixup=1.0, image="photo"))
     with pytest.raises(ValueError, match="mix needs images of one size"):
         sized = fields.Image(crop=Resize(16))
         Loader(folder, batch_size=2, image=sized, label=fields.Label(), mix=Mix(2, mixup=1.0))
-    with pytest.raises(ValueError, match="mix needs a Label, or a Number of dtype int64"):
+    with pytest.raises(InvalidArgumentError, match='mix needs the label "image" to be an int64'):
         loader_of(folder, mix=Mix(2, mixup=1.0, label="image"))
+    with pytest.raises(InvalidArgumentError, match='mix needs a label, but there is no field "kind"'):
+        loader_of(folder, mix=Mix(2, mixup=1.0, label="kind"))
     with pytest.raises(ValueError, match="mix has 1 classes, but the data set has 2"):
         loader_of(folder, mix=Mix(1, mixup=1.0))
 
@@ -611,5 +619,5 @@ def test_a_label_out_of_range_is_an_error_even_if_samples_may_be_skipped(tmp_pat
     loader = Loader(shard, image=image, kind=fields.Number("int64", **stored), **settings)
     with pytest.raises(InvalidArgumentError, match="label 3 is out of range"):
         list(loader)
-    with pytest.raises(ValueError, match="a Label, or a Number of dtype int64, with the name"):
+    with pytest.raises(InvalidArgumentError, match='mix needs the label "kind" to be an int64'):
         Loader(shard, image=image, kind=fields.Number(**stored), **settings)

@@ -162,10 +162,13 @@ def test_ade20k_moves_masks_with_their_images(tasks):
     assert (different["mask"] == mask).all() and (different["image"] != image).any()
 
 
-def test_a_mix_that_changes_nothing_is_refused():
-    with pytest.raises(ValueError, match="Mix changes nothing: pass mixup, cutmix or smoothing"):
-        recipes.Mix(3)
-    assert recipes.Mix(3, smoothing=0.1).classes == 3
+def test_subclasses_of_a_mix_may_have_other_names_and_attributes(places):
+    @dataclasses.dataclass(frozen=True)
+    class Often(recipes.Mosaic):
+        p: float = 0.9
+        note: str = "of the caller"
+
+    assert copies(mosaics(places, mix=Often())) == copies(mosaics(places, mix=recipes.Mosaic(p=0.9)))
 
 
 def test_settings_replace_those_of_the_recipe():
@@ -408,6 +411,8 @@ def test_what_cannot_follow_a_mosaic_is_refused(places):
     boxes = fields.Boxes(stored_as="json", at="boxes", collate="pad")
     refused('field "boxes": a mosaic needs lists of boxes', boxes=boxes)
     refused('field "points": key points cannot follow', points=fields.KeyPoints((3, 2), stored_as="json"))
-    refused('field "map": a mosaic of several images has no geometry', map=fields.Geometry())
-    refused("mix needs images of one size", ValueError, image=fields.Image(crop=Resize(20)))
-    refused("mix needs an Image with the name 'image'", ValueError, image=fields.Text())
+    refused('field "map": the result of a mosaic has no geometry', map=fields.Geometry())
+    for collate in ("list", "pad"):
+        image = fields.Image(crop=Resize(20), collate=collate)
+        refused("needs images of one size; choose another crop for", ValueError, image=image)
+    refused('field "image" is not an image of one crop', spdl_rs.InvalidArgumentError, image=fields.Text())

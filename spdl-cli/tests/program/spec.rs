@@ -152,6 +152,7 @@ fn a_mix_combines_the_samples_of_a_batch() {
     let fields = [
         image,
         "[fields.boxes]\ntype = \"boxes\"\nstored_as = \"json\"\nat = \"boxes\"\n",
+        "[fields.kind]\ntype = \"number\"\ndtype = \"int64\"\nstored_as = \"cls\"\n",
         "[fields.label]\ntype = \"label\"\n",
     ]
     .concat();
@@ -169,6 +170,9 @@ fn a_mix_combines_the_samples_of_a_batch() {
     let mixes = [
         ("mix = 'Mix(4, mixup=0.8, cutmix=1.0)'", Value::Null),
         ("mix = { type = 'mix', classes = 4, cutmix = 1, smoothing = 0.1 }", Value::Null),
+        ("mix = 'Mix(4)'", Value::Null),
+        // The label is not mixed.
+        ("mix = 'Mix(4, mixup=0.5, label=\"kind\")'", SAMPLES.into()),
         ("mix = 'mosaic(0.5)'", SAMPLES.into()),
         ("mix = { type = 'copy_paste', share = 0.9 }", SAMPLES.into()),
     ];
@@ -181,11 +185,16 @@ fn a_mix_combines_the_samples_of_a_batch() {
     }
     sums.sort();
     sums.dedup();
-    assert_eq!(sums.len(), 5);
+    assert_eq!(sums.len(), 7);
     for (mix, expected) in [
         ("mix = 'Mixup(4)'", "mix: unknown type \"Mixup\"; expected one of Mix, Mosaic, CopyPaste"),
         ("mix = 'Mix'", "mix: classes is missing; expected a whole number"),
-        ("mix = 'Mix(4)'", "mix: nothing changes: set mixup, cutmix or smoothing"),
+        ("mix = 'Mix(4, image=\"boxes\")'", "field \"boxes\" is not an image of one crop"),
+        ("mix = 'Mix(4, label=\"class\")'", "mix needs a label, but there is no field \"class\""),
+        (
+            "mix = 'Mix(4, label=\"boxes\")'",
+            "mix needs the label \"boxes\" to be an int64, one per sample",
+        ),
         ("mix = 'Mosaic(2)'", "invalid probability 2: expected 0 to 1"),
         ("mix = 'CopyPaste(image=\"photo\")'", "field \"photo\" is not an image of one crop"),
         ("mix = { p = 1 }", "mix: the key \"type\" is missing"),
@@ -195,6 +204,13 @@ fn a_mix_combines_the_samples_of_a_batch() {
         ),
     ] {
         let run = run(mix, &[]);
+        assert!(run.code == 1 && run.line().contains(expected), "{mix}: {}", run.stderr);
+    }
+    let resized = fields.replace("size = 24\ncrop = \"Letterbox\"", "crop = \"Resize(20)\"");
+    for mix in ["Mix(4)", "Mosaic", "CopyPaste"] {
+        let text = format!("mix = '{mix}'{resized}");
+        let run = bench(&folder, &shard, "spec.toml", &text, &[]);
+        let expected = "needs images of one size; choose another crop for \"image\"";
         assert!(run.code == 1 && run.line().contains(expected), "{mix}: {}", run.stderr);
     }
 }

@@ -341,6 +341,10 @@ impl SoftLabels {
         self.classes
     }
 
+    pub(super) fn label(&self) -> &str {
+        &self.names[1]
+    }
+
     pub(super) fn set_names(&mut self, images: &str, labels: &str) {
         self.names = [images.into(), labels.into()];
     }

@@ -102,6 +102,11 @@ impl Mix {
         Ok(self.with("smoothing", fraction))
     }
 
+    /// The name of the field of labels.
+    pub fn label(&self) -> &str {
+        self.labels.label()
+    }
+
     /// Sets the names of the fields. Default: `images` and `labels`.
     #[must_use]
     pub fn fields(mut self, images: &str, labels: &str) -> Mix {

@@ -426,7 +426,6 @@ impl SampleField {
         Ok(())
     }
 
-    /// What the field contains, for [`SampleSpec::parameters`].
     /// The augmentations of an image; `None` without any.
     fn augmentations(&self) -> Option<String> {
         #[cfg(feature = "augment")]
@@ -437,6 +436,7 @@ impl SampleField {
         (!all.is_empty()).then(|| all.join(", "))
     }
 
+    /// What the field contains, for [`SampleSpec::parameters`].
     fn description(&self, name: &Arc<str>) -> String {
         let choice = self.choice(name);
         let kind = match &self.kind {

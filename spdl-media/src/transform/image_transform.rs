@@ -317,6 +317,12 @@ impl ImageTransform {
         }
     }
 
+    /// Whether each sample has one of several [sizes](Self::sizes).
+    #[cfg(all(feature = "records", feature = "png", feature = "augment"))]
+    pub(crate) fn has_sizes(&self) -> bool {
+        !self.sizes.is_empty()
+    }
+
     /// The number of crops in a sample, which is its first dimension, if the crop is
     /// [`Crop::Corners`]; otherwise `None`.
     ///

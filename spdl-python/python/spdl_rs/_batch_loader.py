@@ -77,7 +77,7 @@ class BatchLoader(Generic[B]):
             remainder=remainder,
             device=device,
             decode_with=decode_with,
-            mix=None if mix is None else (type(mix).__name__, vars(mix)),
+            mix=None if mix is None else mix._native(),
             memory_budget=None
             if memory_budget is None
             else check.whole("memory_budget", memory_budget, 1, 2**63 - 1),

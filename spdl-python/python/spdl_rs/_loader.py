@@ -363,7 +363,7 @@ class _Converted(Batches[Any]):
 
 
 def _checked_fields(fields: Any, named: Mapping[str, Any]) -> dict[str, Field]:
-    from .fields import Field, FieldSpec
+    from .fields import Field
 
     if fields is not None and not isinstance(fields, Mapping):
         raise TypeError(f"fields must be a dict of fields by name, not {check.shown(fields)}")
@@ -498,8 +498,6 @@ def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) 
 
 
 def _checked_mix(mix: Any, fields: Mapping[str, Field], group: Any) -> CopyPaste | Mix | Mosaic | None:
-    from .fields import Image, Label, Number
-    from .io._crops import FiveCrop, TenCrop
     from .recipes import CopyPaste, Mix, Mosaic
 
     if mix is None:
@@ -507,23 +505,9 @@ def _checked_mix(mix: Any, fields: Mapping[str, Field], group: Any) -> CopyPaste
     if not isinstance(mix, (CopyPaste, Mix, Mosaic)):
         raise TypeError(f"mix must be a CopyPaste, Mix or Mosaic of spdl_rs.recipes, not {check.shown(mix)}")
     image = fields.get(mix.image)
-    needed = [(mix.image, isinstance(image, Image), "an Image")]
-    if isinstance(mix, Mix):
-        label = fields.get(mix.label)
-        is_label = isinstance(label, Label) or (
-            isinstance(label, Number) and label.dtype == "int64"
-        )
-        needed.append((mix.label, is_label, "a Label, or a Number of dtype int64,"))
-    for name, is_valid, expected in needed:
-        if not is_valid:
-            raise ValueError(
-                f"mix needs {expected} with the name {name!r}; the fields are {', '.join(fields)}"
-            )
-    is_stacked = _collate_of(fields[mix.image], fields) == "stack"
-    if not is_stacked and not _has_one_size(mix.image, fields, group):
-        raise ValueError("mix needs images of one size; choose another crop than Resize(...)")
-    if isinstance(image, Image) and isinstance(image.crop, (FiveCrop, TenCrop)):
-        raise ValueError(f"mix needs one crop of each image; crop={image.crop} makes several")
+    is_padded = image is not None and _collate_of(image, fields) == "pad"
+    if is_padded and not _has_one_size(mix.image, fields, group):
+        raise ValueError(f"mix needs images of one size; choose another crop for {mix.image!r}")
     return mix
 
 

@@ -29,6 +29,7 @@ Random numbers differ from those of the original programs; distributions are equ
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,7 +85,8 @@ _CLIP = {
 class Mix:
     """MixUp and CutMix for the argument `mix` of `Loader`: mixes each image of a batch with the previous one.
 
-    The first image is mixed with the last. Labels become `float32 [N, classes]`, the weight of each class.
+    The first image is mixed with the last. Labels become `float32 [N, classes]`, the weight of each class; without
+    `mixup` and `cutmix`, only the labels change.
     MixUp (Zhang et al., 2018, arXiv:1710.09412) blends two images; CutMix (Yun et al., 2019,
     arXiv:1905.04899) copies a rectangle. The ratio is drawn once per batch.
 
@@ -147,8 +149,9 @@ class Mix:
             image=check.text("image", self.image),
             label=check.text("label", self.label),
         )
-        if self.mixup is None and self.cutmix is None and self.smoothing == 0:
-            raise ValueError("Mix changes nothing: pass mixup, cutmix or smoothing")
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        return _described(Mix, self)
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,9 @@ class Mosaic:
         if not 0 <= center[0] <= center[1] <= 1:
             raise ValueError(f"center must be two fractions that ascend, not {center}")
         set_frozen(self, p=p, center=center, image=check.text("image", self.image))
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        return _described(Mosaic, self)
 
 
 @dataclass(frozen=True)
@@ -232,6 +238,14 @@ class CopyPaste:
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} must be 0 to 1, not {value}")
         set_frozen(self, p=p, share=share, image=check.text("image", self.image))
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        return _described(CopyPaste, self)
+
+
+def _described(kind: type[CopyPaste | Mix | Mosaic], one: Any) -> tuple[str, dict[str, Any]]:
+    """The name and parameters for the native module, also of an instance of a subclass."""
+    return kind.__name__, {field.name: getattr(one, field.name) for field in dataclasses.fields(kind)}
 
 
 def deit_mix(classes: SupportsIndex = 1000) -> Mix:

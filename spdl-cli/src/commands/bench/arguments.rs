@@ -163,7 +163,7 @@ Keys of the JSON object:
                     items in the last queue are batches; `fill_rate`, 0 to 1, is the share of a
                     grouping stage's output that is not padding, null for other stages
   labelled          number of delivered images with a class; the others have label -1; null if
-                    the fields of --spec include no label, or `mix` makes weights of classes
+                    the fields of --spec include no label, or `mix` makes it weights of classes
   step_ms           --step-ms; null without it
   steps             {steps, waited, waited_s}: number of simulated training steps after the
                     first, number of steps that waited for a batch, total wait in seconds;

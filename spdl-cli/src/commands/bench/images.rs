@@ -54,7 +54,7 @@ impl Images {
     pub(crate) fn label(&self) -> Option<&str> {
         match &self.spec {
             None => Some("labels"),
-            Some(spec) => spec.label.as_deref().filter(|_| !spec.mixes_labels()),
+            Some(spec) => spec.class_numbers(),
         }
     }
 

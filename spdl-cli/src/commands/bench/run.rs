@@ -266,7 +266,7 @@ fn build(
     let state = state.map(|state| accept_batch_of_images(state, arguments));
     let (registry, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let (decode, partial) = (StageOptions::new("decode"), partial.clone());
-    // Half of the memory budget is for encoded files, the other half for batches.
+    // Equal shares of the memory budget are for encoded files, for batches, and for mixed batches.
     let mut shares = 2;
     let batches = match &images.spec {
         Some(Spec { fields, mix, .. }) => {

@@ -79,9 +79,10 @@ impl Spec {
         })
     }
 
-    /// Whether labels become weights of classes.
-    pub(crate) fn mixes_labels(&self) -> bool {
-        matches!(self.mix, Some(BatchMix::Mix(_)))
+    /// The name of the numbers of the classes in the batch; `None` if there are none, or they become weights.
+    pub(crate) fn class_numbers(&self) -> Option<&str> {
+        let mixed = self.mix.as_ref().and_then(BatchMix::mixed_label);
+        self.label.as_deref().filter(|label| mixed != Some(*label))
     }
 
     /// Whether truncated images may be delivered.

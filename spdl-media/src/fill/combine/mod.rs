@@ -123,7 +123,7 @@ impl CombinedFields {
                     return fault(&format!("key points cannot follow {what}"));
                 }
                 FieldKind::Geometry(like) if **like == *image => {
-                    return fault(&format!("{what} of several images has no geometry"));
+                    return fault(&format!("the result of {what} has no geometry"));
                 }
                 _ => {}
             }

@@ -1,7 +1,8 @@
 //! What combines the samples of each batch, from descriptions.
 
 use serde_json::Value;
-use spdl_core::{Batch, Result, Stage, StageContext};
+use spdl_core::stage::Collation;
+use spdl_core::{Batch, DType, Result, Stage, StageContext};
 
 use super::settings::{Settings, folded, invalid, unknown};
 use super::{LIKE, SampleSpec};
@@ -30,6 +31,14 @@ impl BatchMix {
             BatchMix::Mix(mix) => mix.parameters().collect(),
             BatchMix::Mosaic(mosaic) => mosaic.parameters().collect(),
             BatchMix::CopyPaste(paste) => paste.parameters().collect(),
+        }
+    }
+
+    /// The field of labels that become the weights of classes; `None` if labels do not change.
+    pub fn mixed_label(&self) -> Option<&str> {
+        match self {
+            BatchMix::Mix(mix) => Some(mix.label()),
+            _ => None,
         }
     }
 }
@@ -63,25 +72,36 @@ impl SampleSpec {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` with the key and the accepted values; the errors of [`mosaic`](Self::mosaic) and
+    /// `InvalidArgument` with the key and the accepted values, or if the image of `Mix` has not one crop of one
+    /// size, or its label is not an `int64`; the errors of [`mosaic`](Self::mosaic) and
     /// [`copy_paste`](Self::copy_paste).
     pub fn mix_from_description(&self, described: &Value) -> Result<BatchMix> {
         let place = "mix";
         let (type_name, mut settings) = Settings::of(place, described, "\"Mosaic(p=0.5)\"")?;
         let s = &mut settings;
         let made = match folded(&type_name).as_str() {
-            "mix" => BatchMix::Mix(Box::new(mixed(s)?)),
+            "mix" => BatchMix::Mix(Box::new(mixed(self, s)?)),
             "mosaic" => {
-                let probability = s.get("p")?.unwrap_or(1.0);
-                let (least, most) = s.get("center")?.unwrap_or((0.25, 0.75));
-                let mosaic = self.mosaic(&image(s)?)?.probability(probability)?;
-                BatchMix::Mosaic(mosaic.center(least, most)?)
+                let (probability, center) = (s.get("p")?, s.get("center")?);
+                let mut mosaic = self.mosaic(&image(s)?)?;
+                if let Some(probability) = probability {
+                    mosaic = mosaic.probability(probability)?;
+                }
+                if let Some((least, most)) = center {
+                    mosaic = mosaic.center(least, most)?;
+                }
+                BatchMix::Mosaic(mosaic)
             }
             "copypaste" => {
-                let probability = s.get("p")?.unwrap_or(1.0);
-                let share = s.get("share")?.unwrap_or(0.5);
-                let paste = self.copy_paste(&image(s)?)?.probability(probability)?;
-                BatchMix::CopyPaste(paste.share(share)?)
+                let (probability, share) = (s.get("p")?, s.get("share")?);
+                let mut paste = self.copy_paste(&image(s)?)?;
+                if let Some(probability) = probability {
+                    paste = paste.probability(probability)?;
+                }
+                if let Some(share) = share {
+                    paste = paste.share(share)?;
+                }
+                BatchMix::CopyPaste(paste)
             }
             _ => return Err(unknown(place, &type_name, &TYPES)),
         };
@@ -94,23 +114,49 @@ fn image(settings: &mut Settings) -> Result<String> {
     Ok(settings.get("image")?.unwrap_or_else(|| LIKE.to_owned()))
 }
 
-fn mixed(s: &mut Settings) -> Result<Mix> {
+fn mixed(spec: &SampleSpec, s: &mut Settings) -> Result<Mix> {
     let mut mix = Mix::new(s.need("classes")?)?;
-    let (mixup, cutmix) = (s.get("mixup")?, s.get("cutmix")?);
-    if let Some(alpha) = mixup {
-        mix = mix.mixup(alpha)?;
+    type Set = fn(Mix, f64) -> Result<Mix>;
+    let settings: [(_, Set); 5] = [
+        ("mixup", Mix::mixup),
+        ("cutmix", Mix::cutmix),
+        ("probability", Mix::probability),
+        ("cutmix_probability", Mix::cutmix_probability),
+        ("smoothing", Mix::smoothing),
+    ];
+    for (name, set) in settings {
+        if let Some(value) = s.get(name)? {
+            mix = set(mix, value)?;
+        }
     }
-    if let Some(alpha) = cutmix {
-        mix = mix.cutmix(alpha)?;
-    }
-    mix = mix.probability(s.get("probability")?.unwrap_or(1.0))?;
-    mix = mix.cutmix_probability(s.get("cutmix_probability")?.unwrap_or(0.5))?;
-    let smoothing = s.get("smoothing")?.unwrap_or(0.0);
-    if mixup.is_none() && cutmix.is_none() && smoothing == 0.0 {
-        return Err(invalid("mix: nothing changes: set mixup, cutmix or smoothing".to_owned()));
-    }
-    mix = mix.smoothing(smoothing)?;
     let image = image(s)?;
-    let label: Option<String> = s.get("label")?;
-    Ok(mix.fields(&image, label.as_deref().unwrap_or("label")))
+    let label = s.get::<String>("label")?.unwrap_or_else(|| "label".to_owned());
+    check_mixed(spec, &image, &label)?;
+    Ok(mix.fields(&image, &label))
+}
+
+/// Checks the fields of [`Mix`].
+///
+/// # Errors
+/// `InvalidArgument` if `image` has not one crop of one size, or `label` is not an `int64`.
+fn check_mixed(spec: &SampleSpec, image: &str, label: &str) -> Result<()> {
+    let transform = spec.transform_of(image).filter(|transform| transform.crops().is_none());
+    let Some(transform) = transform else {
+        return Err(invalid(format!("field {image:?} is not an image of one crop")));
+    };
+    let layout = spec.layout(1);
+    let field = |name: &str| layout.fields().iter().find(|field| *field.name == *name);
+    // Batches that are grouped by size are padded fields whose samples have one size.
+    let is_padded = field(image).is_some_and(|field| field.collation == Collation::Padded);
+    if transform.fixed_size().pixels() == 0 && !(is_padded && transform.has_sizes()) {
+        let message = format!("mix needs images of one size; choose another crop for {image:?}");
+        return Err(invalid(message));
+    }
+    match field(label) {
+        Some(field) if field.dtype == DType::I64 && field.shape.is_empty() => Ok(()),
+        Some(_) => {
+            Err(invalid(format!("mix needs the label {label:?} to be an int64, one per sample")))
+        }
+        None => Err(invalid(format!("mix needs a label, but there is no field {label:?}"))),
+    }
 }
