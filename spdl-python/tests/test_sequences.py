@@ -204,6 +204,14 @@ GROUPS = {
 }
 
 
+@pytest.mark.parametrize("collate", ["list", "ragged", "pad"])
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_spec_describes_samples_before_they_are_grouped(small, name, collate):
+    spec = loader_of(small, GROUPS[name], collate=collate).spec
+    assert spec == loader_of(small, None, collate=collate).spec
+    assert spec["tokens"] == ((None,), "int64", collate)
+
+
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("name", GROUPS)
 def test_an_epoch_resumes_after_each_batch(small, name, drop_last):
@@ -285,7 +293,7 @@ def test_states_of_ranks_are_combined(small, name):
         states.append(one.state_dict())
     if name in {"split", "concatenate"}:
         # A rank has delivered a part of a sample, whose other part belongs to another rank then.
-        with pytest.raises(spdl_rs.InvalidArgumentError, match="in part.*; pass repeat_parts=True to deliver it again"):
+        with pytest.raises(spdl_rs.InvalidArgumentError, match="in part.*; set `repeat_parts` to deliver it again"):
             Loader.combine_states(states)
     combined = Loader.combine_states(states, repeat_parts=name in {"split", "concatenate"})
     for rank in range(3):

@@ -381,7 +381,7 @@ impl State {
         }
         if self.has_parts() {
             let message = "a list or an item was delivered in part, and skipping samples would \
-                           change it; call `State::repeat_parts` to deliver it again as a whole";
+                           change it; set `repeat_parts` to deliver it again as a whole";
             return Err(invalid(message));
         }
         let division = self.division();
@@ -641,7 +641,7 @@ impl State {
         if let Some(state) = states.iter().find(|state| state.epoch == epoch && state.has_parts()) {
             let message = format!(
                 "rank {} has delivered a list or an item in part, which another world size would \
-                 group differently; call `State::repeat_parts` to deliver it again as a whole",
+                 group differently; set `repeat_parts` to deliver it again as a whole",
                 state.shard.unwrap_or_default().rank
             );
             return Err(invalid(message));

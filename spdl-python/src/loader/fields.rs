@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
-use spdl_core::stage::SequenceLayout;
+use spdl_core::stage::{Collation, SequenceLayout};
 use spdl_core::{Batch, DType};
 use spdl_io::FieldValue;
 use spdl_media::fill::{SampleField, SampleSpec};
@@ -104,8 +104,8 @@ impl SampleFields {
         Ok(SampleFields { spec, forms, allows_partial, grouping })
     }
 
-    /// For each field: its name, how samples are collated, its dtype, and the shape of a sample, in which 0 is any
-    /// length.
+    /// For each field before it is grouped: its name, how samples are collated, its dtype, and the shape of a
+    /// sample, in which 0 is any length.
     fn describe(&self) -> Vec<(Py<PyString>, &'static str, &'static str, Vec<usize>)> {
         let layout = self.spec.layout(1);
         let fields = self.forms.iter().zip(layout.fields());
@@ -118,14 +118,18 @@ impl SampleFields {
                     (_, NumpyView::Flags) => "bool",
                     _ => field.dtype.name(),
                 };
-                let (collate, shape) = match form {
-                    Form::Array | Form::SameSize => ("stack", field.shape.clone()),
-                    Form::Arrays => ("list", field.shape.clone()),
-                    Form::Ragged => ("ragged", field.shape.clone()),
-                    Form::Padded => ("pad", field.shape.clone()),
-                    Form::Text | Form::Bytes | Form::Json => ("list", Vec::new()),
+                // The form of packed sequences is that of the sequences.
+                let collate = match (form, field.collation) {
+                    (Form::Text | Form::Bytes | Form::Json, _) => {
+                        return (name.clone_ref(py), "list", dtype, Vec::new());
+                    }
+                    (Form::SameSize, _) => "stack",
+                    (_, Collation::List) => "list",
+                    (_, Collation::Ragged) => "ragged",
+                    (_, Collation::Padded) => "pad",
+                    _ => "stack",
                 };
-                (name.clone_ref(py), collate, dtype, shape)
+                (name.clone_ref(py), collate, dtype, field.shape.clone())
             });
             described.collect()
         })

@@ -78,13 +78,7 @@ pub(crate) fn combine(texts: &[String], loader: &str, repeat_parts: bool) -> Res
         Ok(if repeat_parts { state.repeat_parts() } else { state })
     };
     let states = texts.iter().map(state).collect::<Result<Vec<_>>>()?;
-    let combined = State::combine(states).map_err(|error| {
-        // The message names the function in Rust.
-        let message =
-            error.message().replace("call `State::repeat_parts`", "pass repeat_parts=True");
-        Error::new(error.kind(), message)
-    });
-    state_to_json(&combined?)
+    state_to_json(&State::combine(states)?)
 }
 
 fn parse(text: &str, loader: &str) -> Result<State> {

@@ -252,7 +252,7 @@ impl Plan {
                 if state.has_parts() && !definition.keeps_order() {
                     let message = "cannot resume: a list or item was delivered in part, and only \
                                    stages that emit outputs in input order can deliver the \
-                                   remaining part; call `State::repeat_parts` to deliver the whole \
+                                   remaining part; set `repeat_parts` to deliver the whole \
                                    list or item again";
                     return Err(Error::new(ErrorKind::InvalidArgument, message));
                 }
