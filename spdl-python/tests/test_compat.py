@@ -327,6 +327,10 @@ def test_programs_for_spdl_may_start_processes_with_any_arguments(tmp_path, func
     (tmp_path / "program.py").write_text(FORKING.replace("FUNCTION", function))
     code, out, error = run(str(tmp_path / "program.py"))
     assert code == 0 and out.startswith("[1, 2] [") and "may hang" in out, error
+    program = "from spdl.pipeline import iterate_in_subprocess\nprint(list(iterate_in_subprocess(list)))\n"
+    (tmp_path / "unguarded.py").write_text(program)
+    code, out, error = run(str(tmp_path / "unguarded.py"))
+    assert (code, out) == (1, "") and "bootstrapping" in error and "may hang" not in error
     # Other programs are refused: see `test_x01_unpicklable_arguments_raise_immediately`.
 
 

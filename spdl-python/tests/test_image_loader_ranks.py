@@ -169,7 +169,7 @@ def test_combining_inconsistent_states_is_an_error(paths):
 @pytest.fixture
 def no_launcher(monkeypatch):
     for name in list(os.environ):
-        if name.startswith(("SLURM_", "OMPI_", "PMI_")) or name in {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}:
+        if name.startswith(("SLURM_", "OMPI_", "PMI_", "MPI_")) or name in {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}:
             monkeypatch.delenv(name)
     for name in ("torch", "jax"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
@@ -193,6 +193,14 @@ LAUNCHERS = {
     ),
     "Open MPI": ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "8"}, (1, 8)),
     "MPICH": ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (3, 4)),
+    "Open MPI in a job of Slurm": (
+        {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"},
+        (5, 8),
+    ),
+    "MPICH in a job of Slurm": (
+        {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"},
+        (3, 4),
+    ),
 }
 
 
@@ -216,7 +224,7 @@ def test_rank_auto_is_that_of_the_launcher(paths, launcher, no_launcher, monkeyp
         ({"RANK": "1"}, "RANK is '1' and WORLD_SIZE is not set"),
         ({"WORLD_SIZE": "4"}, "RANK is not set and WORLD_SIZE is '4'"),
         ({"RANK": "3", "WORLD_SIZE": "2"}, "RANK is '3' and WORLD_SIZE is '2'"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'.* set both variables, or pass rank and world_size"),
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, "SLURM_STEP_NUM_TASKS is not set"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK is not set"),
     ],
@@ -281,11 +289,23 @@ def test_ranks_of_one_machine_share_its_cpus(no_launcher, monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [{"rank": "auto"}, {"rank": 1, "world_size": 2}])
-def test_threads_are_divided_by_the_ranks_of_the_machine(paths, settings, no_launcher, monkeypatch):
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"),
+    ],
+)
+def test_threads_are_divided_by_the_ranks_of_the_machine(paths, settings, names, no_launcher, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+    for name, value in zip(names, ("1", "2", "2"), strict=True):
         monkeypatch.setenv(name, value)
+    if names[0] == "SLURM_PROCID":
+        monkeypatch.setenv("PMI_RANK", "1")
+        monkeypatch.setenv("PMI_SIZE", "2")
 
     def threads(**more):
         loader = spdl_rs.ImageLoader(paths[:8], batch_size=1, size=8, **settings, **more)

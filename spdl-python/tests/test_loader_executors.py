@@ -512,8 +512,11 @@ def test_arguments_are_checked(folder):
         loader_of(folder, executor="gpu", map=identity)
     # Only the executor is another.
     assert len(list(loader_of(folder, processes=2, map=identity))) > 0
-    with pytest.raises(ValueError, match="processes must be"):
-        loader_of(folder, executor="processes", processes=0, map=identity)
+    for executor in ("threads", "inline", "processes"):
+        with pytest.raises(ValueError, match="processes must be"):
+            loader_of(folder, executor=executor, processes=0, map=identity)
+    with pytest.raises(TypeError, match="processes must be"):
+        loader_of(folder, processes="x")
     for executor in ("inline", "processes"):
         with pytest.raises(ValueError, match="requires map, collate or batch_map"):
             loader_of(folder, executor=executor)

@@ -89,8 +89,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         shuffle: Whether each epoch has a different order. `None`: the value of `train`. Parquet files are
             shuffled by row groups and within a window of 10,000 samples.
         threads: Decoding threads, at least 1. `None`: the number of CPUs that this process may use. Ranks that a
-            launcher started on one machine share its CPUs: their number, from `LOCAL_WORLD_SIZE` or Slurm, divides
-            them, unless the launcher has assigned CPUs to each rank.
+            launcher started on one machine share its CPUs: the variables of `rank="auto"` include their number,
+            which divides the CPUs, unless the launcher has assigned CPUs to each rank.
         on_error: What to do if a file cannot be read or decoded. `"raise"`: the epoch ends with an
             exception that names the file, after the images before it. The last batch may be smaller.
             `"skip"`: the next image takes its slot, and `stats()["dropped"]` lists the file. If more than 1 %
@@ -109,7 +109,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             is issued.
         rank: The rank of this loader, 0 to `world_size - 1`. `"auto"`: rank and number of ranks of
             `torch.distributed`, or of the launcher (`RANK` and `WORLD_SIZE` of torchrun and others, or the variables
-            of Slurm's `srun` or of `mpirun`), or of `jax.distributed`, else 0 of 1; incomplete variables of a launcher
+            of `mpirun` or of Slurm's `srun`, in this order), or of `jax.distributed`, else 0 of 1; incomplete variables of a launcher
             are an error; and if `threads` is `None` and the launcher has not assigned CPUs, the CPUs of
             the machine are divided among its ranks. `None`: 0; a `DatasetWarning` is issued if this process
             is one of several ranks. The loader delivers the images `rank`,

@@ -85,8 +85,8 @@ class Loader(BatchLoader[Any]):
         executor: Where `map`, `collate` and `batch_map` run. `"threads"`: on the threads of the loader.
             `"processes"`: in worker processes. `"inline"`: on the thread that takes the batch, during `next`.
             `filter`, and `__getitem__` of a map-style data set, always run on the threads of the loader. See below.
-        processes: The maximum number of worker processes with `executor="processes"`. Default: `threads`, or the number of CPUs that this
-            process may use, which ranks on one machine share.
+        processes: The maximum number of worker processes with `executor="processes"`. Default: `threads`, or the number
+            of CPUs that this process may use, which ranks on one machine share.
         seed, threads, on_error, drop_last, rank, world_size, remainder: See `ImageLoader`.
         cache, cache_size, cache_memory, max_file_bytes: See `ImageLoader`. `max_file_bytes` limits all fields
             of a sample together.
@@ -573,6 +573,8 @@ def _placed(
 ) -> Functions:
     """Where the functions run."""
     check.choice("executor", executor, ("threads", "processes", "inline"))
+    if processes is not None:
+        processes = check.whole("processes", processes, 1, 2**16)
     if executor == "threads":
         return Functions(None, list(stages))
     if not stages:
@@ -585,11 +587,12 @@ def _placed(
 
     for _, function in stages:
         function.check_picklable()
-    count = _ranks.threads_of(_ranks.found()) or _spdl_rs.Epoch.default_threads()
     if processes is not None:
-        count = check.whole("processes", processes, 1, 2**16)
+        count = processes
     elif threads is not None:
         count = check.whole("threads", threads, 1, 2**16)
+    else:
+        count = _ranks.threads_of(_ranks.found()) or _spdl_rs.Epoch.default_threads()
     whole = FunctionProcesses(in_turn, count)
     forwarding = [(name, None) for name in names[1:]]
     return Functions(None, [(names[0], whole), *forwarding], processes=count)

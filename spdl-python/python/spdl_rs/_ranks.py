@@ -12,11 +12,12 @@ from . import _arguments as check
 _LAUNCHERS = (
     # torchrun, Accelerate, Lightning, DeepSpeed
     ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    # srun. In a batch script, which is no step, SLURM_NTASKS is set although one process runs.
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"),
-    # mpirun of Open MPI; of MPICH and Intel MPI
+    # mpirun of Open MPI; of MPICH and Intel MPI. In a job of Slurm, mpirun starts its daemons by srun, whose
+    # variables, with a number for each machine, the ranks inherit.
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    # srun. In a batch script, which is no step, SLURM_NTASKS is set although one process runs.
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"),
 )
 
 
@@ -58,12 +59,17 @@ _NO_LAUNCHER = "no launcher"
 
 def _of_launcher() -> tuple[Ranks, str | None]:
     """The rank that the environment names, and what is wrong with variables that name none."""
-    fault = None
+    fault = found = None
     for names in _LAUNCHERS:
         rank, world_size, on_this_machine = map(_variable, names)
         if rank is not None and world_size is not None and rank < world_size:
-            place = f"{names[0]} and {names[1]}"
-            return Ranks(rank, world_size, on_this_machine or 1, place), None
+            ranks = Ranks(rank, world_size, on_this_machine or 1, f"{names[0]} and {names[1]}")
+            if found is None:
+                found = ranks
+            elif found[:2] == ranks[:2] and found.on_this_machine == 1:
+                # `srun --mpi=pmi2` sets the variables of MPICH without the number of ranks on this machine.
+                found = found._replace(on_this_machine=ranks.on_this_machine)
+            continue
         texts = [os.environ.get(name) for name in names[:2]]
         # A batch script of Slurm has a number, but it is no step.
         is_batch_script = names[0] == "SLURM_PROCID" and texts == ["0", None]
@@ -72,8 +78,11 @@ def _of_launcher() -> tuple[Ranks, str | None]:
                 f"{name} is not set" if text is None else f"{name} is {text!r}"
                 for name, text in zip(names, texts)
             )
-            fault = fault or f'rank="auto": {shown}; expected a rank and a larger number of ranks'
-    return Ranks(0, 1, 1, _NO_LAUNCHER), fault
+            fault = fault or (
+                f'rank="auto": {shown}; expected a rank and a larger number of ranks: set both variables, or pass '
+                "rank and world_size"
+            )
+    return found or Ranks(0, 1, 1, _NO_LAUNCHER), fault
 
 
 def _variable(name: str) -> int | None:

@@ -186,8 +186,7 @@ class SubprocessIterable(Generic[T]):
         self._failure: BaseException | None = None
         try:
             self._worker = start(context=start_method(mp_context))
-        except (TypeError, RuntimeError) as error:
-            # Objects of `multiprocessing`, such as a queue, raise a RuntimeError.
+        except TypeError as error:
             if mp_context is not None or not _is_forked_by_spdl():
                 raise
             message = (

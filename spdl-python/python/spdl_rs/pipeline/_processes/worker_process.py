@@ -357,7 +357,11 @@ class _DeferredPickle:
         self._pickled: bytes | None = None
 
     def __getstate__(self) -> bytes:
-        return pickle.dumps(self._content, protocol=5)
+        try:
+            return pickle.dumps(self._content, protocol=5)
+        except RuntimeError as error:
+            # Of objects of `multiprocessing`, such as a queue.
+            raise pickle.PicklingError(str(error)) from error
 
     def __setstate__(self, pickled: bytes) -> None:
         self._content, self._pickled = None, pickled
