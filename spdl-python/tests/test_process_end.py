@@ -70,6 +70,13 @@ class Program:
         self.process.communicate(timeout=60)
 
 
+def without_exit_warning(errors: str) -> str:
+    """The lines of stderr but the warning of an exit that waited for a second, as on loaded machines."""
+    warning = "the process exits while functions of pipelines are still running: "
+    lines = errors.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(warning))
+
+
 # promise: R6
 # feature: B06
 @pytest.mark.parametrize("method", METHODS)
@@ -83,7 +90,8 @@ child.join()
 print(child.exitcode)
 """
     with Program(tmp_path, text, method) as program:
-        assert program.process.communicate(timeout=60) == ("0\n", "")
+        output, errors = program.process.communicate(timeout=60)
+        assert (output, without_exit_warning(errors)) == ("0\n", "")
         wait_until(lambda: not program.processes(), SOON_S)
 
 
@@ -110,7 +118,7 @@ print(time.time(), flush=True)
 """
     with Program(tmp_path, text, method) as program:
         output, errors = program.process.communicate(timeout=60)
-        assert (program.process.returncode, errors) == (0, "")
+        assert (program.process.returncode, without_exit_warning(errors)) == (0, "")
         wait_until(lambda: not program.processes(), SOON_S)
     # About 0.8 s, unless the machine is busy.
     assert time.time() - float(output) < 8
