@@ -1,5 +1,5 @@
-//! Image decoding, transforms and augmentations: from encoded bytes to a sample in a training
-//! batch.
+//! Decoding, transforms and augmentations of images and audio: from encoded bytes to a sample in a
+//! training batch.
 //!
 //! ```text
 //! bytes ──► header ──► crop ──────► decode ──────► resize ────► normalise ──► batch slot
@@ -65,7 +65,11 @@
 //! | limit pixels, memory and compression ratio | [`Limits`] |
 //! | reduce large images | [`Shrink`] |
 //! | encode images | `encode` (feature `encode`) |
-//! | read the header of a WAV file | [`audio`] (feature `wav`) |
+//! | decode audio | [`audio::AudioReader`] |
+//! | decode audio into a batch | [`fill::FillAudio`] with an [`AudioTransform`](audio::AudioTransform) |
+//! | compute log-mel spectrograms, filter banks, cepstral coefficients | [`AudioFeatures`](audio::AudioFeatures) |
+//! | read the header of a WAV file | `audio::WavHeader` (feature `wav`) |
+//! | add an audio codec | [`AudioCodec`](audio::AudioCodec); [`AudioRegistry::register`](audio::AudioRegistry::register) |
 //! | add a codec | [`ImageCodec`](image::ImageCodec), tested by `testing::codec_contract` (feature `testing`); [`CodecRegistry::register`] |
 //!
 //! # Pixels
@@ -120,12 +124,17 @@
 //! # Features
 //!
 //! By default, one feature per format is enabled: `jpeg`, `png`, `webp`, `gif`, `bmp` and `tiff`,
-//! and also `augment` and `wav`. To build them, only gcc and rustup are needed.
+//! one per format of audio: `wav`, `flac`, `mp3`, `aac`, `vorbis` and `opus`, and also `augment`. To
+//! build them, only gcc and rustup are needed.
 //!
 //! | feature | adds |
 //! |---|---|
 //! | `augment` | [`augment`]: random augmentations of training images |
-//! | `wav` | [`audio`]: the header of WAV files |
+//! | `wav` | WAV: uncompressed audio of 8 to 64 bits, A-law, µ-law |
+//! | `flac` | FLAC, by a decoder of this crate |
+//! | `mp3` | MPEG audio of layers I to III, by a decoder of this crate |
+//! | `aac` | AAC of low complexity, in ADTS frames |
+//! | `vorbis`, `opus` | Vorbis and Opus in Ogg; with `flac`, FLAC in Ogg |
 //! | `jxl` | JPEG XL |
 //! | `exr` | OpenEXR |
 //! | `more-formats` | PNM, QOI, TGA, DDS, Radiance HDR, ICO, farbfeld |
@@ -140,7 +149,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "wav")]
 pub mod audio;
 #[cfg(feature = "augment")]
 pub mod augment;

@@ -57,6 +57,8 @@ fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
 fn each_sample_format_is_reported() {
     let formats = [
         (1, 8, WavSample::U8),
+        (6, 8, WavSample::ALaw),
+        (7, 8, WavSample::MuLaw),
         (1, 16, WavSample::I16),
         (1, 24, WavSample::I24),
         (1, 32, WavSample::I32),
@@ -90,8 +92,8 @@ fn the_format_of_an_extensible_file_is_its_subformat() {
 }
 
 #[test]
-fn companded_and_compressed_samples_are_unsupported() {
-    let names = [(6, 8, "A-law"), (7, 8, "µ-law"), (2, 4, "ADPCM"), (0x55, 0, "MPEG")];
+fn compressed_samples_are_unsupported() {
+    let names = [(6, 16, "A-law"), (7, 4, "µ-law"), (2, 4, "ADPCM"), (0x55, 0, "MPEG")];
     for (tag, bits, name) in names.into_iter().chain([(1, 12, "PCM"), (3, 16, "floating")]) {
         let header = WavHeader::from_bytes(&file(&format(tag, bits, 1, 8000), &[0; 8])).unwrap();
         assert_eq!(header.format(), tag);

@@ -1,11 +1,81 @@
-//! Audio: the header of WAV files.
+//! Audio: from encoded bytes to samples.
+//!
+//! ```text
+//! bytes ──► codec ──► frames of a window ──► channels ──► sample rate ──► features ──► batch slot
+//! ```
 //!
 //! | file | content |
 //! |---|---|
-//! | `wav` | sample format and position of the sample data |
+//! | `limits`, `waveform`, `collector` | limits of files; decoded samples; those of a request |
+//! | `codec`, `registry` | the traits of a codec; codec selection by content, and decoding |
+//! | `wav`, `pcm` | the header of WAV files; their samples |
+//! | `flac`, `mpeg` | FLAC; MPEG audio layers I to III |
+//! | `adts`, `ogg` | frames of AAC; pages of Vorbis, Opus and FLAC |
+//! | `packets` | decoders of packets |
+//! | `resample` | sample rate conversion |
+//! | `features` | log-mel spectrograms, filter banks, cepstral coefficients |
+//! | `transform` | which part of a file becomes a sample, and how |
 //!
-//! Imports: no other module.
+//! Imports: [`image`](crate::image).
 
+#[cfg(feature = "aac")]
+mod adts;
+mod codec;
+#[cfg_attr(
+    not(all(feature = "flac", feature = "mp3", feature = "vorbis")),
+    allow(dead_code, reason = "other formats do not use all of it")
+)]
+mod collector;
+mod features;
+#[cfg(feature = "flac")]
+mod flac;
+mod limits;
+#[cfg(feature = "mp3")]
+mod mpeg;
+#[cfg(any(feature = "vorbis", feature = "opus"))]
+#[cfg_attr(
+    not(all(feature = "flac", feature = "vorbis", feature = "opus")),
+    allow(dead_code, unreachable_patterns, reason = "streams of one kind do not use all of it")
+)]
+mod ogg;
+#[cfg(any(feature = "mp3", feature = "aac", feature = "vorbis", feature = "opus"))]
+mod packets;
+#[cfg(feature = "wav")]
+mod pcm;
+mod registry;
+mod resample;
+mod transform;
+#[cfg(feature = "wav")]
 mod wav;
+mod waveform;
 
+use std::sync::Arc;
+
+pub use codec::{
+    AUDIO_SNIFF_BYTES, AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest,
+};
+pub use features::AudioFeatures;
+pub(crate) use features::FeatureExtractor;
+pub use limits::AudioLimits;
+pub use registry::{AudioReader, AudioRegistry};
+pub use resample::Resampler;
+pub use transform::{AudioChannels, AudioLayout, AudioTransform};
+#[cfg(feature = "wav")]
 pub use wav::{WavHeader, WavSample};
+pub use waveform::Waveform;
+
+/// The codecs of this build: the most common format first.
+fn defaults() -> Vec<Arc<dyn AudioCodec>> {
+    vec![
+        #[cfg(feature = "wav")]
+        Arc::new(pcm::WavCodec),
+        #[cfg(feature = "flac")]
+        Arc::new(flac::FlacCodec),
+        #[cfg(any(feature = "vorbis", feature = "opus"))]
+        Arc::new(ogg::OggCodec),
+        #[cfg(feature = "aac")]
+        Arc::new(adts::AdtsCodec),
+        #[cfg(feature = "mp3")]
+        Arc::new(mpeg::MpegCodec),
+    ]
+}

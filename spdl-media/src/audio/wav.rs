@@ -6,6 +6,9 @@ use std::ops::Range;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
+use super::transform::frame_at;
+use crate::image::OnTruncated;
+
 /// The RIFF header: `RIFF`, size, `WAVE`.
 const START: u64 = 12;
 /// A chunk header: identifier and size.
@@ -21,6 +24,8 @@ const UNKNOWN: u64 = 0xFFFF_FFFF;
 
 const PCM: u16 = 1;
 const FLOAT: u16 = 3;
+const A_LAW: u16 = 6;
+const MU_LAW: u16 = 7;
 const EXTENSIBLE: u16 = 0xFFFE;
 /// The last 14 bytes of a `WAVE_FORMAT_EXTENSIBLE` GUID, which follow the 16-bit format.
 const GUID_TAIL: [u8; 14] = *b"\x00\x00\x00\x00\x10\x00\x80\x00\x00\xAA\x00\x38\x9B\x71";
@@ -41,13 +46,17 @@ pub enum WavSample {
     F32,
     /// IEEE 754 binary64, usually −1 to 1.
     F64,
+    /// A-law of ITU-T G.711, 8 bits.
+    ALaw,
+    /// µ-law of ITU-T G.711, 8 bits.
+    MuLaw,
 }
 
 impl WavSample {
     /// The size of one sample in bytes.
     pub fn size(self) -> usize {
         match self {
-            WavSample::U8 => 1,
+            WavSample::U8 | WavSample::ALaw | WavSample::MuLaw => 1,
             WavSample::I16 => 2,
             WavSample::I24 => 3,
             WavSample::I32 | WavSample::F32 => 4,
@@ -88,7 +97,7 @@ impl WavSample {
 }
 
 impl fmt::Display for WavSample {
-    /// The NumPy name: `int16`.
+    /// The NumPy name: `int16`; `alaw` and `mulaw`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             WavSample::U8 => "uint8",
@@ -97,6 +106,8 @@ impl fmt::Display for WavSample {
             WavSample::I32 => "int32",
             WavSample::F32 => "float32",
             WavSample::F64 => "float64",
+            WavSample::ALaw => "alaw",
+            WavSample::MuLaw => "mulaw",
         })
     }
 }
@@ -118,6 +129,8 @@ impl fmt::Display for WavSample {
 pub struct WavHeader {
     format: FormatChunk,
     data: Range<u64>,
+    /// The bytes of sample data that a truncated file lacks.
+    missing: u64,
 }
 
 /// The chunk `fmt `.
@@ -157,7 +170,17 @@ impl WavHeader {
     /// `Truncated` if the file is truncated, even inside sample data of known size; `Corrupt` if
     /// the file is not a WAV file, or is inconsistent; `Unsupported` for big-endian files (RIFX);
     /// `LimitExceeded` for 10,000 or more chunks before the sample data; the errors of `read`.
-    pub fn read(len: u64, mut read: impl FnMut(Range<u64>) -> Result<Bytes>) -> Result<Self> {
+    pub fn read(len: u64, read: impl FnMut(Range<u64>) -> Result<Bytes>) -> Result<Self> {
+        WavHeader::read_with(len, OnTruncated::Error, read)
+    }
+
+    /// [`read`](Self::read), where a file that is truncated inside its sample data may be accepted:
+    /// the data then extend to its last complete frame.
+    pub(super) fn read_with(
+        len: u64,
+        on_truncated: OnTruncated,
+        mut read: impl FnMut(Range<u64>) -> Result<Bytes>,
+    ) -> Result<Self> {
         let start = read(0..len.min(START))?;
         let is_long = check_start(&start, len)?;
         let (mut format, mut long_data_size) = (None, None);
@@ -200,7 +223,7 @@ impl WavHeader {
                         }
                         long => long,
                     };
-                    return WavHeader::new(format, content, size, len);
+                    return WavHeader::new(format, content, size, len, on_truncated);
                 }
                 _ => {}
             }
@@ -212,21 +235,38 @@ impl WavHeader {
     }
 
     /// The header for `size` bytes of sample data, or for all remaining bytes.
-    fn new(format: FormatChunk, start: u64, size: Option<u64>, len: u64) -> Result<Self> {
-        let frame = u64::from(format.block_align);
+    fn new(
+        format: FormatChunk,
+        start: u64,
+        size: Option<u64>,
+        len: u64,
+        on_truncated: OnTruncated,
+    ) -> Result<Self> {
+        let available = len - start;
+        let is_truncated = size.is_some_and(|size| size > available);
         let end = match size {
-            Some(size) => start.checked_add(size).filter(|&end| end <= len).ok_or_else(|| {
-                let available = len - start;
-                truncated(
-                    &format!("truncated WAV: the file has {available} of {size} data bytes"),
-                    len,
-                )
-            })?,
-            // An incomplete last frame of an interrupted pipe is dropped.
-            None if frame > 0 => len - (len - start) % frame,
-            None => len,
+            Some(size) if !is_truncated => start + size,
+            Some(size) if on_truncated == OnTruncated::Error => {
+                let message =
+                    format!("truncated WAV: the file has {available} of {size} data bytes");
+                return Err(truncated(&message, len));
+            }
+            // An incomplete last frame is dropped.
+            _ => len - available.checked_rem(u64::from(format.block_align)).unwrap_or(0),
         };
-        Ok(WavHeader { format, data: start..end })
+        let missing = size.map_or(0, |size| size - size.min(available));
+        Ok(WavHeader { format, data: start..end, missing })
+    }
+
+    /// Whether the file ends inside its sample data.
+    pub(super) fn is_truncated(&self) -> bool {
+        self.missing > 0
+    }
+
+    /// The number of frames that the file would have if it were not truncated.
+    pub(super) fn declared_frames(&self) -> u64 {
+        let bytes = self.data.end - self.data.start + self.missing;
+        bytes.checked_div(u64::from(self.format.block_align)).unwrap_or(0)
     }
 
     /// The format tag as stored: 1 is PCM, 3 floating point, 0xFFFE `WAVE_FORMAT_EXTENSIBLE`.
@@ -273,8 +313,8 @@ impl WavHeader {
     /// The sample type.
     ///
     /// # Errors
-    /// `Unsupported` for formats other than PCM of 8, 16, 24 or 32 bits and floating point of 32 or
-    /// 64 bits, such as A-law, µ-law and ADPCM; `Corrupt` if the sizes are inconsistent.
+    /// `Unsupported` for formats other than PCM of 8, 16, 24 or 32 bits, floating point of 32 or 64
+    /// bits, A-law and µ-law, such as ADPCM; `Corrupt` if the sizes are inconsistent.
     pub fn sample(&self) -> Result<WavSample> {
         let FormatChunk { offset, subformat, channels, block_align, bits_per_sample, .. } =
             self.format;
@@ -285,6 +325,8 @@ impl WavHeader {
             (Some(PCM), 32) => WavSample::I32,
             (Some(FLOAT), 32) => WavSample::F32,
             (Some(FLOAT), 64) => WavSample::F64,
+            (Some(A_LAW), 8) => WavSample::ALaw,
+            (Some(MU_LAW), 8) => WavSample::MuLaw,
             (format, bits) => {
                 let message = format!("unsupported WAV format: {bits}-bit {}", format_name(format));
                 return Err(Error::new(ErrorKind::Unsupported, message).with_offset(offset));
@@ -326,7 +368,7 @@ impl WavHeader {
                 ));
             }
         }
-        let start = self.frame_at(offset.unwrap_or(0.0));
+        let start = frame_at(offset.unwrap_or(0.0), self.sample_rate());
         if start > 0 && start >= frames {
             let seconds = offset.unwrap_or(0.0);
             return invalid(format!(
@@ -335,19 +377,8 @@ impl WavHeader {
                 self.sample_rate()
             ));
         }
-        let count = duration.map_or(u64::MAX, |duration| self.frame_at(duration));
+        let count = duration.map_or(u64::MAX, |duration| frame_at(duration, self.sample_rate()));
         Ok(start..start.saturating_add(count).min(frames))
-    }
-
-    /// The frame that starts at or before this time.
-    fn frame_at(&self, seconds: f64) -> u64 {
-        let frame = seconds * f64::from(self.sample_rate());
-        // Times of frames are rarely exact in floating point: 0.29 s × 100 Hz is
-        // 28.999999999999996.
-        let nearest = frame.round();
-        let is_near = (frame - nearest).abs() <= 4.0 * f64::EPSILON * frame;
-        // A cast from `f64` saturates.
-        if is_near { nearest as u64 } else { frame as u64 }
     }
 }
 
@@ -404,8 +435,8 @@ fn format_name(format: Option<u16>) -> String {
         Some(PCM) => "PCM",
         Some(FLOAT) => "floating point",
         Some(2 | 0x11) => "ADPCM",
-        Some(6) => "A-law",
-        Some(7) => "µ-law",
+        Some(A_LAW) => "A-law",
+        Some(MU_LAW) => "µ-law",
         Some(0x50 | 0x55) => "MPEG",
         Some(other) => return format!("format {other:#06x}"),
         None => "vendor-specific format",

@@ -1,7 +1,8 @@
 //! The header of a WAV file.
 
-use pyo3::exceptions::{PyNotImplementedError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use spdl_core::{Error, ErrorKind, Result};
 use spdl_media::audio::{self, WavSample};
 
 use super::buffer::Buffer;
@@ -85,7 +86,8 @@ impl WavHeader {
         let frames = self.0.frames_between(time_offset_seconds, duration_seconds).map_err(fault)?;
         // No overflow: the range is inside the file.
         let start = self.0.data_range().start + frames.start * u64::from(self.0.block_align());
-        Ok((type_string(sample)?, start, frames.end - frames.start))
+        let type_string = type_string(sample).map_err(|error| to_exception(py, &error))?;
+        Ok((type_string, start, frames.end - frames.start))
     }
 
     /// Widens 24-bit samples to 32 bits, left-aligned, and returns their bytes.
@@ -118,7 +120,11 @@ impl WavHeader {
 }
 
 /// NumPy's type string. NumPy has no type string for 24-bit samples: `<i3` is private to this package.
-fn type_string(sample: WavSample) -> PyResult<&'static str> {
+fn type_string(sample: WavSample) -> Result<&'static str> {
+    let unsupported = |format: &str| {
+        let message = format!("unsupported WAV format for NumPy: {format}; use fields.Audio");
+        Error::new(ErrorKind::Unsupported, message)
+    };
     Ok(match sample {
         WavSample::U8 => "|u1",
         WavSample::I16 => "<i2",
@@ -126,9 +132,8 @@ fn type_string(sample: WavSample) -> PyResult<&'static str> {
         WavSample::I32 => "<i4",
         WavSample::F32 => "<f4",
         WavSample::F64 => "<f8",
-        other => {
-            let message = format!("cannot convert {other} samples to NumPy: unsupported format");
-            return Err(PyNotImplementedError::new_err(message));
-        }
+        WavSample::ALaw => return Err(unsupported("8-bit A-law")),
+        WavSample::MuLaw => return Err(unsupported("8-bit µ-law")),
+        other => return Err(unsupported(&other.to_string())),
     })
 }

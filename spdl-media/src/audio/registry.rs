@@ -1,0 +1,201 @@
+//! Codec selection by file content, and decoding with the codecs of a registry.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::codec::{
+    AUDIO_SNIFF_BYTES, AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest,
+};
+use super::limits::AudioLimits;
+use super::waveform::Waveform;
+
+/// The audio codecs of a program. The first bytes of a file select the codec; the file name has no
+/// influence.
+///
+/// The program builds the registry; codecs do not register themselves. Clones are cheap: they share
+/// the codecs.
+///
+/// ```
+/// # #[cfg(feature = "flac")] {
+/// use spdl_media::audio::AudioRegistry;
+/// assert_eq!(AudioRegistry::with_defaults().find(b"fLaC")?.name(), "flac");
+/// # }
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct AudioRegistry {
+    codecs: Vec<Arc<dyn AudioCodec>>,
+}
+
+impl AudioRegistry {
+    /// An empty registry.
+    pub fn new() -> Self {
+        AudioRegistry::default()
+    }
+
+    /// The codec of each format that this build supports; cargo features decide which.
+    pub fn with_defaults() -> Self {
+        AudioRegistry { codecs: super::defaults() }
+    }
+
+    /// Adds a codec. The codec takes precedence over the codecs that were registered before.
+    pub fn register(&mut self, codec: impl AudioCodec) -> &mut Self {
+        self.codecs.insert(0, Arc::new(codec));
+        self
+    }
+
+    /// The codecs, in order of precedence.
+    pub fn codecs(&self) -> impl Iterator<Item = &Arc<dyn AudioCodec>> {
+        self.codecs.iter()
+    }
+
+    /// The first codec, in order of precedence, whose signature matches the first bytes of a file.
+    ///
+    /// # Errors
+    /// `Truncated` for an empty file; `Unsupported` if no codec matches.
+    pub fn find(&self, encoded: &[u8]) -> Result<&Arc<dyn AudioCodec>> {
+        self.position(encoded).map(|at| &self.codecs[at])
+    }
+
+    fn position(&self, encoded: &[u8]) -> Result<usize> {
+        if encoded.is_empty() {
+            return Err(Error::new(ErrorKind::Truncated, "the file is empty"));
+        }
+        let head = &encoded[..encoded.len().min(AUDIO_SNIFF_BYTES)];
+        self.codecs.iter().position(|codec| codec.sniff(head)).ok_or_else(|| {
+            let known: Vec<_> = self.codecs.iter().map(|codec| codec.name()).collect();
+            let start = head[..head.len().min(8)].escape_ascii();
+            let message = format!(
+                "unknown audio format: the file starts with \"{start}\"; registered codecs: {}",
+                if known.is_empty() { "none".into() } else { known.join(", ") }
+            );
+            Error::new(ErrorKind::Unsupported, message)
+        })
+    }
+}
+
+/// Decodes audio files of every format of a registry.
+///
+/// Create one per worker: it keeps the decoder of each format, with its scratch memory. A panic
+/// inside a decoder becomes an error of the kind `Panicked`; the next file uses a new decoder. ID3v2
+/// tags at the start of a file are skipped.
+///
+/// ```no_run
+/// use spdl_media::audio::{AudioLimits, AudioReader, AudioRegistry, AudioRequest, Waveform};
+/// let limits = AudioLimits::default();
+/// let mut reader = AudioReader::new(&AudioRegistry::with_defaults(), &limits);
+/// let mut waveform = Waveform::new(&limits);
+/// let file = std::fs::read("speech.flac")?;
+/// let info = reader.inspect(&file)?;
+/// // The second second.
+/// let rate = u64::from(info.sample_rate);
+/// reader.decode(&file, &AudioRequest::frames(rate..2 * rate), &mut waveform)?;
+/// assert_eq!(waveform.channels().len(), usize::from(info.channels));
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+pub struct AudioReader {
+    registry: AudioRegistry,
+    limits: AudioLimits,
+    /// The decoder of each codec of the registry, created on first use.
+    decoders: Vec<Option<Box<dyn AudioDecoder>>>,
+}
+
+impl AudioReader {
+    /// A reader of the formats of `registry`.
+    pub fn new(registry: &AudioRegistry, limits: &AudioLimits) -> Self {
+        let decoders = registry.codecs.iter().map(|_| None).collect();
+        AudioReader { registry: registry.clone(), limits: limits.clone(), decoders }
+    }
+
+    /// Reads the header only.
+    ///
+    /// # Errors
+    /// `Unsupported` for an unknown format, and the errors of [`AudioDecoder::inspect`].
+    pub fn inspect(&mut self, encoded: &[u8]) -> Result<AudioInfo> {
+        let audio = after_id3(encoded);
+        let info = self.with_decoder(audio, |decoder| decoder.inspect(audio));
+        let info = info.map_err(|error| shifted(error, encoded.len() - audio.len()))?;
+        // Third-party codecs may forget this check.
+        self.limits.check_format(info.sample_rate, info.channels)?;
+        Ok(info)
+    }
+
+    /// Decodes the frames that `request` selects into `out`, whose content is replaced.
+    ///
+    /// # Errors
+    /// `Unsupported` for an unknown format, and the errors of [`AudioDecoder::decode`].
+    pub fn decode(
+        &mut self,
+        encoded: &[u8],
+        request: &AudioRequest,
+        out: &mut Waveform,
+    ) -> Result<AudioDecoded> {
+        let audio = after_id3(encoded);
+        let decoded = self.with_decoder(audio, |decoder| decoder.decode(audio, request, out));
+        decoded.map_err(|error| shifted(error, encoded.len() - audio.len()))
+    }
+
+    fn with_decoder<T>(
+        &mut self,
+        encoded: &[u8],
+        call: impl FnOnce(&mut dyn AudioDecoder) -> Result<T>,
+    ) -> Result<T> {
+        let at = self.registry.position(encoded)?;
+        let codec = &self.registry.codecs[at];
+        let slot = &mut self.decoders[at];
+        // `AssertUnwindSafe` is correct, because a decoder that panicked is dropped with its state.
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let decoder = match slot.take() {
+                Some(decoder) => decoder,
+                None => codec.decoder(&self.limits)?,
+            };
+            call(slot.insert(decoder).as_mut())
+        }));
+        outcome.unwrap_or_else(|panic| {
+            *slot = None;
+            Err(panicked(codec.name(), panic.as_ref()))
+        })
+    }
+}
+
+impl std::fmt::Debug for AudioReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AudioReader")
+            .field("registry", &self.registry)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The file without the ID3v2 tags at its start, which any format may have.
+fn after_id3(mut encoded: &[u8]) -> &[u8] {
+    while let Some(&[b'I', b'D', b'3', _, _, flags, a, b, c, d]) = encoded.first_chunk() {
+        let size = [a, b, c, d].iter().fold(0, |size, byte| size << 7 | usize::from(byte & 0x7F));
+        let footer = if flags & 0x10 != 0 { 10 } else { 0 };
+        match encoded.get(10 + size + footer..) {
+            Some(rest) => encoded = rest,
+            None => break,
+        }
+    }
+    encoded
+}
+
+/// The error with its offset in the whole file.
+fn shifted(error: Error, tags: usize) -> Error {
+    match error.offset() {
+        Some(offset) if tags > 0 => error.with_offset(offset + tags as u64),
+        _ => error,
+    }
+}
+
+fn panicked(codec: &str, panic: &(dyn Any + Send)) -> Error {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no message)");
+    Error::new(ErrorKind::Panicked, format!("the {codec} decoder panicked: {message}"))
+}
