@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `image` | [`FillImage`]: writes one image into its batch slot |
+//! | `audio` | [`FillAudio`]: writes one audio file into its batch slot |
 //! | `spec` | `SampleSpec`: the fields of a batch (feature `records`) |
 //! | `description` | fields from JSON or TOML (features `records`, `png`, `augment`) |
 //! | `geometry` | boxes and key points that follow an image (feature `records`) |
@@ -12,8 +13,10 @@
 //! | `tokens` | `Tokens`: ids of tokens, stored or made from text (feature `records`) |
 //! | `shrink` | [`Shrink`]: makes smaller copies of large images |
 //!
-//! Imports: [`image`](crate::image), [`transform`](crate::transform), [`augment`](crate::augment).
+//! Imports: [`image`](crate::image), [`audio`](crate::audio), [`transform`](crate::transform),
+//! [`augment`](crate::augment).
 
+mod audio;
 #[cfg(feature = "records")]
 mod combine;
 #[cfg(all(feature = "records", feature = "png", feature = "augment"))]
@@ -33,6 +36,7 @@ mod spec;
 #[cfg(feature = "records")]
 mod tokens;
 
+pub use audio::FillAudio;
 #[cfg(feature = "records")]
 pub use combine::{CopyPaste, Mosaic};
 #[cfg(all(feature = "records", feature = "png", feature = "augment"))]

@@ -7,12 +7,14 @@ use spdl_core::{Error, ErrorKind, Field, Fill, FillContext, Result, SlotMut};
 use spdl_io::records::Encoding;
 use spdl_io::{FieldValue, Record};
 
+use super::audio::FillAudio;
 use super::geometry::{self, ImageGeometry};
 use super::image::FillImage;
 #[cfg(feature = "png")]
 use super::mask::MaskDecoder;
 use super::numbers::Numbers;
 use super::spec::{FieldKind, SampleField, SampleSpec, Sequences};
+use crate::audio::{AudioLimits, AudioRegistry};
 use crate::image::{CodecRegistry, Limits};
 
 /// Decodes the fields of a record into its place in a batch. Made by
@@ -44,8 +46,11 @@ struct SharedBuffers {
 struct FieldWriter {
     name: Arc<str>,
     field: SampleField,
-    /// Present for images.
+    /// Present for images and audio.
     image: Option<FillImage>,
+    audio: Option<FillAudio>,
+    /// The number of frames of the current sample, if this is audio.
+    frames: u64,
     /// The part of the sample whose random numbers the image draws; `None` for those of the sample.
     view: Option<String>,
     /// Indices of the fields to which this one refers.
@@ -64,6 +69,7 @@ impl FillRecord {
     /// The errors of [`SampleSpec::validate`].
     pub fn new(spec: &SampleSpec, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
         spec.validate()?;
+        let mut audio = None;
         let fields = spec.fields().map(|(name, field)| {
             let image = match &field.kind {
                 FieldKind::Image(transform) => {
@@ -74,7 +80,18 @@ impl FillRecord {
                 }
                 _ => None,
             };
+            let audio = match &field.kind {
+                FieldKind::Audio(transform) => {
+                    let (registry, limits) = audio.get_or_insert_with(|| {
+                        let default = || (AudioRegistry::with_defaults(), AudioLimits::default());
+                        spec.audio.clone().unwrap_or_else(default)
+                    });
+                    Some(FillAudio::new(registry, transform, limits)?)
+                }
+                _ => None,
+            };
             let like = match &field.kind {
+                FieldKind::AudioFrames(like) => Some(like),
                 FieldKind::Boxes(boxes) => Some(&boxes.like),
                 FieldKind::Points(points) => Some(&points.like),
                 FieldKind::Geometry(like) | FieldKind::ImageSize(like) => Some(like),
@@ -86,6 +103,8 @@ impl FillRecord {
             Ok(FieldWriter {
                 name: name.into(),
                 image,
+                audio,
+                frames: 0,
                 view: (field.view > 0).then(|| format!("view {}", field.view)),
                 like: like.and_then(find),
                 rows_of: field.rows_of.as_ref().and_then(find),
@@ -96,7 +115,7 @@ impl FillRecord {
         });
         let fields = fields.collect::<Result<Vec<_>>>()?;
         let rank = |at: &usize| match fields[*at].field.kind {
-            FieldKind::Image(_) => 0,
+            FieldKind::Image(_) | FieldKind::Audio(_) => 0,
             FieldKind::Boxes(_) => 1,
             _ => 2,
         };
@@ -132,6 +151,8 @@ impl FillRecord {
         for writer in &mut self.fields {
             let image = writer.image.take();
             writer.image = image.map(|image| image.count_partial(counter.clone()));
+            let audio = writer.audio.take();
+            writer.audio = audio.map(|audio| audio.count_partial(counter.clone()));
         }
         self
     }
@@ -195,6 +216,7 @@ impl Fill<&Record> for FillRecord {
         for &at in &self.order {
             let (like, boxes) = (self.fields[at].like, self.fields[at].rows_of);
             let related = Related {
+                frames: like.map_or(0, |like| self.fields[like].frames),
                 geometry: like.and_then(|like| self.fields[like].geometry.take()),
                 kept: boxes
                     .map(|boxes| std::mem::take(&mut self.fields[boxes].kept))
@@ -252,6 +274,8 @@ impl Fill<Record> for FillRecord {
 
 /// What a field needs from the fields to which it refers.
 struct Related {
+    /// The number of frames of audio.
+    frames: u64,
     geometry: Option<ImageGeometry>,
     kept: KeptBoxes,
 }
@@ -289,6 +313,7 @@ impl FieldWriter {
                 slot.typed_mut::<f32>(at)?.copy_from_slice(&matrix);
                 return Ok(());
             }
+            FieldKind::AudioFrames(_) => return slot.set(at, related.frames as i64),
             FieldKind::ImageSize(_) => {
                 let size = related.geometry.as_ref().map(|geometry| geometry.written.image);
                 let sides = size.map_or([0; 2], |size| [size.height, size.width].map(i64::from));
@@ -299,6 +324,7 @@ impl FieldWriter {
         }
         let mut warps = self.geometry.take().map(|last| last.warps).unwrap_or_default();
         self.kept.stored = None;
+        self.frames = 0;
         let value = match (record.get(&self.name)?, &self.field.default) {
             (FieldValue::Null, Some(default)) => default,
             (FieldValue::Null, None) => {
@@ -324,6 +350,12 @@ impl FieldWriter {
                     warps.clear();
                     warps.extend_from_slice(image.warps());
                     self.geometry = Some(ImageGeometry { written, warps });
+                }
+                Ok(())
+            }
+            (FieldKind::Audio(_), FieldValue::Bytes(encoded)) => {
+                if let Some(audio) = &mut self.audio {
+                    self.frames = audio.write(encoded, slot, at, || cx.rng())?;
                 }
                 Ok(())
             }
@@ -385,6 +417,7 @@ impl FieldWriter {
     fn wrong_type(&self, value: &FieldValue) -> Error {
         let expected = match self.field.kind {
             FieldKind::Image(_) => "an encoded image",
+            FieldKind::Audio(_) => "an encoded audio file",
             #[cfg(feature = "png")]
             FieldKind::Mask(_) => "an encoded mask",
             FieldKind::Text => "text",
@@ -393,7 +426,7 @@ impl FieldWriter {
         };
         // Text is never the name of a file.
         let advice = match (&self.field.kind, value) {
-            (FieldKind::Image(_), FieldValue::Text(_)) => {
+            (FieldKind::Image(_) | FieldKind::Audio(_), FieldValue::Text(_)) => {
                 "; to read a file, pass its path (in Python, a pathlib.Path)"
             }
             _ => "",

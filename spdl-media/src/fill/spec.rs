@@ -6,7 +6,7 @@ use spdl_core::stage::Collation;
 use spdl_core::{BatchLayout, DType, Error, ErrorKind, Field, Result};
 use spdl_io::datasets::OpenOptions;
 use spdl_io::fetch::Fetcher;
-use spdl_io::records::{FetchFields, FieldChoice, IMAGE_EXTENSIONS};
+use spdl_io::records::{AUDIO_EXTENSIONS, FetchFields, FieldChoice, IMAGE_EXTENSIONS};
 use spdl_io::{FetchLabeled, FieldValue};
 
 use super::geometry::{Boxes, Points};
@@ -15,6 +15,7 @@ use super::mask::Mask;
 use super::numbers::padded;
 use super::record::FillRecord;
 use super::tokens::Tokens;
+use crate::audio::{AudioLimits, AudioRegistry, AudioTransform};
 #[cfg(feature = "augment")]
 use crate::augment::Augmenter;
 use crate::image::{CodecRegistry, Limits};
@@ -61,6 +62,8 @@ use crate::transform::ImageTransform;
 pub struct SampleSpec {
     fields: Vec<(Arc<str>, SampleField)>,
     pub(super) sequences: Sequences,
+    /// The codecs and limits of audio; the default ones if `None`.
+    pub(super) audio: Option<(AudioRegistry, AudioLimits)>,
 }
 
 /// One field of a batch: where its bytes are stored, and how they are decoded.
@@ -87,6 +90,9 @@ pub struct SampleField {
 #[derive(Clone, Debug)]
 pub(super) enum FieldKind {
     Image(Box<ImageTransform>),
+    Audio(Box<AudioTransform>),
+    /// The number of frames of the audio of another field.
+    AudioFrames(Arc<str>),
     Numbers,
     /// Numbers that are 0 or 1.
     Flags,
@@ -140,6 +146,41 @@ impl SampleField {
         let collation = if shape.contains(&0) { Collation::List } else { Collation::Stacked };
         let field = SampleField::new(FieldKind::Image(Box::new(transform)), dtype, &shape);
         field.collation(collation)
+    }
+
+    /// An encoded audio file, of which `transform` selects a part, channels and the sample rate.
+    ///
+    /// Stored fields by default: the name of the field in the batch, `wav`, `flac`, `mp3` and other
+    /// [`AUDIO_EXTENSIONS`], `audio`, `file`.
+    ///
+    /// Samples that differ in length become a list, or are [padded](Collation::Padded).
+    ///
+    /// ```
+    /// use spdl_media::audio::{AudioChannels, AudioTransform};
+    /// use spdl_media::fill::{SampleField, SampleSpec};
+    /// let five_seconds = AudioTransform::new()
+    ///     .sample_rate(16_000)
+    ///     .channels(AudioChannels::Mono)
+    ///     .frames(80_000)
+    ///     .random(true);
+    /// let spec = SampleSpec::new()
+    ///     .with("audio", SampleField::audio(five_seconds))
+    ///     .with("frames", SampleField::audio_frames("audio"));
+    /// assert_eq!(spec.layout(8).fields()[0].shape, [1, 80_000]);
+    /// spec.validate()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn audio(transform: AudioTransform) -> Self {
+        let (dtype, shape) = (transform.element_type(), transform.shape());
+        let collation = if shape.contains(&0) { Collation::List } else { Collation::Stacked };
+        let field = SampleField::new(FieldKind::Audio(Box::new(transform)), dtype, &shape);
+        field.collation(collation)
+    }
+
+    /// The number of frames of the audio of the field `like` before padding, `int64`; 0 if the sample
+    /// lacks the audio.
+    pub fn audio_frames(like: impl Into<Arc<str>>) -> Self {
+        SampleField::new(FieldKind::AudioFrames(like.into()), DType::I64, &[])
     }
 
     /// Sets augmentations of an image: see [`FillImage::augment`](crate::FillImage::augment).
@@ -390,12 +431,18 @@ impl SampleField {
     fn choice(&self, name: &Arc<str>) -> Option<FieldChoice> {
         let choice = match (&self.choice, &self.kind) {
             (_, FieldKind::Label | FieldKind::Key | FieldKind::Index) => return None,
-            (_, FieldKind::Geometry(_) | FieldKind::ImageSize(_)) => return None,
+            (_, FieldKind::Geometry(_) | FieldKind::ImageSize(_) | FieldKind::AudioFrames(_)) => {
+                return None;
+            }
             (Some(choice), _) => choice.clone(),
             (None, FieldKind::Image(_)) => {
                 let others = ["image", "img", "file", "image/encoded"];
                 let common = IMAGE_EXTENSIONS.iter().copied().chain(others);
                 // A missing image of a list must not become the file of its row.
+                FieldChoice::of([&**name].into_iter().chain(common)).keep_null()
+            }
+            (None, FieldKind::Audio(_)) => {
+                let common = AUDIO_EXTENSIONS.iter().copied().chain(["audio", "file"]);
                 FieldChoice::of([&**name].into_iter().chain(common)).keep_null()
             }
             (None, _) => FieldChoice::of([Arc::clone(name)]),
@@ -447,6 +494,7 @@ impl SampleField {
                 let all: Vec<_> = of_image.chain(view).collect();
                 format!("image ({})", all.join(", "))
             }
+            FieldKind::Audio(transform) => transform.description(),
             other => format!("{other:?}"),
         };
         let kind = match &self.rows_of {
@@ -551,6 +599,14 @@ impl SampleSpec {
         SampleSpec { sequences, ..self }
     }
 
+    /// Sets the codecs and limits of audio fields. Default: those of this build, with the default
+    /// limits.
+    #[must_use]
+    pub fn audio_codecs(mut self, registry: &AudioRegistry, limits: &AudioLimits) -> Self {
+        self.audio = Some((registry.clone(), limits.clone()));
+        self
+    }
+
     /// The fields with their names, in the order of [`with`](Self::with).
     pub fn fields(&self) -> impl Iterator<Item = (&str, &SampleField)> {
         self.fields.iter().map(|(name, field)| (&**name, field))
@@ -581,8 +637,9 @@ impl SampleSpec {
         }
     }
 
-    /// Sets the columns of lists that the fields read: those of images and masks name files, and a list without
-    /// such fields needs no files. Data sets of other kinds do not depend on these options.
+    /// Sets the columns of lists that the fields read: those of images, masks and audio name files, and a list
+    /// without such fields needs no files. With audio and without images, the files of folders are those with
+    /// [`AUDIO_EXTENSIONS`].
     pub fn opening(&self, options: OpenOptions) -> OpenOptions {
         let (mut files, mut paths, mut values) = (Vec::new(), Vec::new(), Some(Vec::new()));
         for (name, field) in &self.fields {
@@ -590,7 +647,7 @@ impl SampleSpec {
                 Some(choice) => choice.names().map(str::to_owned).collect(),
                 None => vec![name.to_string()],
             };
-            let is_image = matches!(field.kind, FieldKind::Image(_));
+            let is_image = matches!(field.kind, FieldKind::Image(_) | FieldKind::Audio(_));
             #[cfg(feature = "png")]
             let needs_file = is_image || matches!(field.kind, FieldKind::Mask(_));
             #[cfg(not(feature = "png"))]
@@ -606,6 +663,12 @@ impl SampleSpec {
                 values.push(names);
             }
         }
+        let kinds = || self.fields.iter().map(|(_, field)| &field.kind);
+        let has_images = kinds().any(|kind| matches!(kind, FieldKind::Image(_)));
+        let options = match kinds().any(|kind| matches!(kind, FieldKind::Audio(_))) {
+            true if !has_images => options.extensions(&AUDIO_EXTENSIONS),
+            _ => options,
+        };
         options.file_fields(files).path_fields(paths).value_fields(values.unwrap_or_default())
     }
 
@@ -685,6 +748,10 @@ impl SampleSpec {
         self.fields.iter().try_for_each(|(name, field)| {
             let checked = match &field.kind {
                 FieldKind::Image(transform) => transform.validate(),
+                FieldKind::Audio(transform) => transform.validate(),
+                FieldKind::AudioFrames(like) => {
+                    self.refers(like, "audio", |kind| matches!(kind, FieldKind::Audio(_)))
+                }
                 FieldKind::Boxes(boxes) => boxes.validate().and_then(|()| self.image(&boxes.like)),
                 FieldKind::Points(points) => self.image(&points.like),
                 FieldKind::Geometry(like) | FieldKind::ImageSize(like) => self.image(like),

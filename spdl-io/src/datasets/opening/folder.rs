@@ -10,7 +10,7 @@ use super::{DatasetKind, OpenedDataset, kind_of_name};
 use crate::datasets::ImageFolder;
 use crate::datasets::file_list::VALIDATION_IMAGE;
 use crate::fetch::{Key, ObjectMeta, quoted};
-use crate::records::{Encoding, Extent, StoredRecord};
+use crate::records::{AUDIO_EXTENSIONS, Encoding, Extent, StoredRecord};
 use crate::shards::{JOURNAL, MANIFEST, Manifest, ShardRecord};
 
 /// The maximum number of objects that are listed to detect the kind of a stored folder.
@@ -233,9 +233,16 @@ pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
     Ok(names)
 }
 
-/// The images of an [`ImageFolder`] as records with one field.
+/// The files of an [`ImageFolder`] as records with one field: `audio` if the extension is that of
+/// audio, else `image`.
 #[derive(Debug)]
 pub(super) struct FolderRecords(pub(super) ImageFolder);
+
+fn field_of(key: &Key) -> &'static str {
+    let extension = key.as_bytes().rsplit(|byte| *byte == b'.').next().unwrap_or_default();
+    let is_audio = AUDIO_EXTENSIONS.iter().any(|it| extension.eq_ignore_ascii_case(it.as_bytes()));
+    if is_audio { "audio" } else { "image" }
+}
 
 impl Dataset for FolderRecords {
     type Item = StoredRecord;
@@ -247,11 +254,12 @@ impl Dataset for FolderRecords {
     fn item(&self, index: u64) -> Result<StoredRecord> {
         let Labeled { value: key, label } = self.0.item(index)?;
         let record = StoredRecord::new(key.clone()).with_label(label);
+        let field = field_of(&key);
         let (version, extent) = match self.0.listed(index, &key) {
             None => (None, Extent::whole(key)),
             Some(listed) => (Some(listed.version_hash()), Extent::listed(listed)),
         };
-        Ok(record.with_version(version).with_stored("image", extent, Encoding::Bytes))
+        Ok(record.with_version(version).with_stored(field, extent, Encoding::Bytes))
     }
 
     fn content_hash(&self) -> Option<u64> {

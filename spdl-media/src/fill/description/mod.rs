@@ -5,11 +5,13 @@
 //! | `settings` | the parameters of one object: types, unknown keys, error messages |
 //! | `text` | objects as text, such as `randaugment(2, 9)` |
 //! | `image` | images and crops |
+//! | `audio` | audio |
 //! | `augmentation` | augmentations |
 //! | `mix` | what combines the samples of each batch |
 //!
 //! This file has the fields.
 
+mod audio;
 mod augmentation;
 mod image;
 mod mix;
@@ -44,14 +46,17 @@ const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 const TOKENIZER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The types of fields.
-const TYPES: [&str; 16] = [
+const TYPES: [&str; 19] = [
     "Image",
+    "Audio",
+    "Mel",
     "Mask",
     "Depth",
     "Boxes",
     "KeyPoints",
     "Geometry",
     "ImageSize",
+    "AudioFrames",
     "Number",
     "Array",
     "Tokens",
@@ -168,8 +173,10 @@ impl SampleField {
         }
         let (type_name, mut settings) = Settings::of(&place, described, "")?;
         let (s, kind) = (&mut settings, folded(&type_name));
-        let is_stored =
-            !matches!(kind.as_str(), "geometry" | "imagesize" | "key" | "index" | "label");
+        let is_stored = !matches!(
+            kind.as_str(),
+            "geometry" | "imagesize" | "audioframes" | "key" | "index" | "label"
+        );
         let mut field = match kind.as_str() {
             "image" => {
                 let (transform, augmenter) = image::image(s)?;
@@ -206,6 +213,11 @@ impl SampleField {
             }
             "geometry" => SampleField::geometry(like(s)?),
             "imagesize" => SampleField::image_size(like(s)?),
+            "audio" => SampleField::audio(audio::audio(s)?),
+            "mel" => SampleField::audio(audio::mel(s)?),
+            "audioframes" => {
+                SampleField::audio_frames(s.get("like")?.unwrap_or_else(|| "audio".to_owned()))
+            }
             "number" => numbers(s, &[])?,
             "array" => {
                 let Shape(shape) = s.need("shape")?;
@@ -237,7 +249,7 @@ impl SampleField {
             field = field.padding(padding);
         }
         let collations = match kind.as_str() {
-            "image" | "array" | "keypoints" | "mask" | "depth" => &COLLATIONS[..],
+            "image" | "array" | "keypoints" | "mask" | "depth" | "audio" | "mel" => &COLLATIONS[..],
             "boxes" | "tokens" => &COLLATIONS[1..],
             _ => &[],
         };

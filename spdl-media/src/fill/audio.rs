@@ -1,0 +1,287 @@
+//! [`FillAudio`]: writes one audio file into its batch slot.
+
+use half::f16;
+use spdl_core::memory::Element;
+use spdl_core::observe::Counter;
+use spdl_core::{DType, Error, ErrorKind, Field, Result, SampleRng, SlotMut};
+
+use crate::audio::{
+    AudioChannels, AudioLayout, AudioLimits, AudioReader, AudioRegistry, AudioRequest,
+    AudioTransform, FeatureExtractor, Resampler, Waveform,
+};
+
+/// Decodes a part of an audio file, selects channels, converts the sample rate, and writes the
+/// samples into the slot of a batch.
+///
+/// Create one per worker: it keeps decoders, filters and scratch memory.
+pub struct FillAudio {
+    transform: AudioTransform,
+    reader: AudioReader,
+    waveform: Waveform,
+    /// The filters of sample rates met so far, by the rate of the file.
+    resamplers: Vec<(u32, Resampler)>,
+    /// The mean of the channels.
+    mixed: Vec<f32>,
+    /// The converted samples of all channels; those of one channel before conversion, padded.
+    converted: Vec<f32>,
+    padded: Vec<f32>,
+    /// Computes features, and their values.
+    extractor: Option<FeatureExtractor>,
+    values: Vec<f32>,
+    partial: Counter,
+}
+
+/// The most sample rates whose filters are kept.
+const KEPT_FILTERS: usize = 8;
+
+impl FillAudio {
+    /// Writes samples as `transform` says.
+    ///
+    /// # Errors
+    /// The errors of [`AudioTransform::validate`].
+    pub fn new(
+        registry: &AudioRegistry,
+        transform: &AudioTransform,
+        limits: &AudioLimits,
+    ) -> Result<Self> {
+        transform.validate()?;
+        Ok(FillAudio {
+            transform: transform.clone(),
+            reader: AudioReader::new(registry, limits),
+            waveform: Waveform::new(limits),
+            resamplers: Vec::new(),
+            mixed: Vec::new(),
+            converted: Vec::new(),
+            padded: Vec::new(),
+            extractor: transform
+                .chosen_features()
+                .map(|features| FeatureExtractor::new(features, transform.rate_of(0))),
+            values: Vec::new(),
+            partial: Counter::default(),
+        })
+    }
+
+    /// Counts the samples of truncated files, see [`AudioTransform::on_truncated`].
+    #[must_use]
+    pub fn count_partial(mut self, counter: Counter) -> Self {
+        self.partial = counter;
+        self
+    }
+
+    /// Checks that a field has the data type and shape of samples.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it has not.
+    pub fn check_field(&self, field: &Field) -> Result<()> {
+        let (dtype, shape) = (self.transform.element_type(), self.transform.shape());
+        if field.dtype != dtype || field.shape != shape {
+            let message = format!(
+                "field {:?} is {} {:?}, but the samples are {} {shape:?}",
+                field.name,
+                field.dtype.name(),
+                field.shape,
+                dtype.name()
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(())
+    }
+
+    /// Decodes `encoded` into field number `field`, with random numbers from `rng`. Returns the number
+    /// of frames before padding, or that of the windows of features.
+    ///
+    /// # Errors
+    /// The errors of [`AudioReader::decode`] and of the slot; `InvalidArgument` if the file lacks a
+    /// channel, or ends before the start of the sample.
+    pub fn write(
+        &mut self,
+        encoded: &[u8],
+        slot: &mut SlotMut<'_>,
+        field: usize,
+        rng: impl FnOnce() -> SampleRng,
+    ) -> Result<u64> {
+        let info = self.reader.inspect(encoded)?;
+        let rate = self.transform.rate_of(info.sample_rate);
+        let resampler = match rate == info.sample_rate {
+            true => None,
+            false => Some(resampler(&mut self.resamplers, info.sample_rate, rate)?),
+        };
+        let converted = |frames| resampler.map_or(frames, |it| it.output_frames(frames));
+        let mut rng = self.transform.draws().then(rng);
+        let part = self.transform.part(info.frames.map(converted), rate, rng.as_mut())?;
+        let wanted = match resampler {
+            Some(resampler) if part.end < u64::MAX => resampler.input_frames(part.clone()),
+            Some(resampler) => resampler.input_frames(part.start..part.start + 1).start..u64::MAX,
+            None => part.clone(),
+        };
+        let request = AudioRequest::frames(wanted.clone());
+        let request = request.on_truncated(self.transform.truncation());
+        let decoded = self.reader.decode(encoded, &request, &mut self.waveform)?;
+        if decoded.is_truncated {
+            if self.waveform.frames() == 0 {
+                let message = "truncated audio: the file ends before the sample begins";
+                return Err(Error::new(ErrorKind::Truncated, message));
+            }
+            self.partial.add(1);
+        }
+        let channels = self.waveform.channels();
+        let decoded_frames = self.waveform.frames() as u64;
+        let available = converted(wanted.start + decoded_frames).min(part.end);
+        let frames = available.saturating_sub(part.start) as usize;
+        let selected: &[Vec<f32>] = match self.transform.selected_channels() {
+            AudioChannels::All => channels,
+            AudioChannels::One(index) => match channels.get(usize::from(index)) {
+                Some(channel) => std::slice::from_ref(channel),
+                None => return Err(wrong_channels(channels.len(), &format!("channel {index}"))),
+            },
+            AudioChannels::Exactly(count) if usize::from(count) == channels.len() => channels,
+            AudioChannels::Exactly(count) => {
+                return Err(wrong_channels(channels.len(), &format!("{count} channels")));
+            }
+            AudioChannels::Mono if channels.len() == 1 => channels,
+            AudioChannels::Mono => {
+                mean(channels, &mut self.mixed);
+                std::slice::from_ref(&self.mixed)
+            }
+        };
+        if let Some(resampler) = resampler {
+            self.converted.clear();
+            self.converted.resize(frames * selected.len(), 0.0);
+            let outs = self.converted.chunks_exact_mut(frames.max(1));
+            for (out, channel) in outs.zip(selected) {
+                resampler.convert(channel, wanted.start, part.start, out, &mut self.padded);
+            }
+        }
+        let (converted, is_converted) = (&self.converted, resampler.is_some());
+        let samples = |channel: usize| match is_converted {
+            true => &converted[channel * frames..][..frames],
+            false => &selected[channel][..frames],
+        };
+        let length = self.transform.fixed_frames().unwrap_or(frames);
+        if let (Some(extractor), Some(features)) =
+            (&mut self.extractor, self.transform.chosen_features())
+        {
+            let one = samples(0);
+            let one = match length == frames {
+                true => one,
+                false => {
+                    self.padded.clear();
+                    self.padded.extend_from_slice(one);
+                    self.padded.resize(length, 0.0);
+                    &self.padded
+                }
+            };
+            let windows = features.windows(length, rate);
+            self.values.clear();
+            self.values.resize(windows * features.bins(), 0.0);
+            extractor.compute(one, &mut self.values)?;
+            let shape = self.transform.feature_shape(features, windows);
+            match self.transform.element_type() {
+                DType::F16 => {
+                    let out = slot.resize::<f16>(field, &shape)?;
+                    let values = out.iter_mut().zip(&self.values);
+                    values.for_each(|(out, value)| *out = f16::from_f32(*value));
+                }
+                _ => slot.resize::<f32>(field, &shape)?.copy_from_slice(&self.values),
+            }
+            return Ok(windows as u64);
+        }
+        let place = SamplePlace {
+            field,
+            channels: selected.len(),
+            length,
+            shape: self.transform.ordered(selected.len(), length),
+            order: self.transform.order(),
+        };
+        match self.transform.element_type() {
+            DType::F16 => place.write(slot, samples, f16::from_f32)?,
+            // A cast to an integer saturates.
+            DType::I16 => {
+                place.write(slot, samples, |it| (it * 32_768.0).round_ties_even() as i16)?;
+            }
+            _ => place.write(slot, samples, |it| it)?,
+        }
+        Ok(frames as u64)
+    }
+}
+
+impl std::fmt::Debug for FillAudio {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FillAudio")
+            .field("transform", &self.transform)
+            .field("reader", &self.reader)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where the samples of a file go.
+struct SamplePlace {
+    field: usize,
+    channels: usize,
+    /// The number of frames with padding.
+    length: usize,
+    shape: [usize; 2],
+    order: AudioLayout,
+}
+
+impl SamplePlace {
+    /// Writes the samples of each channel, and zeros after them.
+    fn write<'a, T: Element>(
+        &self,
+        slot: &mut SlotMut<'_>,
+        samples: impl Fn(usize) -> &'a [f32],
+        value: impl Fn(f32) -> T,
+    ) -> Result<()> {
+        let out = slot.resize::<T>(self.field, &self.shape)?;
+        let zero = value(0.0);
+        match self.order {
+            AudioLayout::Planar => {
+                for (at, out) in out.chunks_exact_mut(self.length.max(1)).enumerate() {
+                    let samples = samples(at);
+                    let (out, rest) = out.split_at_mut(samples.len());
+                    out.iter_mut().zip(samples).for_each(|(out, sample)| *out = value(*sample));
+                    rest.fill(zero);
+                }
+            }
+            AudioLayout::Interleaved => {
+                for at in 0..self.channels {
+                    let samples = samples(at).iter().map(|sample| value(*sample));
+                    let padded = samples.chain(std::iter::repeat(zero));
+                    let of_channel = out.iter_mut().skip(at).step_by(self.channels);
+                    of_channel.zip(padded).for_each(|(out, sample)| *out = sample);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The filter of a sample rate; it is made when the first file with this rate is met.
+fn resampler(known: &mut Vec<(u32, Resampler)>, from: u32, to: u32) -> Result<&Resampler> {
+    let at = match known.iter().position(|(rate, _)| *rate == from) {
+        Some(at) => at,
+        None => {
+            known.truncate(KEPT_FILTERS - 1);
+            known.insert(0, (from, Resampler::new(from, to)?));
+            0
+        }
+    };
+    Ok(&known[at].1)
+}
+
+/// The mean of channels of equal length.
+fn mean(channels: &[Vec<f32>], out: &mut Vec<f32>) {
+    out.clear();
+    let Some((first, others)) = channels.split_first() else { return };
+    out.extend_from_slice(first);
+    for channel in others {
+        out.iter_mut().zip(channel).for_each(|(sum, sample)| *sum += sample);
+    }
+    let count = channels.len() as f32;
+    out.iter_mut().for_each(|sum| *sum /= count);
+}
+
+fn wrong_channels(found: usize, expected: &str) -> Error {
+    let message = format!("expected {expected}, found {found} channels");
+    Error::new(ErrorKind::InvalidArgument, message)
+}
