@@ -82,6 +82,16 @@ def some(draw, kind):
         "classes": 12 if kind is recipes.Mix else ["ü", "b"],
         "mixup": 0.8,
         "cutmix": numpy.float32(1),
+        "sample_rate": numpy.int64(8000),
+        "channels": draw.choice(["mono", numpy.int64(2)]),
+        "channel": numpy.int8(1),
+        "start": number,
+        "duration": numpy.float32(2.5),
+        "frames": numpy.int64(400),
+        "style": draw.choice(["whisper", "fbank", "mfcc", "spectrogram"]),
+        "bins": numpy.int64(12),
+        "size": numpy.int64(64),
+        "hop": numpy.int8(32),
         "probability": number,
         "cutmix_probability": number,
         "smoothing": number,
@@ -141,7 +151,7 @@ def drawn(kind, seed):
     settings = {}
     for one in dataclasses.fields(kind):
         is_needed = one.default is dataclasses.MISSING and one.init
-        unstored = (fields.Key, fields.Index, fields.Geometry, fields.ImageSize)
+        unstored = (fields.Key, fields.Index, fields.Geometry, fields.ImageSize, fields.AudioFrames)
         refused = (kind in unstored and one.name != "like") or (
             kind is fields.Label and one.name in ("at", "optional", "default")
         )
@@ -156,6 +166,16 @@ def drawn(kind, seed):
             settings.pop("size", None)
     if "padding" in settings and kind is fields.Array:
         settings["collate"] = "pad"
+    if issubclass(kind, fields.Audio):
+        settings["dtype"] = draw.choice(["float32", "float16"])
+        settings.pop("layout", None)
+        if kind is fields.Audio:
+            settings["layout"] = draw.choice(["planar", "interleaved"])
+        settings.pop("channel" if settings.get("channels", "all") != "all" else "", None)
+        settings.pop("random" if "frames" not in settings else "", None)
+        is_fixed = "frames" in settings and ("channels" in settings or "channel" in settings)
+        settings["collate"] = draw.choice(["list", "pad", "stack"] if is_fixed else ["list", "pad"])
+        settings["scale" if kind is fields.Mel else "start"] = numpy.float32(0.5)
     if kind is recipes.Mix:
         settings.setdefault("mixup", 0.8)
     if kind is fields.Tokens:

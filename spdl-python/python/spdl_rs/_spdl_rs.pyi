@@ -287,6 +287,7 @@ class Samples:
         path_fields: list[str] | None = None,
         value_fields: list[list[str]] | None = None,
         images: str | None = None,
+        audio: bool = False,
         classes: list[str] | None = None,
         cache: str | None = None,
         cache_size: int = 0,

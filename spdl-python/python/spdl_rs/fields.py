@@ -3,6 +3,9 @@
 | class | value in the batch |
 |---|---|
 | `Image` | decoded pixels, one array |
+| `Audio` | decoded samples of audio |
+| `Mel` | a log-mel spectrogram, filter bank or cepstral coefficients of audio |
+| `AudioFrames` | the number of frames of audio or of its features |
 | `Mask` | class numbers that follow an image, one array |
 | `Depth` | a depth map that follows an image, one array |
 | `Boxes`, `KeyPoints` | coordinates that follow an image |
@@ -38,6 +41,8 @@ from .io._native_settings import plain, set_frozen
 
 __all__ = [
     "Array",
+    "Audio",
+    "AudioFrames",
     "Boxes",
     "Bytes",
     "Depth",
@@ -52,6 +57,7 @@ __all__ = [
     "KeyPoints",
     "Label",
     "Mask",
+    "Mel",
     "Number",
     "Padded",
     "Ragged",
@@ -244,6 +250,151 @@ class Image(Field, ImageParameters):
 
     def _own(self) -> dict[str, Any]:
         return {**self._settings(), "view": self.view, "collate": self.collate or "stack"}
+
+
+@dataclass(frozen=True, repr=False)
+class Audio(Field):
+    """An audio file, decoded, cut, and converted to one sample rate.
+
+    Formats: WAV (8 to 64 bits, A-law, µ-law), FLAC, MP3, AAC (low complexity, in ADTS frames), Vorbis, Opus and FLAC
+    in Ogg. The delay and the padding that an encoder added are removed. The value is `float32`, where ±1 is full
+    scale, `[N, channels, frames]`, or a list of arrays `[channels, frames]` if samples differ in size. A *frame* is
+    one sample of each channel.
+
+    Args:
+        sample_rate: Frames per second. Files with another rate are converted by a windowed sinc filter, with the
+            results of torchaudio's `functional.resample`. `None`: the rate of each file.
+        channels: `"all"`: those of the file. `"mono"`: the mean of them. A number: that of the file must be equal.
+        channel: The index of the only channel to use, instead of `channels`.
+        start: The start of the part to use, in seconds. A file that ends before it is an error.
+        duration: The duration of the part to use, in seconds. Default: up to the end. Shorter files give shorter
+            samples.
+        frames: The number of frames of every sample: longer ones are cut, shorter ones are padded with zeros at their
+            end. Only the needed part of the file is decoded.
+        random: With `frames`: whether longer samples begin at a random frame, by the random numbers of the sample,
+            instead of the first.
+        dtype: `"float32"`, `"float16"`, or `"int16"`, where ±32,768 is full scale.
+        layout: `"planar"`: `[channels, frames]`. `"interleaved"`: `[frames, channels]`.
+        on_truncated: `"error"`, or `"partial"`: the frames of a truncated file are used; `stats()["partial"]` counts
+            such samples.
+        collate: `"list"` (the default if samples differ in size), `"pad"`: `Padded`, or `"stack"`.
+
+    >>> from spdl_rs import fields
+    >>> whole = fields.Audio(sample_rate=16_000, channels="mono", collate="pad")
+    >>> training = fields.Audio(sample_rate=16_000, channels="mono", frames=80_000, random=True)
+    >>> frames = fields.AudioFrames(like="audio")  # without the padding
+    """
+
+    _: KW_ONLY
+    sample_rate: SupportsIndex | None = None
+    channels: Literal["all", "mono"] | SupportsIndex = "all"
+    channel: SupportsIndex | None = None
+    start: float = 0.0
+    duration: float | None = None
+    frames: SupportsIndex | None = None
+    random: bool = False
+    dtype: Literal["float32", "float16", "int16"] = "float32"
+    layout: Literal["planar", "interleaved"] = "planar"
+    on_truncated: Literal["error", "partial"] = "error"
+    collate: Literal["stack", "list", "pad"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.choice("dtype", self.dtype, ("float32", "float16", "int16"))
+        check.choice("layout", self.layout, ("planar", "interleaved"))
+        check.choice("on_truncated", self.on_truncated, ("error", "partial"))
+        rate, channel, frames = self.sample_rate, self.channel, self.frames
+        channels = self.channels
+        if isinstance(channels, str):
+            check.choice("channels", channels, ("all", "mono"))
+        else:
+            channels = check.whole("channels", channels, 1, 65535)
+        if channel is not None and channels != "all":
+            raise ValueError("channels and channel exclude each other")
+        is_random = check.flag("random", self.random)
+        if is_random and frames is None:
+            raise ValueError("random=True needs frames")
+        start = check.real("start", self.start)
+        if not 0 <= start < math.inf:
+            raise ValueError(f"start must be at least 0 and finite, not {start}")
+        duration = None if self.duration is None else check.real("duration", self.duration)
+        if duration is not None and not 0 < duration < math.inf:
+            raise ValueError(f"duration must be above 0 and finite, not {duration}")
+        is_fixed = frames is not None and (channels != "all" or channel is not None)
+        collate = self.collate or ("stack" if is_fixed else "list")
+        set_frozen(
+            self,
+            sample_rate=None if rate is None else check.whole("sample_rate", rate, 1, 2**32 - 1),
+            channels=channels,
+            channel=None if channel is None else check.whole("channel", channel, 0, 65535),
+            start=start,
+            duration=duration,
+            frames=None if frames is None else check.whole("frames", frames, 1, 2**31 - 1),
+            random=is_random,
+            collate=check.choice("collate", collate, ("stack", "list", "pad")),
+        )
+        if self.collate == "stack" and not is_fixed:
+            raise ValueError('collate="stack" needs frames, and channels or channel')
+
+    def _stored(self) -> None:
+        return None
+
+    def _own(self) -> dict[str, Any]:
+        return {**super()._own(), "channels": self.channels if self.channel is None else None}
+
+
+@dataclass(frozen=True, repr=False)
+class Mel(Audio):
+    """Features of one channel of audio, computed from its samples.
+
+    | `style` | value of a sample | as computed by |
+    |---|---|---|
+    | `"whisper"` | log-mel spectrogram `[bins, frames // 160]`; 16 kHz; 80 (default) or 128 bins | OpenAI's Whisper |
+    | `"fbank"` | mel filter bank `[windows, bins]`, windows of 25 ms every 10 ms; 23 bins | Kaldi, without dither |
+    | `"mfcc"` | cepstral coefficients `[windows, bins]` of 23 mel bins; 13 coefficients | Kaldi, without dither |
+    | `"spectrogram"` | power spectrogram `[size // 2 + 1, frames // hop + 1]` | `torch.stft`, with a Hann window |
+
+    The other arguments are those of `Audio`. `channels` is `"mono"` by default, and `sample_rate` 16,000.
+    `frames` is the number of frames of audio; padding precedes the computation. Values may differ in their last bits
+    between processors.
+
+    Args:
+        bins: The number of bins, or of coefficients. Default: see above.
+        scale: Factor of the samples for `"fbank"` and `"mfcc"`. Kaldi itself uses 32,768; torchaudio uses 1.
+        size: The number of samples of a window, for `"spectrogram"`.
+        hop: The number of samples between windows, for `"spectrogram"`.
+
+    >>> from spdl_rs import fields
+    >>> whisper = fields.Mel(frames=480_000)  # 30 seconds: [80, 3000]
+    >>> kaldi = fields.Mel("fbank", bins=80, scale=32768, collate="pad")
+    """
+
+    style: Literal["whisper", "fbank", "mfcc", "spectrogram"] = "whisper"
+    _: KW_ONLY
+    sample_rate: SupportsIndex | None = 16_000
+    channels: Literal["all", "mono"] | SupportsIndex | None = None
+    bins: SupportsIndex | None = None
+    scale: float = 1.0
+    size: SupportsIndex = 400
+    hop: SupportsIndex = 160
+
+    def __post_init__(self) -> None:
+        check.choice("style", self.style, ("whisper", "fbank", "mfcc", "spectrogram"))
+        if self.channels is None:
+            set_frozen(self, channels="mono" if self.channel is None else "all")
+        super().__post_init__()
+        if self.layout != "planar":
+            raise ValueError("Mel has no argument layout")
+        scale = check.real("scale", self.scale)
+        if not 0 < abs(scale) < math.inf:
+            raise ValueError(f"scale must be a finite number other than 0, not {scale}")
+        set_frozen(
+            self,
+            bins=None if self.bins is None else check.whole("bins", self.bins, 1, 65536),
+            scale=scale,
+            size=check.whole("size", self.size, 2, 65536),
+            hop=check.whole("hop", self.hop, 1, 65536),
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -603,8 +754,8 @@ class _Unstored(Field):
 
 
 @dataclass(frozen=True, repr=False)
-class _OfImage(_Unstored):
-    """Base class of fields that describe how an image was decoded."""
+class _OfMedia(_Unstored):
+    """Base class of fields that describe how an image or audio was decoded."""
 
     _: KW_ONLY
     like: str = "image"
@@ -618,7 +769,7 @@ class _OfImage(_Unstored):
 
 
 @dataclass(frozen=True, repr=False)
-class Geometry(_OfImage):
+class Geometry(_OfMedia):
     """The crop, resize, flips and warps of an image, as an affine matrix: `float32 [N, 2, 3]`.
 
     The matrix maps pixels of the stored, upright image to pixels of the sample, counted from the upper left
@@ -640,12 +791,26 @@ class Geometry(_OfImage):
 
 
 @dataclass(frozen=True, repr=False)
-class ImageSize(_OfImage):
+class ImageSize(_OfMedia):
     """Height and width of the stored, upright image in pixels, `int64 [N, 2]`; 0 if the sample lacks the image.
 
     Args:
         like: The name of the image in the batch.
     """
+
+
+@dataclass(frozen=True, repr=False)
+class AudioFrames(_OfMedia):
+    """The number of frames of audio without padding, `int64 [N]`; 0 if the sample lacks the audio.
+
+    For `Mel`, the number of windows, with those of the padding.
+
+    Args:
+        like: The name of the audio in the batch.
+    """
+
+    _: KW_ONLY
+    like: str = "audio"
 
 
 @dataclass(frozen=True, repr=False)
