@@ -475,7 +475,7 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
 }
 
 /// Signatures (magic bytes) by format. The fuzz target of a format has the name of the format.
-const SIGNATURES: [(&str, &[&[u8]]); 18] = [
+const SIGNATURES: [(&str, &[&[u8]]); 19] = [
     ("annexb", &[b"\0\0\0\x01"]),
     ("bmp", &[b"BM"]),
     ("gif", &[b"GIF8"]),
