@@ -160,7 +160,8 @@ def test_ctrl_c_ends_a_process_that_computes(photos):
         process.send_signal(signal.SIGINT)
         pressed = time.monotonic()
         _, errors = process.communicate(timeout=30)
-        assert time.monotonic() - pressed < 1
+        # About 0.1 s on an idle machine; the batch takes 10 s and more.
+        assert time.monotonic() - pressed < 4
         assert "KeyboardInterrupt" in errors
 
 
