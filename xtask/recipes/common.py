@@ -1,7 +1,7 @@
 """Common code of the programs of `cargo xtask bench recipes`: arguments, timing, results, captions.
 
 All programs of a task yield batches with arrays of the same shapes and dtypes, from the same stored samples: 32
-images, or 8 packed sequences. Random numbers differ. Time is measured from the construction of the loader to its
+images or audio files, or 8 packed sequences. Random numbers differ. Time is measured from the construction of the loader to its
 last batch, with worker start-up but without imports. CPU time is that of the process and of its worker processes
 that have ended.
 """
@@ -27,6 +27,9 @@ SHAPES = {
     "segmentation": (3, SEGMENTATION, SEGMENTATION),
     "clip": (3, CLASSIFICATION, CLASSIFICATION),
 }
+# Seconds and sample rate of the audio of each task; the sample rate of `whisper` is that of the model.
+SECONDS = 10
+RATES = {"wav": 44_100, "flac": 44_100, "mp3": 44_100, "whisper": 16_000}
 TOKENS = 77
 # The length of packed sequences in tokens, and how many are in a batch.
 CAPACITY, SEQUENCES = 2048, 8
@@ -34,7 +37,7 @@ CAPACITY, SEQUENCES = 2048, 8
 
 def arguments():
     parser = argparse.ArgumentParser()
-    parser.add_argument("task", choices=[*SHAPES, "packing"])
+    parser.add_argument("task", choices=[*SHAPES, *RATES, "packing"])
     parser.add_argument("data", help="a folder written by data.py")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
@@ -52,6 +55,12 @@ def shards(folder):
     return sorted(
         os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".tar")
     )
+
+
+def audio_files(folder, task):
+    """The paths of the audio files of a task."""
+    folder = os.path.join(folder, "audio", task)
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder))
 
 
 def token_table(folder):
@@ -98,6 +107,23 @@ class Images:
         return {"mean_centre": self.total / max(self.samples, 1)}
 
 
+class Audio:
+    """Checks batches of audio: `float32 [N, 1, frames]`, or log-mel spectrograms `float32 [N, 80, 1000]`."""
+
+    def __init__(self, task):
+        self.shape = (80, SECONDS * 100) if task == "whisper" else (1, SECONDS * RATES[task])
+        self.samples, self.total = 0, 0.0
+
+    def add(self, batch):
+        assert tuple(batch.shape[1:]) == self.shape, batch.shape
+        assert "float32" in str(batch.dtype), batch.dtype
+        self.samples += len(batch)
+        self.total += float(abs(batch[:, :, 100]).mean()) * len(batch)
+
+    def report(self):
+        return {"mean_of_one_frame": self.total / max(self.samples, 1)}
+
+
 class Packed:
     """Checks batches of packed sequences: tokens, position ids, and the boundaries of samples.
 
@@ -128,7 +154,8 @@ class Packed:
 def measure(task, make_batches):
     """Iterates over the batches of `make_batches()`, checks them, and prints one JSON object."""
     cpu_start, start = _cpu_seconds(), time.perf_counter()
-    first, found = None, (Packed if task == "packing" else Images)(task)
+    checker = Packed if task == "packing" else Audio if task in RATES else Images
+    first, found = None, checker(task)
     batches = iter(make_batches())
     for batch in batches:
         if first is None:

@@ -50,6 +50,21 @@ def arguments(task):
     return {"image": image, "caption": fields.Text(stored_as="txt"), "batch_map": tokenize}
 
 
+def audio(options):
+    frames = common.SECONDS * common.RATES[options.task]
+    field = fields.Mel(frames=frames) if options.task == "whisper" else fields.Audio(channels=1, frames=frames)
+    loader = spdl_rs.Loader(
+        common.audio_files(options.data, options.task),
+        batch_size=common.BATCH,
+        shuffle=True,
+        threads=options.workers,
+        audio=field,
+    )
+    for _ in range(options.epochs):
+        for batch in loader:
+            yield batch["audio"]
+
+
 def batches(options):
     given = arguments(options.task)
     packs = "group" in given
@@ -68,4 +83,5 @@ def batches(options):
 
 if __name__ == "__main__":
     options = common.arguments()
-    common.measure(options.task, lambda: batches(options))
+    make = audio if options.task in common.RATES else batches
+    common.measure(options.task, lambda: make(options))

@@ -14,10 +14,12 @@ use crate::tools::{Output, Workspace, command};
 use crate::venv::Venv;
 use crate::wheel;
 
-/// Compare training recipes of `spdl_rs.Loader` with torchvision, WebDataset, DALI, Albumentations and packers.
+/// Compare training recipes of `spdl_rs.Loader` with torchvision, WebDataset, DALI, Albumentations, libsndfile, FFmpeg
+/// and packers.
 ///
 /// The tasks are classification (DeiT), contrastive learning (SimCLR), self-distillation (DINO), detection,
-/// segmentation, pairs of images and captions (CLIP), and packing of token sequences. Each program runs once
+/// segmentation, pairs of images and captions (CLIP), audio (WAV, FLAC, MP3), log-mel spectrograms (Whisper), and
+/// packing of token sequences. Each program runs once
 /// to warm up; then the runs are interleaved (A B C A B C).
 ///
 /// The command writes tables and a plot to docs/benchmarks.
@@ -104,6 +106,24 @@ impl Program {
     const GRAIN: Program =
         Program { name: "Grain: FirstFitPack", script: "grain_packer.py", ..Program::NUMPY };
 
+    const SOUNDFILE: Program = Program {
+        name: "thread pool: soundfile",
+        script: "soundfile_audio.py",
+        environment: ("venv-bench-audio", &["numpy", "soundfile", "av"]),
+        promised: 1.5,
+    };
+    const PYAV: Program =
+        Program { name: "thread pool: PyAV", script: "pyav_audio.py", ..Program::SOUNDFILE };
+    /// The original SPDL.
+    const SPDL: Program = Program {
+        name: "thread pool: spdl (Python, C++)",
+        script: "spdl_audio.py",
+        environment: ("venv-bench-spdl", &["numpy", "spdl", "spdl-core", "spdl-io"]),
+        promised: 1.5,
+    };
+    const TORCH_MEL: Program =
+        Program { name: "thread pool: PyTorch", script: "torch_audio.py", ..Program::TORCHVISION };
+
     const fn promised(self, promised: f64) -> Self {
         Program { promised, ..self }
     }
@@ -118,7 +138,10 @@ const PACKING: &str = "packing";
 /// The promised minimum of the share of tokens in packed sequences, in percent.
 const LEAST_FILL: f64 = 97.0;
 
-const RECIPES: [TrainingRecipe; 7] = [
+/// The tasks with audio.
+const AUDIO: [&str; 4] = ["wav", "flac", "mp3", "whisper"];
+
+const RECIPES: [TrainingRecipe; 11] = [
     TrainingRecipe {
         name: "deit",
         title: "Classification with strong augmentation (DeiT)",
@@ -161,6 +184,34 @@ const RECIPES: [TrainingRecipe; 7] = [
         peers: &[Program::WEBDATASET],
     },
     TrainingRecipe {
+        name: AUDIO[0],
+        title: "WAV files",
+        note: "500 files of 10 seconds, 44.1 kHz, mono, 16 bits, to float32.",
+        peers: &[
+            Program::SOUNDFILE.promised(1.0),
+            Program::PYAV.promised(3.0),
+            Program::SPDL.promised(3.0),
+        ],
+    },
+    TrainingRecipe {
+        name: AUDIO[1],
+        title: "FLAC files",
+        note: "The same audio as FLAC.",
+        peers: &[Program::SOUNDFILE, Program::PYAV, Program::SPDL],
+    },
+    TrainingRecipe {
+        name: AUDIO[2],
+        title: "MP3 files",
+        note: "The same audio as MP3.",
+        peers: &[Program::SOUNDFILE, Program::PYAV, Program::SPDL],
+    },
+    TrainingRecipe {
+        name: AUDIO[3],
+        title: "Log-mel spectrograms (Whisper)",
+        note: "500 WAV files of 10 seconds, 16 kHz, mono; 80 mel bands. PyTorch computes on two threads of Python.",
+        peers: &[Program::TORCH_MEL],
+    },
+    TrainingRecipe {
         name: PACKING,
         title: "Packed sequences of tokens",
         note: "50,000 lists of tokens of log-normal lengths (median 192, sigma 1, at most 2,048) in a memory-mapped \
@@ -180,8 +231,14 @@ pub(super) fn run(workspace: &Workspace, arguments: &Recipes) -> Result<()> {
     let ours = wheel::install(workspace, &mut Output::Terminal, "venv-bench-python", false)?;
     let scripts = workspace.root.join("xtask/recipes");
     let data = workspace.target.join("demo/recipes");
-    if tasks.iter().any(|task| task.name != PACKING) {
+    let has_audio = |task: &&TrainingRecipe| AUDIO.contains(&task.name);
+    if tasks.iter().any(|task| task.name != PACKING && !has_audio(task)) {
         write_images(workspace, &scripts, &data)?;
+    }
+    if tasks.iter().any(has_audio) {
+        let mut prepare = command(interpreter(workspace, &Program::SOUNDFILE, None)?);
+        prepare.arg(scripts.join("audio_data.py")).arg(&data);
+        Output::Terminal.run(&mut prepare)?;
     }
     if tasks.iter().any(|task| task.name == PACKING) {
         ours.install(&mut Output::Terminal, &["pyarrow"])?;
@@ -299,7 +356,7 @@ fn write(
          The machine has {count} CPUs ({cpu}). Every loader has {WORKERS} threads or worker processes, and delivers \
          2,000 samples with images in batches of 32, float32 in NCHW. Images have the sizes of ImageNet. \
          `spdl_rs.Loader` and WebDataset read tar shards; the other loaders read loose files of the same samples. \
-         The samples of the last task are lists of tokens. Random numbers differ. \
+         The samples of the last task are lists of tokens; those of the tasks before it are 500 audio files. Random numbers differ. \
          Runs are interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \"spread\" is \
          (largest - smallest) / median. Time is measured from the construction of the loader to the last batch, \
          without imports. Memory is the peak of the sum over all processes (PSS). The last column is the rate of \

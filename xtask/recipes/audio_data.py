@@ -1,0 +1,46 @@
+"""Writes the audio files of `cargo xtask bench recipes`: 10 seconds of harmonics with noise, mono, 16 bits.
+
+Usage: audio_data.py OUT. `OUT/audio/wav`, `flac`, `mp3` (constant bit rate, 128 kbit/s) have 44.1 kHz; `whisper` has
+WAV files of 16 kHz.
+"""
+
+import os
+import sys
+
+import numpy as np
+import soundfile
+
+import common
+
+COUNT = 500
+
+
+def signal(number, rate):
+    """Like a voice: harmonics of 100 to 250 Hz whose loudness changes, and noise that falls with the frequency."""
+    draw = np.random.default_rng(number)
+    time = np.arange(common.SECONDS * rate) / rate
+    loudness = np.interp(time, np.arange(0, common.SECONDS + 0.2, 0.1), draw.random(10 * common.SECONDS + 2))
+    pitch = draw.uniform(100, 250)
+    voice = sum(np.sin(2 * np.pi * pitch * k * time + draw.uniform(0, 6)) / k for k in range(1, 20))
+    noise = np.cumsum(draw.standard_normal(len(time)))
+    noise -= np.convolve(noise, np.ones(201) / 201, "same")
+    mixed = 0.1 * voice * loudness + 0.02 * noise / abs(noise).max() + 0.002 * draw.standard_normal(len(time))
+    return np.clip(mixed, -1, 1).astype("f4")
+
+
+def main(out):
+    folder = os.path.join(out, "audio")
+    if os.path.exists(folder):
+        return
+    settings = {"mp3": {"bitrate_mode": "CONSTANT", "compression_level": 0.5}}
+    for task, rate in common.RATES.items():
+        os.makedirs(os.path.join(folder + ".partial", task))
+        for number in range(COUNT):
+            extension = "wav" if task == "whisper" else task
+            path = os.path.join(folder + ".partial", task, f"{number:04}.{extension}")
+            soundfile.write(path, signal(number, rate), rate, **settings.get(task, {}))
+    os.replace(folder + ".partial", folder)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
