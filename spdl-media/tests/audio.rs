@@ -5,7 +5,7 @@
 //! torchaudio 0.13 (sample rates, filter banks), librosa with PyTorch (log-mel spectrograms). Those of
 //! formats with losses are stored as 16-bit integers.
 #![cfg(all(feature = "wav", feature = "flac", feature = "mp3", feature = "aac"))]
-#![cfg(all(feature = "vorbis", feature = "opus"))]
+#![cfg(all(feature = "vorbis", feature = "opus", feature = "testing"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
@@ -82,6 +82,19 @@ fn floats(name: &str) -> Vec<f32> {
 fn largest_difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn our_codecs_keep_the_contract() {
+    let registry = AudioRegistry::with_defaults();
+    for (name, ..) in FILES {
+        // Decoders of AAC and Opus carry noise and filters from frame to frame.
+        let tolerance = if name.ends_with("aac") { 0.02 } else { 0.0 };
+        let tolerance = if name.ends_with("opus") { 0.001 } else { tolerance };
+        let file = data(name);
+        let codec = registry.find(&file).unwrap();
+        spdl_media::testing::audio_contract(codec.as_ref(), &[&file], tolerance);
+    }
 }
 
 #[test]

@@ -17,10 +17,13 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `contract` | the contract tests |
+//! | `contract` | the contract tests of image codecs |
+//! | `audio` | those of audio codecs |
 //!
-//! Imports: [`image`](crate::image).
+//! Imports: [`image`](crate::image), [`audio`](crate::audio).
 
+mod audio;
 mod contract;
 
+pub use audio::audio_contract;
 pub use contract::{codec_contract, memory_contract};

@@ -94,7 +94,7 @@ impl AudioCodec for MpegCodec {
     fn sniff(&self, head: &[u8]) -> bool {
         // The first frame may follow other bytes, zeros most of all.
         let has_frame = (0..head.len()).any(|at| FrameFormat::parse(&head[at..]).is_some());
-        has_frame || head.iter().all(|byte| *byte == 0)
+        has_frame || (!head.is_empty() && head.iter().all(|byte| *byte == 0))
     }
 
     fn decoder(&self, limits: &AudioLimits) -> Result<Box<dyn AudioDecoder>> {
