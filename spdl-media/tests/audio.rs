@@ -1,6 +1,6 @@
 //! Audio: decoded samples, windows, sample rates, features, and damaged files.
 //!
-//! `data/audio` has a chirp-free tone with noise, 3,200 frames, in several formats. Expected samples
+//! `tests/audio` has a tone with noise, 3,200 frames, in several formats. Expected samples
 //! come from independent programs: libsndfile (WAV, FLAC, MP3, Vorbis), FFmpeg (AAC), libopus,
 //! torchaudio 0.13 (sample rates, filter banks), librosa with PyTorch (log-mel spectrograms). Those of
 //! formats with losses are stored as 16-bit integers.
@@ -38,7 +38,7 @@ const FILES: [(&str, u32, u16, u64); 11] = [
 ];
 
 fn data(name: &str) -> Vec<u8> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/audio");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/audio");
     if name == "input.wav" {
         return wav(1, &data("input.i16"));
     }
@@ -196,6 +196,52 @@ fn truncated_files_are_errors_or_have_their_first_frames() {
 }
 
 #[test]
+fn samples_of_truncated_files_are_errors_or_partial() {
+    for (name, ..) in FILES {
+        let file = data(name);
+        let is_ogg = file.starts_with(b"OggS");
+        let cut = &file[..if is_ogg { file.len() - 10 } else { file.len() * 7 / 10 }];
+        let whole = AudioTransform::new();
+        for transform in [whole.clone(), whole.clone().sample_rate(22_050)] {
+            let error = sample(&transform, cut, 0).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Truncated, "{name}: {error}");
+            let partial = transform.on_truncated(OnTruncated::Partial);
+            match sample(&partial, cut, 0) {
+                Ok((shape, _)) => assert!(shape[1] > 0, "{name}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Truncated, "{name}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn chained_ogg_files_are_unsupported_and_missing_pages_are_errors() {
+    for name in ["stereo.ogg", "mono.opus"] {
+        let file = data(name);
+        let chained = [&file[..], &file].concat();
+        let error = decode(&chained, &AudioRequest::all()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
+        assert!(error.message().contains("chained"), "{name}: {error}");
+        // Without its page of comments and tables, a stream has no packets to decode.
+        let pages: Vec<usize> =
+            (0..file.len()).filter(|at| file[*at..].starts_with(b"OggS")).collect();
+        let missing = [&file[..pages[1]], &file[pages[2]..]].concat();
+        let error = decode(&missing, &AudioRequest::all()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
+    }
+}
+
+#[test]
+fn conversions_have_limits() {
+    // A file of one frame per second becomes 16,000 times as large.
+    let mut slow = wav(1, &[0; 40_000]);
+    slow[24..28].copy_from_slice(&1_u32.to_le_bytes());
+    let error = sample(&AudioTransform::new().sample_rate(16_000), &slow, 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    assert_eq!(Resampler::new(1_299_709, 16_000).unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
 fn limits_apply_before_memory_is_taken() {
     let file = data("stereo-24.flac");
     let outcome = |limits: AudioLimits| {
@@ -222,6 +268,8 @@ fn tags_before_the_audio_are_skipped() {
         let tagged: Vec<u8> = tag.chain(data(name)).collect();
         assert_eq!(whole(&tagged), whole(&data(name)), "{name}");
     }
+    let cut = reader().inspect(b"ID3\x04\0\0\0\0\x01\x00fLaC").unwrap_err();
+    assert_eq!(cut.kind(), ErrorKind::Truncated);
     let mut unknown = b"ID3\x04\0\0\0\0\0\x00".to_vec();
     unknown.extend(b"\x7FELF");
     let error = reader().inspect(&unknown).unwrap_err();
@@ -407,6 +455,9 @@ fn features_are_those_of_the_reference_programs() {
         let difference = largest_difference(&found, &reference) / scale;
         assert!(difference < 1e-4, "{name}: {difference}");
     }
+    let short = AudioTransform::new().sample_rate(16_000).channels(AudioChannels::Mono).frames(200);
+    let error = short.features(AudioFeatures::whisper(80)).validate().unwrap_err();
+    assert!(error.message().contains("at least 201"), "{error}");
     let stereo = AudioTransform::new().sample_rate(16_000).features(AudioFeatures::whisper(80));
     assert!(stereo.validate().unwrap_err().message().contains("one channel"));
 }

@@ -46,7 +46,7 @@ fn a_second_decode_gives_the_same_pixels() {
 #[test]
 fn audio_decoders() {
     let extensions = ["aac", "flac", "mp2", "mp3", "ogg", "opus", "wav"];
-    let folders = ["tests/data/audio", "tests/mp3"];
+    let folders = ["tests/audio", "tests/mp3"];
     let stored: Vec<_> = folders.iter().flat_map(|folder| files(folder, &extensions)).collect();
     fuzz("audio", &[wavs(), stored].concat(), targets::decode_audio);
 }

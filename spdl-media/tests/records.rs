@@ -727,7 +727,7 @@ mod described {
         let cases = [
             (
                 error(json!({"x": {"type": "imag"}})),
-                "field \"x\": unknown type \"imag\"; expected one of Image, Mask",
+                "field \"x\": unknown type \"imag\"; expected one of Image, Audio, Mel, Mask",
             ),
             (error(json!({"x": {"size": 8}})), "field \"x\": the key \"type\" is missing"),
             (error(json!({"x": 3})), "field \"x\": expected a table with the key type, found 3"),

@@ -91,7 +91,7 @@ def batches(options, decode):
 
 
 def stacked(arrays, task, frames):
-    """One array; audio is cut or padded with zeros to `frames`."""
+    """One array; audio is truncated or padded with zeros to `frames`."""
     if task == "whisper":
         return np.stack(arrays)
     batch = np.zeros((len(arrays), 1, frames), "f4")

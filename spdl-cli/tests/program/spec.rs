@@ -236,7 +236,7 @@ fn errors_name_the_file_the_field_and_the_key() {
     let cases = [
         (
             "[fields.image]\ntype = 'imag'",
-            "field \"image\": unknown type \"imag\"; expected one of Image, Mask",
+            "field \"image\": unknown type \"imag\"; expected one of Image, Audio, Mel, Mask",
         ),
         (
             &format!("{image}sise = 24"),

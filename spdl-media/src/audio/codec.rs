@@ -39,10 +39,12 @@ pub trait AudioCodec: Debug + Send + Sync + 'static {
 /// [`AudioReader`](super::AudioReader) catches panics and creates a new decoder.
 ///
 /// A *frame* is one sample of each channel. Frames are those that a player plays: the delay and the
-/// padding that an encoder added are removed, and edit lists are applied.
+/// padding of the encoder are removed if the file stores them, as Ogg does, and MP3 with a tag of
+/// LAME.
 pub trait AudioDecoder: Send {
-    /// Reads the header only. A file that is truncated after its header is no error; the number of
-    /// frames is that which the header tells.
+    /// Reads the format and the number of frames, without decoding. A file that is truncated after its
+    /// header is no error; the number of frames is then that of the header, or that of the frames
+    /// that are there.
     ///
     /// # Errors
     /// The errors that the trait lists.
@@ -75,7 +77,7 @@ pub struct AudioInfo {
     pub sample_rate: u32,
     /// The number of channels.
     pub channels: u16,
-    /// The number of frames; `None` if the header does not tell.
+    /// The number of frames; `None` if it is not known without decoding.
     pub frames: Option<u64>,
     /// The name of the codec, such as `flac` or `pcm-int16`.
     pub codec: String,
@@ -94,7 +96,7 @@ impl AudioInfo {
         self
     }
 
-    /// The duration in seconds; `None` if the header does not tell.
+    /// The duration in seconds; `None` if it is not known without decoding.
     pub fn seconds(&self) -> Option<f64> {
         self.frames.map(|frames| frames as f64 / f64::from(self.sample_rate.max(1)))
     }

@@ -31,7 +31,7 @@ impl<'a> Collector<'a> {
         self.next
     }
 
-    /// Goes on with the frame `next`, as if those before had been handed over.
+    /// Sets the index of the first frame of the next block.
     pub(super) fn skip(&mut self, next: i64) {
         self.next = next;
     }
@@ -47,7 +47,7 @@ impl<'a> Collector<'a> {
         frames: usize,
         convert: impl Fn(T, Range<usize>, &mut [f32]),
     ) -> Result<()> {
-        let end = self.next + frames as i64;
+        let end = self.next.saturating_add(frames as i64);
         let bound = |at: u64| i64::try_from(at).unwrap_or(i64::MAX).clamp(self.next, end);
         let (first, last) = (bound(self.wanted.start), bound(self.wanted.end));
         let part = (first - self.next) as usize..(last.max(first) - self.next) as usize;

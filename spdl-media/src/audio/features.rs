@@ -82,9 +82,10 @@ impl AudioFeatures {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// `InvalidArgument` for sizes of 0, sizes above 65,536, more coefficients than bins, or a
-    /// sample rate that the features do not have.
-    pub(super) fn validate(&self, sample_rate: Option<u32>) -> Result<()> {
+    /// `InvalidArgument` for sizes of 0, sizes above 65,536, more coefficients than bins, a scale
+    /// that is 0 or not finite, a sample rate that the features do not have, or fewer frames than a
+    /// window needs.
+    pub(super) fn validate(&self, sample_rate: Option<u32>, frames: Option<usize>) -> Result<()> {
         let is_size = |size: usize| (1..=65_536).contains(&size);
         let message = match self.kind {
             _ if sample_rate.is_none() => "features need a sample rate".to_owned(),
@@ -110,9 +111,26 @@ impl AudioFeatures {
             {
                 format!("invalid spectrogram: window of {size} samples every {hop}")
             }
-            _ => return Ok(()),
+            FeatureKind::Kaldi { scale, .. } if scale == 0.0 || !scale.is_finite() => {
+                format!("invalid scale {scale}: expected a finite number other than 0")
+            }
+            _ => match (frames, self.least_samples(sample_rate.unwrap_or(0))) {
+                (Some(frames), least) if frames < least => {
+                    format!("{frames} frames are too few for these features: at least {least}")
+                }
+                _ => return Ok(()),
+            },
         };
         Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    /// The number of samples that one window needs.
+    fn least_samples(&self, sample_rate: u32) -> usize {
+        match self.kind {
+            FeatureKind::Whisper { .. } => 201,
+            FeatureKind::Kaldi { .. } => kaldi_window(sample_rate).0,
+            FeatureKind::Spectrogram { size, .. } => size / 2 + 1,
+        }
     }
 
     /// Whether frames are the first dimension.

@@ -63,6 +63,18 @@ impl AudioLimits {
         Ok(())
     }
 
+    /// Checks the size in bytes of samples or features that are computed from decoded ones.
+    pub(crate) fn check_bytes(&self, bytes: u64) -> Result<()> {
+        if bytes > self.max_bytes {
+            let message = format!(
+                "the sample takes {bytes} bytes, more than the limit of {}",
+                self.max_bytes
+            );
+            return Err(Error::new(ErrorKind::LimitExceeded, message));
+        }
+        Ok(())
+    }
+
     /// Checks the number of decoded frames.
     ///
     /// # Errors

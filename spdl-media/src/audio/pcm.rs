@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use spdl_core::Result;
+use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest};
 use super::limits::AudioLimits;
@@ -35,7 +35,7 @@ impl AudioCodec for WavCodec {
 
 impl AudioDecoder for WavDecoder {
     fn inspect(&mut self, encoded: &[u8]) -> Result<AudioInfo> {
-        let header = header(encoded, OnTruncated::Partial)?;
+        let header = header(encoded)?;
         let codec = format!("pcm-{}", header.sample()?);
         let info = AudioInfo::new(header.sample_rate(), header.channels(), codec);
         Ok(info.with_frames(header.declared_frames()))
@@ -47,8 +47,19 @@ impl AudioDecoder for WavDecoder {
         request: &AudioRequest,
         out: &mut Waveform,
     ) -> Result<AudioDecoded> {
-        let header = header(encoded, request.truncation())?;
+        let header = header(encoded)?;
         let sample = header.sample()?;
+        let is_cut =
+            header.is_truncated() && request.end().min(header.declared_frames()) > header.frames();
+        if is_cut && !request.accepts_truncated() {
+            let message = format!(
+                "truncated WAV: the file has {} of {} frames",
+                header.frames(),
+                header.declared_frames()
+            );
+            let offset = encoded.len() as u64;
+            return Err(Error::new(ErrorKind::Truncated, message).with_offset(offset));
+        }
         let (start, end) = (request.start(), request.end().min(header.frames()));
         let frames = end.saturating_sub(start);
         out.start(header.sample_rate(), header.channels(), frames)?;
@@ -59,17 +70,16 @@ impl AudioDecoder for WavDecoder {
             let channels: Vec<_> = out.append(frames as usize)?.collect();
             convert(samples, sample, channels);
         }
-        let is_cut =
-            header.is_truncated() && request.end().min(header.declared_frames()) > header.frames();
         Ok(AudioDecoded { is_truncated: is_cut })
     }
 }
 
-fn header(encoded: &[u8], on_truncated: OnTruncated) -> Result<WavHeader> {
+/// The header, also of a truncated file.
+fn header(encoded: &[u8]) -> Result<WavHeader> {
     let part = |range: std::ops::Range<u64>| {
         Ok(Bytes::copy_from_slice(&encoded[range.start as usize..range.end as usize]))
     };
-    WavHeader::read_with(encoded.len() as u64, on_truncated, part)
+    WavHeader::read_with(encoded.len() as u64, OnTruncated::Partial, part)
 }
 
 /// Converts interleaved samples to one slice per channel; integers so that full scale is ±1.

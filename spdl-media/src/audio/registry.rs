@@ -115,7 +115,7 @@ impl AudioReader {
     /// # Errors
     /// `Unsupported` for an unknown format, and the errors of [`AudioDecoder::inspect`].
     pub fn inspect(&mut self, encoded: &[u8]) -> Result<AudioInfo> {
-        let audio = after_id3(encoded);
+        let audio = after_id3(encoded)?;
         let info = self.with_decoder(audio, |decoder| decoder.inspect(audio));
         let info = info.map_err(|error| shifted(error, encoded.len() - audio.len()))?;
         // Third-party codecs may forget this check.
@@ -133,7 +133,7 @@ impl AudioReader {
         request: &AudioRequest,
         out: &mut Waveform,
     ) -> Result<AudioDecoded> {
-        let audio = after_id3(encoded);
+        let audio = after_id3(encoded)?;
         let decoded = self.with_decoder(audio, |decoder| decoder.decode(audio, request, out));
         decoded.map_err(|error| shifted(error, encoded.len() - audio.len()))
     }
@@ -171,16 +171,20 @@ impl std::fmt::Debug for AudioReader {
 }
 
 /// The file without the ID3v2 tags at its start, which any format may have.
-fn after_id3(mut encoded: &[u8]) -> &[u8] {
+fn after_id3(mut encoded: &[u8]) -> Result<&[u8]> {
+    let len = encoded.len();
     while let Some(&[b'I', b'D', b'3', _, _, flags, a, b, c, d]) = encoded.first_chunk() {
         let size = [a, b, c, d].iter().fold(0, |size, byte| size << 7 | usize::from(byte & 0x7F));
         let footer = if flags & 0x10 != 0 { 10 } else { 0 };
         match encoded.get(10 + size + footer..) {
-            Some(rest) => encoded = rest,
-            None => break,
+            Some(rest) if !rest.is_empty() => encoded = rest,
+            _ => {
+                let message = "truncated: the file ends inside its ID3v2 tag, before any audio";
+                return Err(Error::new(ErrorKind::Truncated, message).with_offset(len as u64));
+            }
         }
     }
-    encoded
+    Ok(encoded)
 }
 
 /// The error with its offset in the whole file.

@@ -13,10 +13,10 @@ use spdl_core::{Error, ErrorKind, Result};
 const ZERO_CROSSINGS: f64 = 6.0;
 /// The cut-off, relative to the lower Nyquist frequency.
 const ROLLOFF: f64 = 0.99;
-/// Coefficients that are multiplied at once.
+/// Coefficients that are multiplied in one step.
 const LANES: usize = 8;
-/// The maximum number of coefficients: 64 MiB.
-const MAX_COEFFICIENTS: u64 = 16 << 20;
+/// The maximum number of coefficients: 8 MiB.
+const MAX_COEFFICIENTS: u64 = 2 << 20;
 
 /// Converts from one sample rate to another. The conversion is a function of the position in the
 /// file, so that a part has the same samples as the same part of the whole.
@@ -37,7 +37,7 @@ impl Resampler {
     /// A conversion from `from` to `to` frames per second.
     ///
     /// # Errors
-    /// `InvalidArgument` if a rate is 0; `Unsupported` if the ratio of the rates needs more than 16
+    /// `InvalidArgument` if a rate is 0; `Unsupported` if the ratio of the rates needs more than 2
     /// million coefficients.
     pub fn new(from: u32, to: u32) -> Result<Self> {
         if from == 0 || to == 0 {

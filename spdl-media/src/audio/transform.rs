@@ -112,7 +112,7 @@ impl AudioTransform {
     }
 
     /// The number of frames of every sample, at the [sample rate](Self::sample_rate) of samples.
-    /// Longer ones are cut, shorter ones are padded with zeros at their end. Default: samples differ
+    /// Longer ones end earlier, shorter ones are padded with zeros at their end. Default: samples differ
     /// in length.
     #[must_use]
     pub fn frames(mut self, frames: usize) -> Self {
@@ -247,8 +247,11 @@ impl AudioTransform {
                 self.channels,
                 AudioChannels::Mono | AudioChannels::One(_) | AudioChannels::Exactly(1)
             );
-            features.validate(self.sample_rate)?;
+            features.validate(self.sample_rate, self.frames)?;
             match (is_one, self.dtype) {
+                (true, DType::F32 | DType::F16) if self.layout == AudioLayout::Interleaved => {
+                    "features have a fixed order of dimensions; drop the layout".to_owned()
+                }
                 (true, DType::F32 | DType::F16) => return Ok(()),
                 (true, _) => "features are float32 or float16".to_owned(),
                 (false, _) => "features need one channel, such as the mean (mono)".to_owned(),
@@ -316,7 +319,7 @@ impl AudioTransform {
         let skipped = match rng {
             Some(rng) if self.is_random && spare > 0 => {
                 if end == u64::MAX {
-                    let message = "a random start needs the length of the audio, which the file does not tell";
+                    let message = "a random start needs the length of the audio, which the file does not store";
                     return Err(Error::new(ErrorKind::Unsupported, message));
                 }
                 rng.below(spare + 1)

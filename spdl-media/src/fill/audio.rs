@@ -16,9 +16,10 @@ use crate::audio::{
 /// Create one per worker: it keeps decoders, filters and scratch memory.
 pub struct FillAudio {
     transform: AudioTransform,
+    limits: AudioLimits,
     reader: AudioReader,
     waveform: Waveform,
-    /// The filters of sample rates met so far, by the rate of the file.
+    /// The filters of the latest sample rates, by the rate of the file.
     resamplers: Vec<(u32, Resampler)>,
     /// The mean of the channels.
     mixed: Vec<f32>,
@@ -35,7 +36,7 @@ pub struct FillAudio {
 const KEPT_FILTERS: usize = 8;
 
 impl FillAudio {
-    /// Writes samples as `transform` says.
+    /// Writes samples as described by `transform`.
     ///
     /// # Errors
     /// The errors of [`AudioTransform::validate`].
@@ -47,6 +48,7 @@ impl FillAudio {
         transform.validate()?;
         Ok(FillAudio {
             transform: transform.clone(),
+            limits: limits.clone(),
             reader: AudioReader::new(registry, limits),
             waveform: Waveform::new(limits),
             resamplers: Vec::new(),
@@ -108,26 +110,35 @@ impl FillAudio {
         };
         let converted = |frames| resampler.map_or(frames, |it| it.output_frames(frames));
         let mut rng = self.transform.draws().then(rng);
-        let part = self.transform.part(info.frames.map(converted), rate, rng.as_mut())?;
-        let wanted = match resampler {
-            Some(resampler) if part.end < u64::MAX => resampler.input_frames(part.clone()),
-            Some(resampler) => resampler.input_frames(part.start..part.start + 1).start..u64::MAX,
+        let total = info.frames.map(converted);
+        let part = self.transform.part(total, rate, rng.as_mut())?;
+        let mut wanted = match resampler {
+            Some(resampler) => resampler.input_frames(part.clone()),
             None => part.clone(),
         };
+        if part.end == u64::MAX || total == Some(part.end) {
+            // Up to the end of the file, so that a truncated one is noticed.
+            wanted.end = u64::MAX;
+        }
         let request = AudioRequest::frames(wanted.clone());
         let request = request.on_truncated(self.transform.truncation());
         let decoded = self.reader.decode(encoded, &request, &mut self.waveform)?;
-        if decoded.is_truncated {
-            if self.waveform.frames() == 0 {
-                let message = "truncated audio: the file ends before the sample begins";
-                return Err(Error::new(ErrorKind::Truncated, message));
-            }
-            self.partial.add(1);
-        }
         let channels = self.waveform.channels();
         let decoded_frames = self.waveform.frames() as u64;
         let available = converted(wanted.start + decoded_frames).min(part.end);
         let frames = available.saturating_sub(part.start) as usize;
+        if frames == 0 && decoded.is_truncated {
+            let message = "truncated audio: the file ends before the sample begins";
+            return Err(Error::new(ErrorKind::Truncated, message));
+        }
+        if frames == 0 && part.start > 0 {
+            let message =
+                format!("the audio ends before the start of the sample at frame {}", part.start);
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        if decoded.is_truncated {
+            self.partial.add(1);
+        }
         let selected: &[Vec<f32>] = match self.transform.selected_channels() {
             AudioChannels::All => channels,
             AudioChannels::One(index) => match channels.get(usize::from(index)) {
@@ -145,6 +156,7 @@ impl FillAudio {
             }
         };
         if let Some(resampler) = resampler {
+            self.limits.check_bytes((frames as u64).saturating_mul(4 * selected.len() as u64))?;
             self.converted.clear();
             self.converted.resize(frames * selected.len(), 0.0);
             let outs = self.converted.chunks_exact_mut(frames.max(1));
@@ -172,6 +184,7 @@ impl FillAudio {
                 }
             };
             let windows = features.windows(length, rate);
+            self.limits.check_bytes((windows as u64).saturating_mul(4 * features.bins() as u64))?;
             self.values.clear();
             self.values.resize(windows * features.bins(), 0.0);
             extractor.compute(one, &mut self.values)?;
@@ -256,7 +269,7 @@ impl SamplePlace {
     }
 }
 
-/// The filter of a sample rate; it is made when the first file with this rate is met.
+/// The filter of a sample rate; the first file with this rate makes it.
 fn resampler(known: &mut Vec<(u32, Resampler)>, from: u32, to: u32) -> Result<&Resampler> {
     let at = match known.iter().position(|(rate, _)| *rate == from) {
         Some(at) => at,

@@ -46,8 +46,9 @@ struct SharedBuffers {
 struct FieldWriter {
     name: Arc<str>,
     field: SampleField,
-    /// Present for images and audio.
+    /// Present for images.
     image: Option<FillImage>,
+    /// Present for audio.
     audio: Option<FillAudio>,
     /// The number of frames of the current sample, if this is audio.
     frames: u64,

@@ -257,7 +257,7 @@ class Audio(Field):
     """An audio file, decoded, cut, and converted to one sample rate.
 
     Formats: WAV (8 to 64 bits, A-law, µ-law), FLAC, MP3, AAC (low complexity, in ADTS frames), Vorbis, Opus and FLAC
-    in Ogg. The delay and the padding that an encoder added are removed. The value is `float32`, where ±1 is full
+    in Ogg. The delay and the padding of the encoder are removed if the file stores them. The value is `float32`, where ±1 is full
     scale, `[N, channels, frames]`, or a list of arrays `[channels, frames]` if samples differ in size. A *frame* is
     one sample of each channel.
 
@@ -269,7 +269,7 @@ class Audio(Field):
         start: The start of the part to use, in seconds. A file that ends before it is an error.
         duration: The duration of the part to use, in seconds. Default: up to the end. Shorter files give shorter
             samples.
-        frames: The number of frames of every sample: longer ones are cut, shorter ones are padded with zeros at their
+        frames: The number of frames of every sample: longer ones end earlier, shorter ones are padded with zeros at their
             end. Only the needed part of the file is decoded.
         random: With `frames`: whether longer samples begin at a random frame, by the random numbers of the sample,
             instead of the first.

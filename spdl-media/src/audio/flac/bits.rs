@@ -22,7 +22,7 @@ impl<'a> FlacBits<'a> {
         FlacBits { data, at, cache: 0, count: 0 }
     }
 
-    /// Loads at least 56 bits.
+    /// Loads 56 to 63 bits.
     #[inline(always)]
     fn refill(&mut self) {
         match self.data.get(self.at..self.at + 8).and_then(<[u8]>::first_chunk) {
@@ -42,7 +42,7 @@ impl<'a> FlacBits<'a> {
         if self.count == 0 {
             self.cache = 0;
         }
-        while self.count <= 56 {
+        while self.count < 56 {
             let byte = self.data.get(self.at).copied().unwrap_or(0);
             self.cache |= u64::from(byte) << (56 - self.count);
             self.count += 8;

@@ -23,6 +23,8 @@ use super::waveform::Waveform;
 
 /// The maximum number of metadata blocks.
 const MAX_BLOCKS: usize = 10_000;
+/// The number of places that may be the last frame.
+const MAX_CANDIDATES: usize = 16;
 /// In a part of a file of this size, frames are searched one after the other.
 const SEARCHED: usize = 64 << 10;
 
@@ -98,7 +100,10 @@ impl AudioDecoder for FlacDecoder {
         let outcome = self.decode_from(encoded, &stream, at, first, &wanted, out);
         let outcome = match outcome {
             // What looked like a frame may be data of another one.
-            Err(error) if error.kind() == ErrorKind::Corrupt && first > 0 => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Truncated)
+                    && first > 0 =>
+            {
                 out.truncate(0);
                 self.decode_from(encoded, &stream, stream.start, 0, &wanted, out)
             }
@@ -176,7 +181,8 @@ impl StreamInfo {
             at += size;
             if let (0x80.., Some(mut stream)) = (kind, stream.take_if(|_| kind & 0x80 != 0)) {
                 stream.start = at;
-                stream.seek_points.iter_mut().for_each(|point| point.1 += at);
+                let points = stream.seek_points.iter_mut();
+                points.for_each(|point| point.1 = point.1.saturating_add(at));
                 return Ok(stream);
             }
         }
@@ -273,11 +279,12 @@ impl StreamInfo {
         // A frame is at most as large as its uncompressed samples and some bytes of headers.
         let largest = self.max_block_size * usize::from(self.channels) * 5 + 1024;
         let start = file.len().saturating_sub(largest).max(self.start);
-        (start..file.len()).rev().find_map(|at| {
-            let header = FrameHeader::parse(&file[at..], self)?;
-            let is_whole = crc16(&file[at..]) == 0;
-            is_whole.then(|| header.first + header.block_size as u64)
-        })
+        let headers = (start..file.len())
+            .rev()
+            .filter_map(|at| FrameHeader::parse(&file[at..], self).map(|header| (at, header)));
+        // Data that look like a header are rare.
+        let last = headers.take(MAX_CANDIDATES).find(|(at, _)| crc16(&file[*at..]) == 0);
+        last.map(|(_, header)| header.first + header.block_size as u64)
     }
 }
 

@@ -210,6 +210,10 @@ impl MpegStream {
                     return Err(Error::new(ErrorKind::Unsupported, message).with_offset(at as u64));
                 }
                 _ if is_trailer(rest) => break,
+                _ if rest.len() < 4 => {
+                    self.is_truncated = true;
+                    break;
+                }
                 _ => {
                     let message = "corrupt MP3: expected the header of a frame";
                     return Err(Error::new(ErrorKind::Corrupt, message).with_offset(at as u64));
@@ -301,7 +305,9 @@ impl InfoTag {
         };
         let flags = number(4)?;
         let mut at = 8;
-        let frames = if flags & 1 != 0 { Some(u64::from(number(at)?)) } else { None };
+        // An encoder that was interrupted leaves 0.
+        let frames = if flags & 1 != 0 { number(at)? } else { 0 };
+        let frames = (frames > 0).then_some(u64::from(frames));
         for (flag, size) in [(1, 4), (2, 4), (4, 100), (8, 4)] {
             at += if flags & flag != 0 { size } else { 0 };
         }

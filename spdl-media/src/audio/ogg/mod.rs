@@ -12,7 +12,7 @@ mod pages;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use self::pages::{OggPackets, OggPage, corrupt};
+use self::pages::{OggPackets, OggPage, corrupt, truncated};
 use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest};
 use super::collector::Collector;
 #[cfg(feature = "flac")]
@@ -24,6 +24,8 @@ use super::packets::{OpusHeader, OpusPackets, packet_frames};
 #[cfg(feature = "vorbis")]
 use super::packets::{PacketCodec, SymphoniaPackets};
 use super::waveform::Waveform;
+#[cfg(feature = "flac")]
+use crate::image::OnTruncated;
 
 /// The frames before a request that Opus decodes to settle: 80 ms at 48 kHz (RFC 7845, section 4.6).
 #[cfg(feature = "opus")]
@@ -136,7 +138,9 @@ impl OggStream {
                 };
                 return Ok((stream, headers));
             }
-            found.push(head[..head.len().min(8)].escape_ascii().to_string());
+            if found.len() < 8 {
+                found.push(head[..head.len().min(8)].escape_ascii().to_string());
+            }
             at = page.content.end;
         }
         let message = format!(
@@ -197,11 +201,15 @@ impl OggStream {
             {
                 self.pages.push((page.start, position));
             }
-            if page.position.is_some() {
-                last = page.position;
+            if let Some(position) = page.position {
+                if last.is_some_and(|last| last > position) {
+                    return Err(corrupt("positions of pages descend", page.start));
+                }
+                last = Some(position);
             }
             if page.is_last {
                 self.is_truncated = false;
+                refuse_chained(file, at)?;
                 break;
             }
         }
@@ -224,6 +232,24 @@ impl OggStream {
                         // On the only page, the position also cuts the end.
                         return Ok(if packet.is_last { 0 } else { position - frames });
                     }
+                }
+                Ok(0)
+            }
+            #[cfg(feature = "vorbis")]
+            StreamKind::Vorbis { setup } => {
+                // A packet has at most half of the larger block size.
+                let largest = 1_i64 << (setup.get(28).copied().unwrap_or(0) >> 4);
+                let mut packets = OggPackets::new(file, self.serial, self.audio);
+                let mut count = 0;
+                while let Some(packet) = packets.next()? {
+                    count += 1;
+                    if packet.position.is_some() {
+                        break;
+                    }
+                }
+                if position > count * largest / 2 {
+                    let message = "unsupported Ogg: the stream begins after the start of its audio";
+                    return Err(Error::new(ErrorKind::Unsupported, message));
                 }
                 Ok(0)
             }
@@ -264,6 +290,33 @@ impl OggStream {
     }
 }
 
+/// Checks that the packets had all frames that the positions of pages promise.
+///
+/// # Errors
+/// `Corrupt` if frames are missing.
+fn check_done(collector: &Collector<'_>, file: &[u8]) -> Result<()> {
+    match collector.is_done() {
+        true => Ok(()),
+        false => {
+            Err(corrupt("frames are missing before the position of the last page", file.len()))
+        }
+    }
+}
+
+/// Refuses another stream after the end of the first one.
+///
+/// # Errors
+/// `Unsupported` if there is one.
+fn refuse_chained(file: &[u8], at: usize) -> Result<()> {
+    match OggPage::read(file, at) {
+        Ok(Some(page)) if page.is_first => {
+            let error = Error::new(ErrorKind::Unsupported, "unsupported Ogg: a chained file");
+            Err(error.with_offset(at as u64))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What a stream contains: its kind, sample rate, channels, and number of header packets.
 fn stream_kind(head: &[u8]) -> Result<Option<(StreamKind, u32, u16, usize)>> {
     #[cfg(feature = "vorbis")]
@@ -289,10 +342,9 @@ fn stream_kind(head: &[u8]) -> Result<Option<(StreamKind, u32, u16, usize)>> {
 }
 
 impl OggDecoder {
-    /// Joins the packets of a FLAC stream to a file; `Truncated` is kept for the decoder, which sees
-    /// that frames are missing.
+    /// Joins the packets of a FLAC stream to a file. Returns whether the stream is whole.
     #[cfg(feature = "flac")]
-    fn join_flac(&mut self, file: &[u8], stream: &OggStream) -> Result<()> {
+    fn join_flac(&mut self, file: &[u8], stream: &OggStream) -> Result<bool> {
         self.flac_file.clear();
         let mut packets = OggPackets::new(file, stream.serial, 0);
         let mut is_first = true;
@@ -304,8 +356,11 @@ impl OggDecoder {
                     is_first = false;
                 }
                 Ok(Some(packet)) => self.flac_file.extend_from_slice(&packet.data),
-                Ok(None) => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Truncated => return Ok(()),
+                Ok(None) => {
+                    refuse_chained(file, packets.next_page())?;
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == ErrorKind::Truncated => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
@@ -335,7 +390,7 @@ impl OggDecoder {
                 {
                     decoder.decode(&packet.data, packet.offset, &mut collector)?;
                 }
-                Ok(())
+                check_done(&collector, file)
             }
             #[cfg(feature = "vorbis")]
             StreamKind::Vorbis { setup } => {
@@ -364,7 +419,7 @@ impl OggDecoder {
                         collector.skip(position);
                     }
                 }
-                Ok(())
+                check_done(&collector, file)
             }
             #[cfg(feature = "flac")]
             StreamKind::Flac => Ok(()),
@@ -394,14 +449,20 @@ impl AudioDecoder for OggDecoder {
         let stream = OggStream::read(encoded)?;
         #[cfg(feature = "flac")]
         if matches!(stream.kind, StreamKind::Flac) {
-            self.join_flac(encoded, &stream)?;
-            return self.flac.decode(&self.flac_file, request, out);
+            if self.join_flac(encoded, &stream)? {
+                return self.flac.decode(&self.flac_file, request, out);
+            }
+            let partial = request.clone().on_truncated(OnTruncated::Partial);
+            self.flac.decode(&self.flac_file, &partial, out)?;
+            let is_cut = request.end() > request.start().saturating_add(out.frames() as u64);
+            return match is_cut && !request.accepts_truncated() {
+                true => Err(truncated(encoded)),
+                false => Ok(AudioDecoded { is_truncated: is_cut }),
+            };
         }
         let is_cut = stream.is_truncated && request.end() > stream.total;
         if is_cut && !request.accepts_truncated() {
-            let message = "truncated Ogg: the file ends before the last page of the stream";
-            let offset = encoded.len() as u64;
-            return Err(Error::new(ErrorKind::Truncated, message).with_offset(offset));
+            return Err(truncated(encoded));
         }
         match OggDecoder::decode_packets(encoded, &stream, request, out) {
             Err(error) if error.kind() == ErrorKind::Truncated && is_cut => {}

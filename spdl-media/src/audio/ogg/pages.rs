@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use spdl_core::{Error, ErrorKind, Result};
 
+/// The largest position: 2,900 years of frames at 48 kHz.
+const MAX_POSITION: i64 = 1 << 52;
 /// The size of a page header without its table of segments.
 const HEADER: usize = 27;
 
@@ -19,6 +21,8 @@ pub(super) struct OggPage {
     /// The position after the last packet that ends on this page; `None` if none does.
     pub(super) position: Option<i64>,
     pub(super) serial: u32,
+    /// The number of the page in its stream.
+    pub(super) sequence: u32,
     /// Whether the page continues a packet of the page before.
     pub(super) continues: bool,
     pub(super) is_first: bool,
@@ -50,6 +54,9 @@ impl OggPage {
             return Err(truncated(file));
         }
         let position = i64::from_le_bytes(std::array::from_fn(|byte| header[6 + byte]));
+        if !(-1..=MAX_POSITION).contains(&position) {
+            return Err(corrupt("invalid position of a page", start));
+        }
         let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
         Ok(Some(OggPage {
             start,
@@ -57,6 +64,7 @@ impl OggPage {
             segments,
             position: (position != -1).then_some(position),
             serial: number(14),
+            sequence: number(18),
             continues: header[5] & 1 != 0,
             is_first: header[5] & 2 != 0,
             is_last: header[5] & 4 != 0,
@@ -102,8 +110,9 @@ impl OggPage {
 pub(super) struct OggPackets<'a> {
     file: &'a [u8],
     serial: u32,
-    /// The offset of the next page.
+    /// The offset of the next page, and its number; `None` before the first one.
     next: usize,
+    sequence: Option<u32>,
     pieces: std::vec::IntoIter<(Range<usize>, bool)>,
     /// The position of the page of `pieces`, and whether it is the last page.
     position: Option<i64>,
@@ -132,6 +141,7 @@ impl<'a> OggPackets<'a> {
             file,
             serial,
             next: at,
+            sequence: None,
             pieces: Vec::new().into_iter(),
             position: None,
             is_last: false,
@@ -176,6 +186,10 @@ impl<'a> OggPackets<'a> {
                 continue;
             }
             page.check(self.file)?;
+            if self.sequence.is_some_and(|expected| expected != page.sequence) {
+                return Err(corrupt("a page is missing", page.start));
+            }
+            self.sequence = Some(page.sequence.wrapping_add(1));
             let mut pieces: Vec<_> = page.pieces(self.file).collect();
             match (page.continues, self.has_begun) {
                 // The packet began before the page from which packets are read.
@@ -235,7 +249,7 @@ pub(super) fn corrupt(message: &str, offset: usize) -> Error {
     Error::new(ErrorKind::Corrupt, message).with_offset(offset as u64)
 }
 
-fn truncated(file: &[u8]) -> Error {
+pub(super) fn truncated(file: &[u8]) -> Error {
     let message = "truncated Ogg: the file ends before the last page of the stream";
     Error::new(ErrorKind::Truncated, message).with_offset(file.len() as u64)
 }

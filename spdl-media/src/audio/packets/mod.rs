@@ -20,7 +20,7 @@ use super::collector::Collector;
 
 /// Decodes the packets of one stream, one after the other.
 pub(super) trait PacketDecoder: Send {
-    /// Decodes a packet, and hands its frames over. `offset` is its place in the file.
+    /// Decodes a packet, and passes its frames to `out`. `offset` is its place in the file.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `LimitExceeded`; the errors of the collector.

@@ -124,11 +124,14 @@ impl PacketDecoder for OpusPackets {
         };
         self.samples.clear();
         self.samples.resize(frames as usize * self.channels, 0.0);
+        // A packet without data stands for silence.
+        let packet = if packet.len() == 1 { &[] } else { packet };
         let decoded = match &mut self.decoder {
             OpusStreams::One(decoder) => decoder.decode_float(packet, &mut self.samples, false),
             OpusStreams::Several(decoder) => decoder.decode_float(packet, &mut self.samples, false),
         };
-        let frames = decoded.map_err(|error| fault(&error, Some(offset)))?;
+        decoded.map_err(|error| fault(&error, Some(offset)))?;
+        let frames = frames as usize;
         let (samples, channels, gain) = (&self.samples, self.channels, self.gain);
         out.push(0..channels, frames, |channel, part, out| {
             let of_channel = samples[part.start * channels + channel..].iter().step_by(channels);
