@@ -171,7 +171,7 @@ def drawn(kind, seed):
         settings.pop("layout", None)
         if kind is fields.Audio:
             settings["layout"] = draw.choice(["planar", "interleaved"])
-        settings.pop("channel" if settings.get("channels", "all") != "all" else "", None)
+        settings.pop("channel" if "channels" in settings else "", None)
         settings.pop("random" if "frames" not in settings else "", None)
         is_fixed = "frames" in settings and ("channels" in settings or "channel" in settings)
         settings["collate"] = draw.choice(["list", "pad", "stack"] if is_fixed else ["list", "pad"])

@@ -264,7 +264,8 @@ class Audio(Field):
     Args:
         sample_rate: Frames per second. Files with another rate are converted by a windowed sinc filter, with the
             results of torchaudio's `functional.resample`. `None`: the rate of each file.
-        channels: `"all"`: those of the file. `"mono"`: the mean of them. A number: that of the file must be equal.
+        channels: `"all"` (the default): those of the file. `"mono"`: the mean of them. A number: that of the file must
+            be equal.
         channel: The index of the only channel to use, instead of `channels`.
         start: The start of the part to use, in seconds. A file that ends before it is an error.
         duration: The duration of the part to use, in seconds. Default: up to the end. Shorter files give shorter
@@ -285,9 +286,10 @@ class Audio(Field):
     >>> frames = fields.AudioFrames(like="audio")  # without the padding
     """
 
+    _CHANNELS: ClassVar[str] = "all"
     _: KW_ONLY
     sample_rate: SupportsIndex | None = None
-    channels: Literal["all", "mono"] | SupportsIndex = "all"
+    channels: Literal["all", "mono"] | SupportsIndex | None = None
     channel: SupportsIndex | None = None
     start: float = 0.0
     duration: float | None = None
@@ -307,9 +309,9 @@ class Audio(Field):
         channels = self.channels
         if isinstance(channels, str):
             check.choice("channels", channels, ("all", "mono"))
-        else:
+        elif channels is not None:
             channels = check.whole("channels", channels, 1, 65535)
-        if channel is not None and channels != "all":
+        if channel is not None and channels is not None:
             raise ValueError("channels and channel exclude each other")
         is_random = check.flag("random", self.random)
         if is_random and frames is None:
@@ -320,7 +322,8 @@ class Audio(Field):
         duration = None if self.duration is None else check.real("duration", self.duration)
         if duration is not None and not 0 < duration < math.inf:
             raise ValueError(f"duration must be above 0 and finite, not {duration}")
-        is_fixed = frames is not None and (channels != "all" or channel is not None)
+        chosen = self._CHANNELS if channels is None else channels
+        is_fixed = frames is not None and (chosen != "all" or channel is not None)
         collate = self.collate or ("stack" if is_fixed else "list")
         set_frozen(
             self,
@@ -340,7 +343,8 @@ class Audio(Field):
         return None
 
     def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "channels": self.channels if self.channel is None else None}
+        chosen = self._CHANNELS if self.channels is None else self.channels
+        return {**super()._own(), "channels": chosen if self.channel is None else None}
 
 
 @dataclass(frozen=True, repr=False)
@@ -369,10 +373,10 @@ class Mel(Audio):
     >>> kaldi = fields.Mel("fbank", bins=80, scale=32768, collate="pad")
     """
 
+    _CHANNELS: ClassVar[str] = "mono"
     style: Literal["whisper", "fbank", "mfcc", "spectrogram"] = "whisper"
     _: KW_ONLY
     sample_rate: SupportsIndex | None = 16_000
-    channels: Literal["all", "mono"] | SupportsIndex | None = None
     bins: SupportsIndex | None = None
     scale: float = 1.0
     size: SupportsIndex = 400
@@ -380,8 +384,6 @@ class Mel(Audio):
 
     def __post_init__(self) -> None:
         check.choice("style", self.style, ("whisper", "fbank", "mfcc", "spectrogram"))
-        if self.channels is None:
-            set_frozen(self, channels="mono" if self.channel is None else "all")
         super().__post_init__()
         if self.layout != "planar":
             raise ValueError("Mel has no argument layout")
