@@ -2,7 +2,7 @@
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest};
+use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest, truncated};
 use super::collector::Collector;
 use super::limits::AudioLimits;
 use super::packets::{PacketCodec, PacketDecoder, SymphoniaPackets};
@@ -148,9 +148,7 @@ impl AudioDecoder for AdtsDecoder {
         let has = self.frames.len() as u64 * SAMPLES;
         let is_cut = is_truncated && request.end() > has;
         if is_cut && !request.accepts_truncated() {
-            let message = "truncated AAC: the file ends inside its audio";
-            let offset = encoded.len() as u64;
-            return Err(Error::new(ErrorKind::Truncated, message).with_offset(offset));
+            return Err(truncated("AAC", encoded));
         }
         let wanted = request.start()..request.end().min(has).max(request.start());
         let channels = format.channel_count();

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use spdl_core::Result;
+use spdl_core::{Error, ErrorKind, Result};
 
 use super::limits::AudioLimits;
 use super::waveform::Waveform;
@@ -153,6 +153,12 @@ impl AudioRequest {
     pub fn accepts_truncated(&self) -> bool {
         self.on_truncated == OnTruncated::Partial
     }
+}
+
+/// The error for a file of a format that ends early.
+pub(super) fn truncated(format: &str, file: &[u8]) -> Error {
+    let message = format!("truncated {format}: the file ends before its audio does");
+    Error::new(ErrorKind::Truncated, message).with_offset(file.len() as u64)
 }
 
 /// The outcome of a decode.

@@ -12,6 +12,7 @@
 //! | `flac`, `mpeg` | FLAC; MPEG audio layers I to III |
 //! | `adts`, `ogg` | frames of AAC; pages of Vorbis, Opus and FLAC |
 //! | `packets` | decoders of packets |
+//! | `crc` | checksums of FLAC and Ogg |
 //! | `resample` | sample rate conversion |
 //! | `features` | log-mel spectrograms, filter banks, cepstral coefficients |
 //! | `transform` | which part of a file becomes a sample, and how |
@@ -26,6 +27,8 @@ mod codec;
     allow(dead_code, reason = "other formats do not use all of it")
 )]
 mod collector;
+#[cfg(any(feature = "flac", feature = "vorbis", feature = "opus"))]
+mod crc;
 mod features;
 #[cfg(feature = "flac")]
 mod flac;

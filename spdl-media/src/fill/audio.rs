@@ -14,6 +14,51 @@ use crate::audio::{
 /// samples into the slot of a batch.
 ///
 /// Create one per worker: it keeps decoders, filters and scratch memory.
+///
+/// ```
+/// # #[cfg(feature = "flac")] {
+/// use spdl_core::{
+///     BatchLayout, DType, Field, Fill, FillContext, PipelineBuilder, Result, SlotMut,
+/// };
+/// use spdl_media::audio::{AudioChannels, AudioLimits, AudioRegistry, AudioTransform};
+/// use spdl_media::fill::FillAudio;
+///
+/// struct FillSpeech(FillAudio);
+///
+/// impl Fill<Vec<u8>> for FillSpeech {
+///     fn fill(
+///         &mut self,
+///         file: Vec<u8>,
+///         mut slot: SlotMut<'_>,
+///         cx: &mut FillContext<'_>,
+///     ) -> Result<()> {
+///         self.0.write(&file, &mut slot, 0, || cx.rng()).map(drop)
+///     }
+///
+///     fn check_fields(&self, fields: &[Field]) -> Result<()> {
+///         self.0.check_field(&fields[0])
+///     }
+/// }
+///
+/// # let speech = include_bytes!("../../tests/audio/mono-16.flac").to_vec();
+/// // A tenth of a second at 8 kHz, from a random position.
+/// let transform = AudioTransform::new()
+///     .sample_rate(8000)
+///     .channels(AudioChannels::Mono)
+///     .frames(800)
+///     .random(true);
+/// let layout = BatchLayout::new(2, [Field::new("audio", DType::F32, &transform.shape())]);
+/// let mut pipeline = PipelineBuilder::from_iter([speech.clone(), speech])
+///     .fill("decode", layout, move || {
+///         FillAudio::new(&AudioRegistry::with_defaults(), &transform, &AudioLimits::default())
+///             .map(FillSpeech)
+///     })
+///     .build()?;
+/// let batch = pipeline.next().expect("one batch")?;
+/// assert_eq!(batch.array("audio").map(|audio| audio.shape()), Some(&[2, 1, 800][..]));
+/// # }
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
 pub struct FillAudio {
     transform: AudioTransform,
     limits: AudioLimits,

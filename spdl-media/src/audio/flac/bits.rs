@@ -2,7 +2,7 @@
 
 use spdl_core::Result;
 
-use super::truncated;
+use crate::audio::codec::truncated;
 
 /// Reads bits. After the end of the data it reads zeros; [`check_end`](Self::check_end) reports it.
 #[derive(Debug)]
@@ -137,6 +137,6 @@ impl<'a> FlacBits<'a> {
     /// `Truncated` if bits after the end of the data were read.
     pub(super) fn check_end(&self) -> Result<()> {
         let unread = (self.count / 8) as usize;
-        if self.at - unread > self.data.len() { Err(truncated(self.data)) } else { Ok(()) }
+        if self.at - unread > self.data.len() { Err(truncated("FLAC", self.data)) } else { Ok(()) }
     }
 }

@@ -5,7 +5,9 @@
 use spdl_core::Result;
 
 use super::bits::FlacBits;
-use super::{StreamInfo, corrupt, truncated};
+use super::{StreamInfo, corrupt};
+use crate::audio::codec::truncated;
+use crate::audio::crc::Crc;
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +166,7 @@ impl FrameDecoder {
         let end = bits.align();
         bits.check_end()?;
         let Some(checksum) = file.get(end..).and_then(<[u8]>::first_chunk::<2>) else {
-            return Err(truncated(file));
+            return Err(truncated("FLAC", file));
         };
         if crc16(&file[at..end]) != u16::from_be_bytes(*checksum) {
             return Err(corrupt("the checksum of a frame differs", at));
@@ -322,7 +324,8 @@ fn subframe<T: FlacSample>(
         8..=12 => {
             // The polynomials of RFC 9639, section 9.2.5, with the latest sample last.
             let order = kind as usize - 8;
-            residual(bits, depth, order, out, frame)?;
+            first_samples(bits, depth, order, out, frame)?;
+            residuals(bits, order, out, frame)?;
             let is_narrow = depth < 29;
             match order {
                 0 => {}
@@ -349,10 +352,7 @@ fn linear<T: FlacSample>(
     out: &mut [T],
     frame: usize,
 ) -> Result<()> {
-    if out.len() < order {
-        return Err(corrupt("a block is shorter than its prediction", frame));
-    }
-    out[..order].iter_mut().for_each(|out| *out = T::from_wide(bits.read_signed(depth)));
+    first_samples(bits, depth, order, out, frame)?;
     let precision = bits.read(4) + 1;
     let shift = bits.read_signed(5);
     if precision == 16 || shift < 0 {
@@ -363,7 +363,7 @@ fn linear<T: FlacSample>(
         *coefficient = bits.read_signed(precision) as i32;
     }
     coefficients[..order].reverse();
-    residual_after(bits, order, out, frame)?;
+    residuals(bits, order, out, frame)?;
     let is_narrow = depth + precision + (order as u32).ilog2() <= 32;
     macro_rules! predict {
         ($($order:literal)*) => {
@@ -381,23 +381,23 @@ fn linear<T: FlacSample>(
     Ok(())
 }
 
-/// Unpredicted samples and the residuals after them.
-fn residual<T: FlacSample>(
+/// The first samples, which are not predicted.
+fn first_samples<T: FlacSample>(
     bits: &mut FlacBits<'_>,
     depth: u32,
     order: usize,
     out: &mut [T],
     frame: usize,
 ) -> Result<()> {
-    if out.len() < order {
+    let Some(out) = out.get_mut(..order) else {
         return Err(corrupt("a block is shorter than its prediction", frame));
-    }
-    out[..order].iter_mut().for_each(|out| *out = T::from_wide(bits.read_signed(depth)));
-    residual_after(bits, order, out, frame)
+    };
+    out.iter_mut().for_each(|out| *out = T::from_wide(bits.read_signed(depth)));
+    Ok(())
 }
 
 /// The residuals after the first `order` samples.
-fn residual_after<T: FlacSample>(
+fn residuals<T: FlacSample>(
     bits: &mut FlacBits<'_>,
     order: usize,
     out: &mut [T],
@@ -437,41 +437,8 @@ fn crc8(data: &[u8]) -> u8 {
     })
 }
 
-/// The checksum of a frame: polynomial 0x8005, eight bytes a step.
+/// The checksum of a frame.
 pub(super) fn crc16(data: &[u8]) -> u16 {
-    static TABLES: [[u16; 256]; 8] = crc16_tables();
-    let (words, rest) = data.as_chunks::<8>();
-    let crc = words.iter().fold(0_u16, |crc, word| {
-        let [high, low] = crc.to_be_bytes();
-        let mixed =
-            [word[0] ^ high, word[1] ^ low, word[2], word[3], word[4], word[5], word[6], word[7]];
-        (0..8).fold(0, |sum, at| sum ^ TABLES[7 - at][usize::from(mixed[at])])
-    });
-    rest.iter().fold(crc, |crc, byte| crc << 8 ^ TABLES[0][usize::from((crc >> 8) as u8 ^ byte)])
-}
-
-const fn crc16_tables() -> [[u16; 256]; 8] {
-    let mut tables = [[0; 256]; 8];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = (byte as u16) << 8;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 0x8000 != 0 { crc << 1 ^ 0x8005 } else { crc << 1 };
-            bit += 1;
-        }
-        tables[0][byte] = crc;
-        byte += 1;
-    }
-    let mut table = 1;
-    while table < 8 {
-        let mut byte = 0;
-        while byte < 256 {
-            let crc: u16 = tables[table - 1][byte];
-            tables[table][byte] = crc << 8 ^ tables[0][(crc >> 8) as usize];
-            byte += 1;
-        }
-        table += 1;
-    }
-    tables
+    static CRC: Crc = Crc::new(0x8005 << 16);
+    (CRC.update(0, data) >> 16) as u16
 }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use spdl_core::{Error, ErrorKind, Result};
 
 use self::frame::{FrameDecoder, FrameHeader, crc16};
-use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest};
+use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest, truncated};
 use super::collector::Collector;
 use super::limits::AudioLimits;
 use super::waveform::Waveform;
@@ -140,7 +140,7 @@ impl FlacDecoder {
                 let is_end = rest.is_empty() || (rest.len() == 128 && rest.starts_with(b"TAG"));
                 return match stream.total {
                     None if is_end => Ok(()),
-                    _ if rest.len() < FrameHeader::MAX_SIZE => Err(truncated(encoded)),
+                    _ if rest.len() < FrameHeader::MAX_SIZE => Err(truncated("FLAC", encoded)),
                     _ => Err(corrupt("expected the header of a frame", at)),
                 };
             };
@@ -167,11 +167,13 @@ impl StreamInfo {
         let mut stream = None;
         for _ in 0..MAX_BLOCKS {
             let Some(&[kind, a, b, c]) = file.get(at..).and_then(<[u8]>::first_chunk) else {
-                return Err(truncated(file));
+                return Err(truncated("FLAC", file));
             };
             let size = u32::from_be_bytes([0, a, b, c]) as usize;
             at += 4;
-            let Some(content) = file.get(at..at + size) else { return Err(truncated(file)) };
+            let Some(content) = file.get(at..at + size) else {
+                return Err(truncated("FLAC", file));
+            };
             match (kind & 0x7F, &mut stream) {
                 (0, None) => stream = Some(StreamInfo::parse(content, at)?),
                 (_, None) => return Err(corrupt("the first block is not STREAMINFO", at - 4)),
@@ -291,9 +293,4 @@ impl StreamInfo {
 fn corrupt(message: &str, offset: usize) -> Error {
     let message = format!("corrupt FLAC: {message}");
     Error::new(ErrorKind::Corrupt, message).with_offset(offset as u64)
-}
-
-fn truncated(file: &[u8]) -> Error {
-    let message = "truncated FLAC: the file ends inside its audio or metadata";
-    Error::new(ErrorKind::Truncated, message).with_offset(file.len() as u64)
 }

@@ -21,7 +21,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use self::layer3::Layer3;
 use self::layer12::Layer12;
-use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest};
+use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest, truncated};
 use super::collector::Collector;
 use super::limits::AudioLimits;
 use super::packets::PacketDecoder;
@@ -352,9 +352,7 @@ impl AudioDecoder for MpegDecoder {
         let end = request.end().min(stream.total);
         let is_cut = end > has || (stream.is_truncated && request.end() > has);
         if is_cut && !request.accepts_truncated() {
-            let message = "truncated MP3: the file ends inside its audio";
-            let offset = encoded.len() as u64;
-            return Err(Error::new(ErrorKind::Truncated, message).with_offset(offset));
+            return Err(truncated("MP3", encoded));
         }
         let wanted = request.start()..end.min(has).max(request.start());
         out.start(format.sample_rate, format.channels, wanted.end - wanted.start)?;

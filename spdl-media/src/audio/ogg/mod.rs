@@ -12,8 +12,8 @@ mod pages;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use self::pages::{OggPackets, OggPage, corrupt, truncated};
-use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest};
+use self::pages::{OggPackets, OggPage, corrupt};
+use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest, truncated};
 use super::collector::Collector;
 #[cfg(feature = "flac")]
 use super::flac::FlacCodec;
@@ -456,13 +456,13 @@ impl AudioDecoder for OggDecoder {
             self.flac.decode(&self.flac_file, &partial, out)?;
             let is_cut = request.end() > request.start().saturating_add(out.frames() as u64);
             return match is_cut && !request.accepts_truncated() {
-                true => Err(truncated(encoded)),
+                true => Err(truncated("Ogg", encoded)),
                 false => Ok(AudioDecoded { is_truncated: is_cut }),
             };
         }
         let is_cut = stream.is_truncated && request.end() > stream.total;
         if is_cut && !request.accepts_truncated() {
-            return Err(truncated(encoded));
+            return Err(truncated("Ogg", encoded));
         }
         match OggDecoder::decode_packets(encoded, &stream, request, out) {
             Err(error) if error.kind() == ErrorKind::Truncated && is_cut => {}

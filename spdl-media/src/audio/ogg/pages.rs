@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use spdl_core::{Error, ErrorKind, Result};
 
+use crate::audio::codec::truncated;
+use crate::audio::crc::Crc;
+
 /// The largest position: 2,900 years of frames at 48 kHz.
 const MAX_POSITION: i64 = 1 << 52;
 /// The size of a page header without its table of segments.
@@ -42,16 +45,16 @@ impl OggPage {
         if !rest.starts_with(b"OggS") && !b"OggS".starts_with(rest) {
             return Err(corrupt("expected a page", start));
         }
-        let Some(header) = rest.first_chunk::<HEADER>() else { return Err(truncated(file)) };
+        let Some(header) = rest.first_chunk::<HEADER>() else { return Err(truncated("Ogg", file)) };
         if header[4] != 0 {
             return Err(corrupt("unknown version of a page", start));
         }
         let segments = start + HEADER..start + HEADER + usize::from(header[26]);
-        let Some(table) = file.get(segments.clone()) else { return Err(truncated(file)) };
+        let Some(table) = file.get(segments.clone()) else { return Err(truncated("Ogg", file)) };
         let size: usize = table.iter().map(|size| usize::from(*size)).sum();
         let content = segments.end..segments.end + size;
         if content.end > file.len() {
-            return Err(truncated(file));
+            return Err(truncated("Ogg", file));
         }
         let position = i64::from_le_bytes(std::array::from_fn(|byte| header[6 + byte]));
         if !(-1..=MAX_POSITION).contains(&position) {
@@ -78,8 +81,10 @@ impl OggPage {
     pub(super) fn check(&self, file: &[u8]) -> Result<()> {
         let page = &file[self.start..self.content.end];
         let stored: [u8; 4] = std::array::from_fn(|byte| page[22 + byte]);
-        let before = crc32(0, &page[..22]);
-        let crc = crc32(crc32(before, &[0; 4]), &page[26..]);
+        static CRC: Crc = Crc::new(0x04C1_1DB7);
+        // The checksum itself counts as 0.
+        let before = CRC.update(CRC.update(0, &page[..22]), &[0; 4]);
+        let crc = CRC.update(before, &page[26..]);
         if crc != u32::from_le_bytes(stored) {
             return Err(corrupt("the checksum of a page differs", self.start));
         }
@@ -179,7 +184,7 @@ impl<'a> OggPackets<'a> {
                 return Ok(None);
             }
             let Some(page) = OggPage::read(self.file, self.next)? else {
-                return Err(truncated(self.file));
+                return Err(truncated("Ogg", self.file));
             };
             self.next = page.content.end;
             if page.serial != self.serial {
@@ -204,52 +209,7 @@ impl<'a> OggPackets<'a> {
     }
 }
 
-/// The checksum of pages: polynomial 0x04C11DB7, not reflected.
-fn crc32(start: u32, data: &[u8]) -> u32 {
-    static TABLES: [[u32; 256]; 8] = tables();
-    let (words, rest) = data.as_chunks::<8>();
-    let crc = words.iter().fold(start, |crc, word| {
-        let crc = crc.to_be_bytes();
-        (0..8).fold(0, |sum, at| {
-            let byte = word[at] ^ if at < 4 { crc[at] } else { 0 };
-            sum ^ TABLES[7 - at][usize::from(byte)]
-        })
-    });
-    rest.iter().fold(crc, |crc, byte| crc << 8 ^ TABLES[0][usize::from((crc >> 24) as u8 ^ byte)])
-}
-
-const fn tables() -> [[u32; 256]; 8] {
-    let mut tables = [[0; 256]; 8];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = (byte as u32) << 24;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 1 << 31 != 0 { crc << 1 ^ 0x04C1_1DB7 } else { crc << 1 };
-            bit += 1;
-        }
-        tables[0][byte] = crc;
-        byte += 1;
-    }
-    let mut table = 1;
-    while table < 8 {
-        let mut byte = 0;
-        while byte < 256 {
-            let crc: u32 = tables[table - 1][byte];
-            tables[table][byte] = crc << 8 ^ tables[0][(crc >> 24) as usize];
-            byte += 1;
-        }
-        table += 1;
-    }
-    tables
-}
-
 pub(super) fn corrupt(message: &str, offset: usize) -> Error {
     let message = format!("corrupt Ogg: {message}");
     Error::new(ErrorKind::Corrupt, message).with_offset(offset as u64)
-}
-
-pub(super) fn truncated(file: &[u8]) -> Error {
-    let message = "truncated Ogg: the file ends before the last page of the stream";
-    Error::new(ErrorKind::Truncated, message).with_offset(file.len() as u64)
 }
