@@ -156,6 +156,16 @@ impl AudioRequest {
 }
 
 /// The error for a file of a format that ends early.
+#[cfg_attr(
+    not(any(
+        feature = "aac",
+        feature = "flac",
+        feature = "mp3",
+        feature = "opus",
+        feature = "vorbis"
+    )),
+    allow(dead_code, reason = "formats without a feature do not use it")
+)]
 pub(super) fn truncated(format: &str, file: &[u8]) -> Error {
     let message = format!("truncated {format}: the file ends before its audio does");
     Error::new(ErrorKind::Truncated, message).with_offset(file.len() as u64)
