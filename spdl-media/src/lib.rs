@@ -69,6 +69,8 @@
 //! | decode audio into a batch | [`fill::FillAudio`] with an [`AudioTransform`](audio::AudioTransform) |
 //! | compute log-mel spectrograms, filter banks, cepstral coefficients | [`AudioFeatures`](audio::AudioFeatures) |
 //! | read the header of a WAV file | `audio::WavHeader` (feature `wav`) |
+//! | decode frames of a video | [`video::VideoReader`] (decoders: feature `ffmpeg`) |
+//! | decode a clip into a batch | [`fill::FillVideo`] with a [`VideoTransform`](video::VideoTransform) |
 //! | add an audio codec | [`AudioCodec`](audio::AudioCodec); [`AudioRegistry::register`](audio::AudioRegistry::register) |
 //! | add a codec | [`ImageCodec`](image::ImageCodec), tested by `testing::codec_contract` (feature `testing`); [`CodecRegistry::register`] |
 //!
@@ -143,10 +145,12 @@
 //! | `encode` | `encode`: JPEG, PNG, BMP and lossless WebP encoders |
 //! | `webp-lossy` | `encode::LossyWebpEncoder`: lossy WebP by libwebp, which is built with gcc |
 //! | `records` | `fill::SampleSpec`: samples of several fields, read by the crate `spdl-io` |
+//! | `ffmpeg` | [`video`] decoding, by the system's FFmpeg; requires clang and pkg-config |
 //! | `testing` | `testing`: contract tests for third-party codecs |
 //!
 //! [glossary]: https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "ffmpeg"), forbid(unsafe_code))]
+#![cfg_attr(feature = "ffmpeg", deny(unsafe_code))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod audio;
@@ -160,6 +164,7 @@ pub mod image;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod transform;
+pub mod video;
 
 /// Reference-counted bytes, of the crate `bytes`: the encoded images of [`FillImage`].
 pub use bytes::Bytes;

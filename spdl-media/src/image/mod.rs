@@ -42,7 +42,7 @@ pub(crate) use decoder::contradicts_header;
 pub use decoder::{Decoder, Image};
 pub use geometry::{CropBox, Orientation, Rect, Size};
 pub use limits::Limits;
-pub use picture::{ColorModel, Picture, Plane, PlaneShape};
+pub use picture::{ColorModel, Picture, Plane, PlaneShape, YCbCrEncoding};
 pub use pixels::PixelsMut;
 pub use registry::CodecRegistry;
 

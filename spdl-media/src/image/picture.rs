@@ -14,9 +14,81 @@ pub enum ColorModel {
     Rgb,
     /// One plane: grey.
     Grey,
-    /// Three planes: luma Y, and the colour differences Cb and Cr (ITU-R BT.601, full range,
-    /// neutral at 128). Cb and Cr may be subsampled.
+    /// Three planes: luma Y, and the colour differences Cb and Cr, neutral at 128, in the
+    /// [encoding](Picture::encoding) of the picture. Cb and Cr may be subsampled.
     YCbCr,
+}
+
+/// The matrix and the range of YCbCr. Default: ITU-R BT.601 with full range, as in JPEG.
+///
+/// ```
+/// use spdl_media::image::YCbCrEncoding;
+/// // Black and white of high-definition video.
+/// let encoding = YCbCrEncoding::BT709.limited();
+/// assert_eq!(encoding.rgb([16, 128, 128]), [0, 0, 0]);
+/// assert_eq!(encoding.rgb([235, 128, 128]), [255, 255, 255]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct YCbCrEncoding {
+    /// The weights of red and blue in luma.
+    red: f64,
+    blue: f64,
+    is_limited: bool,
+}
+
+impl Default for YCbCrEncoding {
+    fn default() -> Self {
+        YCbCrEncoding::BT601
+    }
+}
+
+impl YCbCrEncoding {
+    /// ITU-R BT.601, full range: JPEG, and with limited range standard-definition video.
+    pub const BT601: YCbCrEncoding = YCbCrEncoding::full(0.299, 0.114);
+    /// ITU-R BT.709, full range: high-definition video.
+    pub const BT709: YCbCrEncoding = YCbCrEncoding::full(0.2126, 0.0722);
+    /// ITU-R BT.2020, full range: ultra-high-definition video.
+    pub const BT2020: YCbCrEncoding = YCbCrEncoding::full(0.2627, 0.0593);
+    /// SMPTE 240M, full range.
+    pub const SMPTE240M: YCbCrEncoding = YCbCrEncoding::full(0.212, 0.087);
+    /// FCC, Title 47 of the Code of Federal Regulations, 73.682 (a)(20), full range.
+    pub const FCC: YCbCrEncoding = YCbCrEncoding::full(0.30, 0.11);
+
+    const fn full(red: f64, blue: f64) -> Self {
+        YCbCrEncoding { red, blue, is_limited: false }
+    }
+
+    /// With limited range: luma from 16 to 235, colour differences from 16 to 240.
+    #[must_use]
+    pub const fn limited(mut self) -> Self {
+        self.is_limited = true;
+        self
+    }
+
+    /// The luma of black, the factor of luma, and the factors of the colour differences: red by Cr,
+    /// green by Cb and Cr, blue by Cb (ITU-T H.273, section 8.3).
+    pub(crate) fn factors(self) -> (u8, f64, [f64; 4]) {
+        let YCbCrEncoding { red, blue, is_limited } = self;
+        let green = 1.0 - red - blue;
+        let (black, luma, chroma) =
+            if is_limited { (16, 255.0 / 219.0, 255.0 / 224.0) } else { (0, 1.0, 1.0) };
+        let (of_red, of_blue) = (2.0 * (1.0 - red) * chroma, 2.0 * (1.0 - blue) * chroma);
+        (black, luma, [of_red, -of_blue * blue / green, -of_red * red / green, of_blue])
+    }
+
+    /// Red, green and blue of Y, Cb and Cr, rounded.
+    pub fn rgb(self, [luma, blueness, redness]: [u8; 3]) -> [u8; 3] {
+        let (black, factor, [red, green_blue, green_red, blue]) = self.factors();
+        let luma = (f64::from(luma) - f64::from(black)) * factor;
+        let (blueness, redness) = (f64::from(blueness) - 128.0, f64::from(redness) - 128.0);
+        let values = [
+            luma + red * redness,
+            luma + green_blue * blueness + green_red * redness,
+            luma + blue * blueness,
+        ];
+        // A cast to an integer saturates.
+        values.map(|value| value.round() as u8)
+    }
 }
 
 /// The samples of one component, or of several interleaved components.
@@ -111,6 +183,7 @@ impl Plane {
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
     color: ColorModel,
+    encoding: YCbCrEncoding,
     image: Size,
     planes: [Plane; 3],
 }
@@ -148,6 +221,7 @@ impl Picture {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         self.color = color;
+        self.encoding = YCbCrEncoding::default();
         self.image = image;
         self.planes.iter_mut().zip(shapes).try_for_each(|(plane, shape)| plane.reshape(*shape))
     }
@@ -155,6 +229,17 @@ impl Picture {
     /// The colour model of the planes.
     pub fn color(&self) -> ColorModel {
         self.color
+    }
+
+    /// The matrix and the range of [`ColorModel::YCbCr`].
+    pub fn encoding(&self) -> YCbCrEncoding {
+        self.encoding
+    }
+
+    /// Sets the matrix and the range of [`ColorModel::YCbCr`]; [`start`](Self::start) sets the
+    /// default.
+    pub fn set_encoding(&mut self, encoding: YCbCrEncoding) {
+        self.encoding = encoding;
     }
 
     /// The size of the whole image as stored.

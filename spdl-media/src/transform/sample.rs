@@ -12,7 +12,7 @@ use super::format::{Layout, SampleColor};
 use super::image_transform::ImageTransform;
 use super::resize::ResizedPlanes;
 use crate::image::CHANNELS;
-use crate::image::{ColorModel, Rect, Size};
+use crate::image::{ColorModel, Rect, Size, YCbCrEncoding};
 
 /// The number of pixels per vector operation.
 const LANES: usize = 16;
@@ -48,6 +48,16 @@ impl Sample<'_> {
             Sample::F16(values) => values.len(),
             Sample::BF16(values) => values.len(),
             Sample::F32(values) => values.len(),
+        }
+    }
+
+    /// Sets all values to 0.
+    pub(crate) fn fill_with_zeros(&mut self) {
+        match self {
+            Sample::U8(values) => values.fill(0),
+            Sample::F16(values) => values.fill(f16::ZERO),
+            Sample::BF16(values) => values.fill(bf16::ZERO),
+            Sample::F32(values) => values.fill(0.0),
         }
     }
 
@@ -235,7 +245,12 @@ impl SampleSource<'_> {
                 let source = [padded(0), padded(1), padded(2)];
                 let [red, green, blue] = components;
                 let out = [&mut red[left..], &mut green[left..], &mut blue[left..]];
-                write_rgb(simd, source, out);
+                let encoding = planes.encoding();
+                if encoding == YCbCrEncoding::BT601 {
+                    write_rgb(simd, source, out);
+                } else {
+                    write_rgb_of(encoding, source, out);
+                }
             }
         }
         if width < format.size.width {
@@ -314,6 +329,31 @@ fn write_rgb<S: Simd>(simd: S, source: [&[u8]; CHANNELS], out: [&mut [u8]; CHANN
         store(y + cr + weighed(factors[0]), red);
         store(y - cr + weighed(factors[1]), green);
         store(y + cb + cb + weighed(factors[2]), blue);
+    }
+}
+
+/// The number of bits after the point of factors of [`write_rgb_of`].
+const FRACTION: i32 = 13;
+
+/// YCbCr to RGB with any matrix and range, in 13-bit fixed point: within 1 of the exact value.
+#[inline(always)]
+fn write_rgb_of(encoding: YCbCrEncoding, source: [&[u8]; CHANNELS], out: [&mut [u8]; CHANNELS]) {
+    let (black, luma_factor, factors) = encoding.factors();
+    let fixed = |factor: f64| (factor * f64::from(1 << FRACTION)).round() as i32;
+    let luma_factor = fixed(luma_factor);
+    let [red_factor, green_blue, green_red, blue_factor] = factors.map(fixed);
+    let half = 1 << (FRACTION - 1);
+    let [luma, blueness, redness] = source;
+    let [red, green, blue] = out;
+    let sources = luma.iter().zip(blueness).zip(redness);
+    let places = red.iter_mut().zip(green).zip(blue);
+    for (((&y, &cb), &cr), ((red, green), blue)) in sources.zip(places) {
+        let y = (i32::from(y) - i32::from(black)) * luma_factor + half;
+        let (cb, cr) = (i32::from(cb) - 128, i32::from(cr) - 128);
+        let byte = |value: i32| (value >> FRACTION).clamp(0, 255) as u8;
+        *red = byte(y + red_factor * cr);
+        *green = byte(y + green_blue * cb + green_red * cr);
+        *blue = byte(y + blue_factor * cb);
     }
 }
 
@@ -491,6 +531,44 @@ fn write_rows<S: Simd, T: SampleValue>(
                 for (at, &channel) in channels.iter().enumerate() {
                     let out = &mut out[(at * height + row) * width..][..width];
                     T::convert(line(channel), &format.channels[at], floats, out);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_matrix_and_range_is_within_one_of_the_exact_value() {
+        let encodings = [
+            YCbCrEncoding::BT601.limited(),
+            YCbCrEncoding::BT709,
+            YCbCrEncoding::BT709.limited(),
+            YCbCrEncoding::BT2020.limited(),
+            YCbCrEncoding::SMPTE240M.limited(),
+            YCbCrEncoding::FCC.limited(),
+        ];
+        let levels: Vec<u8> = (0..=255).step_by(5).collect();
+        for encoding in encodings {
+            for &blueness in &levels {
+                for &redness in &levels {
+                    let lines = [vec![blueness; levels.len()], vec![redness; levels.len()]];
+                    let mut out: [Vec<u8>; CHANNELS] =
+                        std::array::from_fn(|_| vec![0; levels.len()]);
+                    let [red, green, blue] = &mut out;
+                    write_rgb_of(encoding, [&levels, &lines[0], &lines[1]], [red, green, blue]);
+                    for (at, &luma) in levels.iter().enumerate() {
+                        let exact = encoding.rgb([luma, blueness, redness]);
+                        let found = [out[0][at], out[1][at], out[2][at]];
+                        let is_near = exact.iter().zip(found).all(|(a, b)| a.abs_diff(b) <= 1);
+                        assert!(
+                            is_near,
+                            "{encoding:?} {luma} {blueness} {redness}: {found:?}, not {exact:?}"
+                        );
+                    }
                 }
             }
         }

@@ -36,7 +36,18 @@ const RUST: [(&str, &[&str]); 7] = [
     ),
     (
         "spdl-media",
-        &["image", "formats", "transform", "augment", "encode", "audio", "fill", "testing"],
+        &[
+            "image",
+            "formats",
+            "transform",
+            "augment",
+            "encode",
+            "audio",
+            "video",
+            "ffmpeg",
+            "fill",
+            "testing",
+        ],
     ),
     (
         "spdl-core",

@@ -25,7 +25,9 @@ pub use self::filter::ResizeFilter;
 use self::kernel::padded;
 use self::passes::{ResizePasses, ResizeScratch, grow};
 use crate::image::{CHANNELS, Retention};
-use crate::image::{ColorModel, CropBox, Limits, Orientation, Picture, PlaneShape, Rect, Size};
+use crate::image::{
+    ColorModel, CropBox, Limits, Orientation, Picture, PlaneShape, Rect, Size, YCbCrEncoding,
+};
 
 /// A resize of one picture.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +49,7 @@ pub(crate) struct ResizeRequest {
 #[derive(Debug, Default)]
 pub(crate) struct ResizedPlanes {
     color: ColorModel,
+    encoding: YCbCrEncoding,
     size: Size,
     planes: [Vec<u8>; 3],
 }
@@ -55,6 +58,11 @@ impl ResizedPlanes {
     /// The colour model; RGB has three planes here.
     pub(crate) fn color(&self) -> ColorModel {
         self.color
+    }
+
+    /// The matrix and the range of YCbCr.
+    pub(crate) fn encoding(&self) -> YCbCrEncoding {
+        self.encoding
     }
 
     pub(crate) fn size(&self) -> Size {
@@ -154,6 +162,7 @@ impl Resizer {
             }
         }
         resized.color = color;
+        resized.encoding = picture.encoding();
         resized.size = request.target;
         let target = request.target;
         let bytes = padded(target.width as usize) * target.height as usize;

@@ -1,0 +1,373 @@
+//! Which frames of a video become a sample.
+
+use spdl_core::{Error, ErrorKind, Result, SampleRng};
+
+use super::index::VideoIndex;
+
+/// The frames of a video that become a sample: how many, how far apart, from which on.
+///
+/// Frames are counted in order of presentation. Times are in seconds from the first frame. Default:
+/// the frames are spread evenly over the video.
+///
+/// ```
+/// use spdl_media::video::VideoClip;
+/// // Two seconds from a random position, at 8 frames per second.
+/// let clip = VideoClip::new(16).every_seconds(1.0 / 8.0).random(true);
+/// clip.validate()?;
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct VideoClip {
+    frames: usize,
+    spacing: FrameSpacing,
+    start: f64,
+    is_random: bool,
+    short: ShortVideo,
+}
+
+/// The distance between the frames of a clip.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum FrameSpacing {
+    Even,
+    Frames(u32),
+    Seconds(f64),
+}
+
+/// What to do with a video that has fewer frames than a clip.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ShortVideo {
+    /// Fail.
+    #[default]
+    Error,
+    /// Repeat the last frame.
+    RepeatLast,
+    /// Start again with the first frame of the clip.
+    Cycle,
+}
+
+/// The frames of one clip.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChosenFrames {
+    /// Their numbers in order of presentation, in the order of the clip.
+    pub frames: Vec<usize>,
+    /// How many of them, from the first on, are frames that the video has; the others are repeated.
+    pub valid: usize,
+}
+
+impl VideoClip {
+    /// This number of frames, spread evenly over the video: the middles of as many equal parts.
+    pub fn new(frames: usize) -> Self {
+        VideoClip {
+            frames,
+            spacing: FrameSpacing::Even,
+            start: 0.0,
+            is_random: false,
+            short: ShortVideo::Error,
+        }
+    }
+
+    /// Every `step`-th frame; 1 for consecutive frames.
+    #[must_use]
+    pub fn every_frames(mut self, step: u32) -> Self {
+        self.spacing = FrameSpacing::Frames(step);
+        self
+    }
+
+    /// The frames that are shown every `seconds`.
+    #[must_use]
+    pub fn every_seconds(mut self, seconds: f64) -> Self {
+        self.spacing = FrameSpacing::Seconds(seconds);
+        self
+    }
+
+    /// The time of the first frame in seconds. Default: 0. Evenly spread frames are spread over the
+    /// rest of the video.
+    #[must_use]
+    pub fn start(mut self, seconds: f64) -> Self {
+        self.start = seconds;
+        self
+    }
+
+    /// Sets whether the clip has a random position after [`start`](Self::start). Evenly spread
+    /// frames are drawn from as many equal parts. Default: no.
+    #[must_use]
+    pub fn random(mut self, is_random: bool) -> Self {
+        self.is_random = is_random;
+        self
+    }
+
+    /// What to do with a video that has fewer frames. Default: [`ShortVideo::Error`].
+    #[must_use]
+    pub fn short(mut self, short: ShortVideo) -> Self {
+        self.short = short;
+        self
+    }
+
+    /// The number of frames.
+    pub fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// Whether the clip has a random position.
+    pub fn is_random(&self) -> bool {
+        self.is_random
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the number of frames or the distance is 0, or a number is negative or not
+    /// finite.
+    pub fn validate(&self) -> Result<()> {
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        if self.frames == 0 {
+            return invalid("invalid number of frames 0: expected at least 1".to_owned());
+        }
+        match self.spacing {
+            FrameSpacing::Frames(0) => {
+                return invalid("invalid distance of 0 frames: expected at least 1".to_owned());
+            }
+            FrameSpacing::Seconds(seconds) if !(seconds.is_finite() && seconds > 0.0) => {
+                return invalid(format!("invalid distance of {seconds} s: expected more than 0"));
+            }
+            _ => {}
+        }
+        if !(self.start.is_finite() && self.start >= 0.0) {
+            return invalid(format!("invalid start {} s: expected 0 or more", self.start));
+        }
+        Ok(())
+    }
+
+    /// The settings as text, such as `16 frames every 0.125 s, random`.
+    pub fn description(&self) -> String {
+        let mut text = format!("{} frames", self.frames);
+        match self.spacing {
+            FrameSpacing::Even => text += " evenly",
+            FrameSpacing::Frames(step) => text += &format!(" every {step} frames"),
+            FrameSpacing::Seconds(seconds) => text += &format!(" every {seconds} s"),
+        }
+        if self.start > 0.0 {
+            text += &format!(" from {} s", self.start);
+        }
+        if self.is_random {
+            text += ", random";
+        }
+        match self.short {
+            ShortVideo::Error => {}
+            ShortVideo::RepeatLast => text += ", last frame repeated",
+            ShortVideo::Cycle => text += ", cycled",
+        }
+        text
+    }
+
+    /// The frames of a clip of this video, with random numbers from `rng`. Without `rng`, the clip
+    /// has no random position.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the video ends before the start of the clip, or before its end and
+    /// short videos are errors.
+    pub fn choose(&self, index: &VideoIndex, rng: Option<&mut SampleRng>) -> Result<ChosenFrames> {
+        let rng = rng.filter(|_| self.is_random);
+        let total = index.frames().len();
+        let zero = index.start_seconds();
+        let seconds = index.end_seconds() - zero;
+        let first = match self.start > 0.0 {
+            true if self.start >= seconds => {
+                let message = format!(
+                    "the video of {seconds:.3} s ends before the start of the clip at {} s",
+                    self.start
+                );
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            }
+            true => index.frame_at(zero + self.start),
+            false => 0,
+        };
+        let available = total - first;
+        let count = self.frames;
+        let mut chosen = ChosenFrames { frames: Vec::with_capacity(count), valid: count };
+        match self.spacing {
+            FrameSpacing::Even => {
+                chosen.valid = count.min(available);
+                let parts = chosen.valid;
+                // Part i of n frames in k parts begins at frame i·n/k.
+                let begin =
+                    |part: usize| (part as u128 * available as u128 / parts as u128) as usize;
+                let mut rng = rng;
+                for part in 0..parts {
+                    let (start, end) = (begin(part), begin(part + 1));
+                    let inside = match &mut rng {
+                        Some(rng) => rng.below((end - start) as u64) as usize,
+                        None => {
+                            ((2 * part + 1) as u128 * available as u128 / (2 * parts) as u128)
+                                as usize
+                                - start
+                        }
+                    };
+                    chosen.frames.push(first + start + inside);
+                }
+            }
+            FrameSpacing::Frames(step) => {
+                let step = step as usize;
+                let length = (count - 1).saturating_mul(step).saturating_add(1);
+                let shift = match rng {
+                    Some(rng) if length < available => {
+                        rng.below((available - length + 1) as u64) as usize
+                    }
+                    _ => 0,
+                };
+                let frames = (first + shift..total).step_by(step).take(count);
+                chosen.frames.extend(frames);
+                chosen.valid = chosen.frames.len();
+            }
+            FrameSpacing::Seconds(step) => {
+                let length = step * (count - 1) as f64;
+                let rest = seconds - self.start - length;
+                let shift = match rng {
+                    Some(rng) if rest > 0.0 => rng.range(0.0, rest),
+                    _ => 0.0,
+                };
+                let times = (0..count).map(|at| self.start + shift + at as f64 * step);
+                // A clip begins with the first frame even if the video has no duration.
+                let inside = times.enumerate().take_while(|&(at, time)| at == 0 || time < seconds);
+                chosen.frames.extend(inside.map(|(_, time)| index.frame_at(zero + time)));
+                chosen.valid = chosen.frames.len();
+            }
+        }
+        if chosen.valid == count {
+            return Ok(chosen);
+        }
+        match self.short {
+            ShortVideo::Error => {
+                let message = format!(
+                    "the video has {} of the {count} frames of the clip ({total} frames, {seconds:.3} s); \
+                     choose fewer frames, or repeat frames of short videos",
+                    chosen.valid
+                );
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            }
+            ShortVideo::RepeatLast => {
+                let last = chosen.frames[chosen.valid - 1];
+                chosen.frames.resize(count, last);
+            }
+            ShortVideo::Cycle => {
+                let cycle: Vec<_> = chosen.frames.iter().copied().cycle().take(count).collect();
+                chosen.frames = cycle;
+            }
+        }
+        Ok(chosen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spdl_core::SampleId;
+
+    use super::super::index::{VideoPacket, VideoStream};
+    use super::*;
+    use crate::image::Size;
+
+    /// Frames that last 100 ms each, the first at 1 s.
+    fn video(frames: i64) -> VideoIndex {
+        let packet = |number: i64| VideoPacket {
+            offset: 0,
+            bytes: 1,
+            timestamp: 1000 + 100 * number,
+            is_key: number == 0,
+            is_disposable: false,
+        };
+        let stream = VideoStream::new("h264", Size::new(4, 4));
+        VideoIndex::new(stream, (0..frames).map(packet).collect(), 1000 + 100 * frames).unwrap()
+    }
+
+    fn rng(seed: u64) -> SampleRng {
+        SampleRng::new(seed, SampleId::default(), "clip")
+    }
+
+    #[test]
+    fn even_frames_are_the_middles_of_parts() {
+        let chosen = VideoClip::new(4).choose(&video(300), None).unwrap();
+        assert_eq!(chosen, ChosenFrames { frames: vec![37, 112, 187, 262], valid: 4 });
+        let chosen = VideoClip::new(1).start(29.0).choose(&video(300), None).unwrap();
+        assert_eq!(chosen.frames, [295]);
+        let all = VideoClip::new(10).choose(&video(10), None).unwrap();
+        assert_eq!(all.frames, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn random_even_frames_are_drawn_from_their_parts() {
+        let clip = VideoClip::new(4).random(true);
+        let mut found = [[false; 3]; 4];
+        for seed in 0..64 {
+            let frames = clip.choose(&video(12), Some(&mut rng(seed))).unwrap().frames;
+            for (part, frame) in frames.into_iter().enumerate() {
+                found[part][frame - 3 * part] = true;
+            }
+        }
+        assert_eq!(found, [[true; 3]; 4]);
+        assert_eq!(clip.choose(&video(12), None).unwrap().frames, [1, 4, 7, 10]);
+    }
+
+    #[test]
+    fn frames_at_a_distance_lie_inside_the_video() {
+        let clip = VideoClip::new(3).every_frames(4);
+        assert_eq!(clip.choose(&video(12), None).unwrap().frames, [0, 4, 8]);
+        let clip = clip.random(true);
+        let mut starts = [false; 4];
+        for seed in 0..64 {
+            let frames = clip.choose(&video(12), Some(&mut rng(seed))).unwrap().frames;
+            assert_eq!([frames[1], frames[2]], [frames[0] + 4, frames[0] + 8]);
+            starts[frames[0]] = true;
+        }
+        assert_eq!(starts, [true; 4]);
+    }
+
+    #[test]
+    fn frames_at_times_are_those_that_are_shown_then() {
+        let clip = VideoClip::new(4).every_seconds(0.25).start(0.1);
+        assert_eq!(clip.choose(&video(12), None).unwrap().frames, [1, 3, 6, 8]);
+        let clip = VideoClip::new(12).every_seconds(0.1);
+        let frames: Vec<_> = (0..12).collect();
+        assert_eq!(clip.choose(&video(12), None).unwrap().frames, frames);
+        let clip = VideoClip::new(2).every_seconds(1.0).random(true);
+        for seed in 0..64 {
+            let frames = clip.choose(&video(12), Some(&mut rng(seed))).unwrap().frames;
+            assert!(frames[0] <= 2 && frames[1] <= 11 && frames[1] - frames[0] >= 10, "{frames:?}");
+        }
+    }
+
+    #[test]
+    fn short_videos_are_errors_or_repeat_frames() {
+        let clips = [
+            VideoClip::new(5),
+            VideoClip::new(5).every_frames(1),
+            VideoClip::new(5).every_seconds(0.1),
+        ];
+        for clip in clips {
+            let error = clip.choose(&video(3), None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains("3 of the 5 frames"), "{error}");
+            let chosen = clip.clone().short(ShortVideo::RepeatLast).choose(&video(3), None);
+            assert_eq!(chosen.unwrap(), ChosenFrames { frames: vec![0, 1, 2, 2, 2], valid: 3 });
+            let chosen = clip.short(ShortVideo::Cycle).choose(&video(3), None).unwrap();
+            assert_eq!(chosen, ChosenFrames { frames: vec![0, 1, 2, 0, 1], valid: 3 });
+        }
+        let late = VideoClip::new(1).start(0.3).choose(&video(3), None).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn invalid_settings_are_refused() {
+        let invalid = [
+            VideoClip::new(0),
+            VideoClip::new(1).every_frames(0),
+            VideoClip::new(1).every_seconds(0.0),
+            VideoClip::new(1).every_seconds(f64::NAN),
+            VideoClip::new(1).start(-1.0),
+        ];
+        for clip in invalid {
+            assert_eq!(clip.validate().unwrap_err().kind(), ErrorKind::InvalidArgument, "{clip:?}");
+        }
+        let clip = VideoClip::new(16).every_seconds(0.5).start(1.0).random(true);
+        assert_eq!(clip.description(), "16 frames every 0.5 s from 1 s, random");
+    }
+}

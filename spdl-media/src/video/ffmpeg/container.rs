@@ -1,0 +1,153 @@
+//! The index of any container, from its packets.
+
+use ffmpeg_next::ffi;
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::decoder::codec_name;
+use super::input::Input;
+use super::memory::Packet;
+use crate::image::Size;
+use crate::video::{
+    MediaSource, VideoCodec, VideoContainer, VideoDecoderOptions, VideoFrame, VideoIndex,
+    VideoLimits, VideoPacket, VideoStream,
+};
+
+/// The containers that FFmpeg reads, such as AVI, MPEG transport streams and Flash video.
+///
+/// The packets of the whole file are read into memory. If they lack time stamps of presentation, as
+/// in AVI, the video is decoded once to find the order of its frames. Orientation is not read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FfmpegContainer;
+
+impl VideoContainer for FfmpegContainer {
+    fn name(&self) -> &'static str {
+        "ffmpeg"
+    }
+
+    /// Any file: register this container for those that no other one recognises.
+    fn sniff(&self, _head: &[u8]) -> bool {
+        true
+    }
+
+    fn index(&self, file: &dyn MediaSource, limits: &VideoLimits) -> Result<VideoIndex> {
+        let mut input = Input::open(file)?;
+        let (stream, number) = stream(&input)?;
+        limits.check_size(stream.size)?;
+        let mut found = Packets::default();
+        let mut packet = Packet::new()?;
+        while input.read(&mut packet)? {
+            // SAFETY: the packet is valid, and nothing changes it now.
+            let fields = unsafe { &*packet.as_ptr() };
+            if fields.stream_index == number && fields.size > 0 && !fields.data.is_null() {
+                found.add(fields, limits)?;
+            }
+        }
+        found.index(stream)
+    }
+}
+
+/// The format of the best video stream, and its number.
+fn stream(input: &Input<'_>) -> Result<(VideoStream, i32)> {
+    let found = input.best_stream(ffi::AVMediaType::AVMEDIA_TYPE_VIDEO);
+    let found = found.ok_or_else(|| {
+        let message = format!("corrupt video: the {} file has no video stream", input.container());
+        Error::new(ErrorKind::Corrupt, message)
+    })?;
+    // SAFETY: a stream has parameters as long as it lives.
+    let parameters = unsafe { &*found.codecpar };
+    let side = |pixels: i32| u32::try_from(pixels).unwrap_or(0);
+    let size = Size::new(side(parameters.width), side(parameters.height));
+    let mut stream = VideoStream::new(codec_name(parameters.codec_id), size);
+    let setup = usize::try_from(parameters.extradata_size).unwrap_or(0);
+    if !parameters.extradata.is_null() && setup > 0 {
+        // SAFETY: the parameters have this many bytes of set-up data.
+        stream.setup = unsafe { std::slice::from_raw_parts(parameters.extradata, setup) }.to_vec();
+    }
+    stream.time_base = (side(found.time_base.num).max(1), side(found.time_base.den).max(1));
+    Ok((stream, found.index))
+}
+
+/// The packets of a stream.
+#[derive(Default)]
+struct Packets {
+    packets: Vec<VideoPacket>,
+    bytes: Vec<u8>,
+    /// The time stamps of decoding.
+    decoding: Vec<i64>,
+    lack_timestamps: bool,
+    end: i64,
+}
+
+impl Packets {
+    fn add(&mut self, packet: &ffi::AVPacket, limits: &VideoLimits) -> Result<()> {
+        limits.check_packets(self.packets.len() as u64 + 1)?;
+        let size = usize::try_from(packet.size).unwrap_or(0);
+        limits.check_packet_bytes(size as u64)?;
+        let full =
+            |_| Error::new(ErrorKind::LimitExceeded, "cannot allocate the packets of a video");
+        self.bytes.try_reserve(size).map_err(full)?;
+        let offset = self.bytes.len() as u64;
+        // SAFETY: the packet has `size` bytes of data.
+        self.bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(packet.data, size) });
+        let none = ffi::AV_NOPTS_VALUE;
+        self.lack_timestamps |= packet.pts == none;
+        let last = self.decoding.last().copied();
+        let decoding = match packet.dts {
+            time if time != none => time,
+            _ => last.map_or(0, |last| last.saturating_add(1)),
+        };
+        let timestamp = if packet.pts == none { decoding } else { packet.pts };
+        self.end = self.end.max(timestamp.saturating_add(packet.duration.max(0)));
+        self.decoding.push(decoding);
+        self.packets.push(VideoPacket {
+            offset,
+            bytes: size as u32,
+            timestamp,
+            is_key: packet.flags & ffi::AV_PKT_FLAG_KEY != 0,
+            is_disposable: packet.flags & ffi::AV_PKT_FLAG_DISPOSABLE != 0,
+        });
+        Ok(())
+    }
+
+    fn index(mut self, stream: VideoStream) -> Result<VideoIndex> {
+        if !self.lack_timestamps {
+            return Ok(
+                VideoIndex::new(stream, self.packets, self.end)?.with_packet_bytes(self.bytes)
+            );
+        }
+        let order = self.presentation_order(&stream)?;
+        self.decoding.sort_unstable();
+        let frames: Vec<_> = order
+            .into_iter()
+            .zip(&self.decoding)
+            .map(|(packet, &timestamp)| VideoFrame { packet, timestamp })
+            .collect();
+        for frame in &frames {
+            self.packets[frame.packet as usize].timestamp = frame.timestamp;
+        }
+        let index = VideoIndex::with_frames(stream, self.packets, frames, self.end)?;
+        Ok(index.with_packet_bytes(self.bytes))
+    }
+
+    /// Decodes all packets; their numbers in the order in which the decoder returns the frames.
+    fn presentation_order(&self, stream: &VideoStream) -> Result<Vec<u32>> {
+        let options = VideoDecoderOptions { reorder_depth: 2, ..Default::default() };
+        let mut decoder = super::FfmpegCodec.decoder(stream, &options)?;
+        let mut order = Vec::new();
+        for (number, packet) in (0_u32..).zip(&self.packets) {
+            let bytes = &self.bytes[packet.offset as usize..][..packet.bytes as usize];
+            // A packet that fails has no frame.
+            if decoder.send(bytes, number, true).is_ok() {
+                while let Ok(Some(frame)) = decoder.receive() {
+                    order.push(frame.number);
+                }
+            }
+        }
+        decoder.finish()?;
+        while let Ok(Some(frame)) = decoder.receive() {
+            order.push(frame.number);
+        }
+        order.retain(|&number| (number as usize) < self.packets.len());
+        Ok(order)
+    }
+}

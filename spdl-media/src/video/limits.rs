@@ -1,0 +1,117 @@
+//! Limits on the videos that a reader accepts.
+
+use spdl_core::{Error, ErrorKind, Result};
+
+use crate::image::Size;
+
+/// Limits on the videos that a reader accepts, checked before memory is taken.
+///
+/// Limits decide which files fail. They never change frames.
+///
+/// ```
+/// use spdl_media::Size;
+/// use spdl_media::video::VideoLimits;
+/// let limits = VideoLimits::default().max_pixels(1920 * 1080);
+/// assert!(limits.check_size(Size::new(3840, 2160)).is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VideoLimits {
+    max_pixels: u64,
+    max_packets: u64,
+    max_packet_bytes: u64,
+    max_index_bytes: u64,
+}
+
+impl Default for VideoLimits {
+    /// Frames of 8192 × 8192 pixels, 10 million packets, packets of 64 MiB, an index of 256 MiB.
+    fn default() -> Self {
+        VideoLimits {
+            max_pixels: 8192 * 8192,
+            max_packets: 10_000_000,
+            max_packet_bytes: 64 << 20,
+            max_index_bytes: 256 << 20,
+        }
+    }
+}
+
+impl VideoLimits {
+    /// The maximum number of pixels of a frame. Default: 8192 × 8192.
+    #[must_use]
+    pub fn max_pixels(mut self, pixels: u64) -> Self {
+        self.max_pixels = pixels;
+        self
+    }
+
+    /// The maximum number of packets of a video stream. Default: 10 million (92 hours at 30 frames
+    /// per second).
+    #[must_use]
+    pub fn max_packets(mut self, packets: u64) -> Self {
+        self.max_packets = packets;
+        self
+    }
+
+    /// The maximum size of a packet in bytes. Default: 64 MiB.
+    #[must_use]
+    pub fn max_packet_bytes(mut self, bytes: u64) -> Self {
+        self.max_packet_bytes = bytes;
+        self
+    }
+
+    /// The maximum number of bytes that are read at a time to index a file. Default: 256 MiB.
+    #[must_use]
+    pub fn max_index_bytes(mut self, bytes: u64) -> Self {
+        self.max_index_bytes = bytes;
+        self
+    }
+
+    /// Checks the size of frames.
+    ///
+    /// # Errors
+    /// `LimitExceeded` for too many pixels; `Corrupt` if a side is 0.
+    pub fn check_size(&self, size: Size) -> Result<()> {
+        if size.pixels() > self.max_pixels {
+            let message =
+                format!("frames of {size} pixels exceed the limit of {} pixels", self.max_pixels);
+            return Err(Error::new(ErrorKind::LimitExceeded, message));
+        }
+        if size.pixels() == 0 {
+            let message = format!("corrupt video: frames of {size} pixels");
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        Ok(())
+    }
+
+    /// Checks the number of packets of a stream.
+    ///
+    /// # Errors
+    /// `LimitExceeded`.
+    pub fn check_packets(&self, packets: u64) -> Result<()> {
+        check(packets, self.max_packets, "packets of the video")
+    }
+
+    /// Checks the size of a packet.
+    ///
+    /// # Errors
+    /// `LimitExceeded`.
+    pub fn check_packet_bytes(&self, bytes: u64) -> Result<()> {
+        check(bytes, self.max_packet_bytes, "bytes of a packet")
+    }
+
+    /// Checks the number of bytes that are read at a time to index a file.
+    ///
+    /// # Errors
+    /// `LimitExceeded`.
+    pub fn check_index_bytes(&self, bytes: u64) -> Result<()> {
+        check(bytes, self.max_index_bytes, "bytes of the index of the container")
+    }
+}
+
+fn check(found: u64, limit: u64, what: &str) -> Result<()> {
+    match found <= limit {
+        true => Ok(()),
+        false => {
+            let message = format!("{found} {what} exceed the limit of {limit}");
+            Err(Error::new(ErrorKind::LimitExceeded, message))
+        }
+    }
+}

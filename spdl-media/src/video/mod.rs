@@ -1,0 +1,66 @@
+//! Video: from an encoded file to the frames of a clip.
+//!
+//! ```text
+//! container ──► index ──► which frames ──► packets from the nearest key frame ──► codec ──► planes ──► batch slot
+//! ```
+//!
+//! | file | content |
+//! |---|---|
+//! | `limits`, `source` | limits of files; where their bytes are read from |
+//! | `index` | the packets of a stream, and its frames in order of presentation |
+//! | `codec`, `registry` | the traits of containers and codecs; their selection by content |
+//! | `mp4`, `matroska` | the tables of MP4 and MOV files; of Matroska and WebM files |
+//! | `clip` | which frames become a sample |
+//! | `disposable` | packets to which no other frame refers |
+//! | `reader` | decodes chosen frames |
+//! | `ffmpeg` | containers and codecs by FFmpeg (feature `ffmpeg`) |
+//! | `transform` | which frames become a sample, and how |
+//!
+//! Imports: [`image`](crate::image).
+
+mod clip;
+mod codec;
+mod disposable;
+#[cfg(feature = "ffmpeg")]
+pub mod ffmpeg;
+mod index;
+mod limits;
+mod matroska;
+mod mp4;
+mod reader;
+mod registry;
+mod source;
+mod transform;
+
+use std::sync::Arc;
+
+pub use clip::{ChosenFrames, ShortVideo, VideoClip};
+pub use codec::{
+    DecodedFrame, VIDEO_SNIFF_BYTES, VideoCodec, VideoContainer, VideoDecoder, VideoDecoderOptions,
+};
+pub use index::{VideoFrame, VideoIndex, VideoPacket, VideoStream};
+pub use limits::VideoLimits;
+pub use matroska::MatroskaContainer;
+pub use mp4::Mp4Container;
+pub use reader::{ClipDecoded, VideoReader};
+pub use registry::VideoRegistry;
+pub use source::MediaSource;
+pub use transform::VideoTransform;
+
+/// The containers of this build: those of this crate first.
+fn containers() -> Vec<Arc<dyn VideoContainer>> {
+    vec![
+        Arc::new(Mp4Container),
+        Arc::new(MatroskaContainer),
+        #[cfg(feature = "ffmpeg")]
+        Arc::new(ffmpeg::FfmpegContainer),
+    ]
+}
+
+/// The codecs of this build.
+fn codecs() -> Vec<Arc<dyn VideoCodec>> {
+    vec![
+        #[cfg(feature = "ffmpeg")]
+        Arc::new(ffmpeg::FfmpegCodec),
+    ]
+}

@@ -1,0 +1,527 @@
+//! Decodes chosen frames of a video: only the packets that they need.
+
+use std::any::Any;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::codec::{VIDEO_SNIFF_BYTES, VideoDecoder, VideoDecoderOptions};
+use super::disposable::Disposable;
+use super::index::{VideoIndex, VideoPacket, VideoStream};
+use super::limits::VideoLimits;
+use super::registry::VideoRegistry;
+use super::source::{MediaSource, outside};
+use crate::image::{OnTruncated, Picture};
+
+/// The bytes of a file that are read at a time, unless a packet is larger.
+const READ_BYTES: u64 = 4 << 20;
+
+/// Decodes chosen frames of videos.
+///
+/// Create one per worker: it keeps a decoder for videos of one format, and memory. For each chosen
+/// frame, decoding starts at the nearest key frame before it. Frames that were not chosen and that no
+/// other frame refers to are not decoded; the chosen frames are the same as in a full decode.
+///
+/// ```no_run
+/// use spdl_media::image::Picture;
+/// use spdl_media::video::{VideoLimits, VideoReader, VideoRegistry};
+/// let mut reader = VideoReader::new(&VideoRegistry::with_defaults(), &VideoLimits::default());
+/// let file = std::fs::File::open("clip.mp4")?;
+/// let index = reader.index(&file)?;
+/// // The first, the middle and the last frame.
+/// let last = index.frames().len() - 1;
+/// reader.decode(&file, &index, &[0, last / 2, last], &mut |place, picture: &Picture| {
+///     println!("frame {place}: {} pixels", picture.image());
+///     Ok(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct VideoReader {
+    registry: VideoRegistry,
+    limits: VideoLimits,
+    threads: u32,
+    on_truncated: OnTruncated,
+    /// The decoder of the last video.
+    decoder: Option<OpenDecoder>,
+    memory: Vec<u8>,
+    picture: Picture,
+}
+
+/// A decoder, and the stream for which it was made.
+struct OpenDecoder {
+    stream: VideoStream,
+    reorder_depth: usize,
+    decoder: Box<dyn VideoDecoder>,
+}
+
+/// The outcome of the decode of a clip.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClipDecoded {
+    /// The places of the requested frames that are missing because of damage. Only with
+    /// [`OnTruncated::Partial`].
+    pub missing: Vec<usize>,
+    /// The number of packets that were decoded.
+    pub packets: usize,
+}
+
+/// Packets that are decoded without a gap, from a key frame to the last one that holds a frame of the
+/// clip.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Run {
+    packets: Range<usize>,
+    /// The requested packets, sorted.
+    wanted: Vec<usize>,
+}
+
+impl VideoReader {
+    /// A reader of the formats of `registry`, with one thread per decoder.
+    pub fn new(registry: &VideoRegistry, limits: &VideoLimits) -> Self {
+        VideoReader {
+            registry: registry.clone(),
+            limits: limits.clone(),
+            threads: 1,
+            on_truncated: OnTruncated::Error,
+            decoder: None,
+            memory: Vec::new(),
+            picture: Picture::new(),
+        }
+    }
+
+    /// Sets the number of threads of a decoder. Default: 1, the fastest if as many videos are decoded
+    /// at the same time as there are processors.
+    #[must_use]
+    pub fn threads(mut self, threads: u32) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// What to do with damaged frames: fail, or return the other frames. Default:
+    /// [`OnTruncated::Error`].
+    #[must_use]
+    pub fn on_truncated(mut self, on_truncated: OnTruncated) -> Self {
+        self.on_truncated = on_truncated;
+        self
+    }
+
+    /// Reads where the packets of a video are, without decoding.
+    ///
+    /// # Errors
+    /// `Unsupported` for an unknown format, and the errors of
+    /// [`VideoContainer::index`](super::VideoContainer::index).
+    pub fn index(&mut self, file: &dyn MediaSource) -> Result<VideoIndex> {
+        let head = file.read(0..file.size().min(VIDEO_SNIFF_BYTES as u64), &mut self.memory)?;
+        let container = self.registry.container(head)?.clone();
+        let limits = &self.limits;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let index = container.index(file, limits)?;
+            limits.check_packets(index.packets().len() as u64)?;
+            Ok(index)
+        }));
+        outcome.unwrap_or_else(|panic| Err(panicked(container.name(), panic.as_ref())))
+    }
+
+    /// Decodes frames of a video. `frames` are their numbers in order of presentation; `each` is called
+    /// once per place of `frames`, in any order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the video has no such frame; `Corrupt` or `Truncated` if a frame is
+    /// damaged or missing; `Unsupported` if there is no decoder; `LimitExceeded`; the errors of the
+    /// source and of `each`.
+    pub fn decode(
+        &mut self,
+        file: &dyn MediaSource,
+        index: &VideoIndex,
+        frames: &[usize],
+        each: &mut dyn FnMut(usize, &Picture) -> Result<()>,
+    ) -> Result<ClipDecoded> {
+        let mut places = places(index, frames)?;
+        let mut open = self.open(index)?;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            self.decode_with(&mut *open.decoder, file, index, &mut places, each)
+        }));
+        match outcome {
+            Ok(outcome) => {
+                open.decoder.reset();
+                self.decoder = Some(open);
+                outcome
+            }
+            Err(panic) => Err(panicked(&index.stream().codec, panic.as_ref())),
+        }
+    }
+
+    /// The decoder of the last video if it has the format of this one, otherwise a new one.
+    fn open(&mut self, index: &VideoIndex) -> Result<OpenDecoder> {
+        let (stream, reorder_depth) = (index.stream(), index.reorder_depth());
+        if let Some(open) = self.decoder.take()
+            && open.stream == *stream
+            && open.reorder_depth == reorder_depth
+        {
+            return Ok(open);
+        }
+        let options = VideoDecoderOptions {
+            threads: self.threads,
+            reorder_depth,
+            limits: self.limits.clone(),
+        };
+        let decoder = self.registry.codec(&stream.codec)?.decoder(stream, &options)?;
+        Ok(OpenDecoder { stream: stream.clone(), reorder_depth, decoder })
+    }
+
+    fn decode_with(
+        &mut self,
+        decoder: &mut dyn VideoDecoder,
+        file: &dyn MediaSource,
+        index: &VideoIndex,
+        places: &mut Places,
+        each: &mut dyn FnMut(usize, &Picture) -> Result<()>,
+    ) -> Result<ClipDecoded> {
+        let mut decoded = ClipDecoded::default();
+        for run in runs(index.packets(), &places.packets) {
+            let mut failure =
+                self.decode_run(decoder, file, index, &run, places, each, &mut decoded)?;
+            // Some streams mark frames as key frames at which decoding cannot start.
+            let mut start = run.packets.start;
+            while run.wanted.iter().any(|packet| places.is_missing(*packet))
+                && let Some(earlier) = key_before(index.packets(), start)
+            {
+                let packets = earlier..run.packets.end;
+                let wanted = run.wanted.iter().copied();
+                let wanted = wanted.filter(|packet| places.is_missing(*packet)).collect();
+                let longer = Run { packets, wanted };
+                // One more attempt from the previous key frame, then one from the start.
+                start = if start == run.packets.start { earlier } else { 0 };
+                let longer = Run { packets: start..longer.packets.end, ..longer };
+                failure =
+                    self.decode_run(decoder, file, index, &longer, places, each, &mut decoded)?;
+            }
+            let missing = run.wanted.iter().find(|packet| places.is_missing(**packet));
+            if let Some(&packet) = missing
+                && self.on_truncated == OnTruncated::Error
+            {
+                let entry = &index.packets()[packet];
+                let seconds = index.stream().seconds(entry.timestamp);
+                let error = failure.unwrap_or_else(|| {
+                    let codec = &index.stream().codec;
+                    Error::new(ErrorKind::Corrupt, format!("corrupt {codec} video"))
+                });
+                let message =
+                    format!("the frame at {seconds:.3} s cannot be decoded: {}", error.message());
+                let of_packet = index.packet_bytes().is_none().then_some(entry.offset);
+                let offset = error.offset().or(of_packet);
+                let error = Error::new(error.kind(), message);
+                return Err(match offset {
+                    Some(offset) => error.with_offset(offset),
+                    None => error,
+                });
+            }
+        }
+        decoded.missing = places.missing();
+        Ok(decoded)
+    }
+
+    /// Decodes the packets of a run; returns the first failure that concerns a frame of it.
+    #[expect(clippy::too_many_arguments, reason = "the state of one call of `decode`")]
+    fn decode_run(
+        &mut self,
+        decoder: &mut dyn VideoDecoder,
+        file: &dyn MediaSource,
+        index: &VideoIndex,
+        run: &Run,
+        places: &mut Places,
+        each: &mut dyn FnMut(usize, &Picture) -> Result<()>,
+        decoded: &mut ClipDecoded,
+    ) -> Result<Option<Error>> {
+        decoder.reset();
+        let packets = index.packets();
+        let disposable = Disposable::new(index.stream());
+        let copied = index.packet_bytes();
+        let file: &dyn MediaSource = match &copied {
+            Some(bytes) => bytes,
+            None => file,
+        };
+        let mut state =
+            RunState { places, each, left: run.wanted.len(), failure: None, damaged: Vec::new() };
+        let mut memory = std::mem::take(&mut self.memory);
+        let mut at = run.packets.start;
+        'packets: while at < run.packets.end {
+            let part = part(packets, at..run.packets.end);
+            let bytes = packets[part.clone()].iter().map(|packet| u64::from(packet.bytes));
+            for bytes in bytes {
+                self.limits.check_packet_bytes(bytes)?;
+            }
+            // A truncated file: the packets before its end are decoded.
+            let is_inside = |number: &usize| {
+                let packet = &packets[*number];
+                packet.offset + u64::from(packet.bytes) <= file.size()
+            };
+            let part = part.start..part.clone().take_while(is_inside).count() + part.start;
+            if part.is_empty() {
+                let VideoPacket { offset, bytes, .. } = packets[part.start];
+                state.damaged.push(part.start);
+                let range = offset..offset + u64::from(bytes);
+                state.failure.get_or_insert(outside(&range, file.size()));
+                break 'packets;
+            }
+            let (first, last) = (&packets[part.start], &packets[part.end - 1]);
+            let start = first.offset;
+            let read = file.read(start..last.offset + u64::from(last.bytes), &mut memory)?;
+            for number in part.clone() {
+                let packet = &packets[number];
+                let bytes = &read[(packet.offset - start) as usize..][..packet.bytes as usize];
+                let wanted = run.wanted.binary_search(&number).is_ok();
+                if !wanted && (packet.is_disposable || disposable.is_disposable(bytes)) {
+                    continue;
+                }
+                decoded.packets += 1;
+                if let Err(error) = decoder.send(bytes, number as u32, wanted) {
+                    state.fail(number, error)?;
+                }
+                state.receive(decoder, run, &mut self.picture)?;
+                if state.left == 0 {
+                    break 'packets;
+                }
+            }
+            at = part.end;
+        }
+        self.memory = memory;
+        if state.left > 0 {
+            match decoder.finish() {
+                Ok(()) => state.receive(decoder, run, &mut self.picture)?,
+                Err(error) => state.fail(run.packets.start, error)?,
+            }
+        }
+        Ok(state.failure)
+    }
+}
+
+/// What a run has found so far.
+struct RunState<'a> {
+    places: &'a mut Places,
+    each: &'a mut dyn FnMut(usize, &Picture) -> Result<()>,
+    /// The number of requested packets whose frames have not arrived.
+    left: usize,
+    failure: Option<Error>,
+    /// Packets whose damage may spread to the frames after them.
+    damaged: Vec<usize>,
+}
+
+impl RunState<'_> {
+    /// Remembers the damage of a packet; returns failures that are not damage.
+    fn fail(&mut self, number: usize, error: Error) -> Result<()> {
+        if !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Truncated) {
+            return Err(error);
+        }
+        self.damaged.push(number);
+        self.failure.get_or_insert(error);
+        Ok(())
+    }
+
+    /// Takes all frames that are complete.
+    fn receive(
+        &mut self,
+        decoder: &mut dyn VideoDecoder,
+        run: &Run,
+        picture: &mut Picture,
+    ) -> Result<()> {
+        // Damaged frames may be reported one after another; a decoder that never ends is stopped.
+        for _ in 0..run.packets.len() + 1024 {
+            let frame = match decoder.receive() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    self.fail(run.packets.start, error)?;
+                    continue;
+                }
+            };
+            let number = frame.number as usize;
+            if frame.is_damaged {
+                let message = "the decoder concealed damage";
+                self.fail(number, Error::new(ErrorKind::Corrupt, message))?;
+            }
+            if run.wanted.binary_search(&number).is_err() || !self.places.is_missing(number) {
+                continue;
+            }
+            self.left -= 1;
+            if self.damaged.iter().any(|damaged| *damaged <= number) {
+                continue;
+            }
+            decoder.copy_to(picture)?;
+            self.places.deliver(number, picture, self.each)?;
+        }
+        Ok(())
+    }
+}
+
+/// The places of a clip to which the frame of a packet belongs.
+struct Places {
+    /// The packets of the clip, sorted, without repetition.
+    packets: Vec<usize>,
+    /// Packet and place, sorted.
+    pairs: Vec<(usize, usize)>,
+    /// Whether the frame of each packet was delivered.
+    delivered: Vec<bool>,
+}
+
+/// The places of the frames of a clip.
+fn places(index: &VideoIndex, frames: &[usize]) -> Result<Places> {
+    let mut pairs = Vec::with_capacity(frames.len());
+    for (place, &frame) in frames.iter().enumerate() {
+        let Some(found) = index.frames().get(frame) else {
+            let message =
+                format!("no frame {frame}: the video has {} frames", index.frames().len());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        };
+        pairs.push((found.packet as usize, place));
+    }
+    pairs.sort_unstable();
+    let mut packets: Vec<_> = pairs.iter().map(|(packet, _)| *packet).collect();
+    packets.dedup();
+    let delivered = vec![false; packets.len()];
+    Ok(Places { packets, pairs, delivered })
+}
+
+impl Places {
+    fn is_missing(&self, packet: usize) -> bool {
+        self.packets.binary_search(&packet).is_ok_and(|at| !self.delivered[at])
+    }
+
+    fn deliver(
+        &mut self,
+        packet: usize,
+        picture: &Picture,
+        each: &mut dyn FnMut(usize, &Picture) -> Result<()>,
+    ) -> Result<()> {
+        if let Ok(at) = self.packets.binary_search(&packet) {
+            self.delivered[at] = true;
+        }
+        let first = self.pairs.partition_point(|(other, _)| *other < packet);
+        let of_packet = self.pairs[first..].iter().take_while(|(other, _)| *other == packet);
+        of_packet.into_iter().try_for_each(|(_, place)| each(*place, picture))
+    }
+
+    /// The places whose frames were not delivered, sorted.
+    fn missing(&self) -> Vec<usize> {
+        let missing = self.pairs.iter().filter(|(packet, _)| self.is_missing(*packet));
+        let mut places: Vec<_> = missing.map(|(_, place)| *place).collect();
+        places.sort_unstable();
+        places
+    }
+}
+
+/// The last key frame before `packet`.
+fn key_before(packets: &[VideoPacket], packet: usize) -> Option<usize> {
+    packets[..packet].iter().rposition(|packet| packet.is_key)
+}
+
+/// Where decoding of a frame starts: the last key frame at or before its packet that is not presented
+/// after it. A frame that is presented before a key frame which precedes it in the stream may refer to
+/// frames before that key frame (an open group of pictures).
+fn start_of(packets: &[VideoPacket], packet: usize) -> usize {
+    let timestamp = packets[packet].timestamp;
+    let mut end = packet + 1;
+    while let Some(key) = key_before(packets, end) {
+        if packets[key].timestamp <= timestamp {
+            return key;
+        }
+        end = key;
+    }
+    // Without such a key frame, from the first one that there is before it.
+    packets[..=packet].iter().position(|packet| packet.is_key).unwrap_or(0)
+}
+
+/// Divides sorted packets of a clip into runs.
+fn runs(packets: &[VideoPacket], wanted: &[usize]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for &packet in wanted {
+        let start = start_of(packets, packet);
+        match runs.last_mut() {
+            // Decoding continues if there is no key frame to skip to.
+            Some(run) if start <= run.packets.end => {
+                run.packets = run.packets.start.min(start)..packet + 1;
+                run.wanted.push(packet);
+            }
+            _ => runs.push(Run { packets: start..packet + 1, wanted: vec![packet] }),
+        }
+    }
+    runs
+}
+
+/// The first packets of a range that are read together: near to each other in the file.
+fn part(packets: &[VideoPacket], range: Range<usize>) -> Range<usize> {
+    let first = &packets[range.start];
+    let is_apart = |number: &usize| {
+        let (packet, previous) = (&packets[*number], &packets[*number - 1]);
+        packet.offset < previous.offset + u64::from(previous.bytes)
+            || packet.offset + u64::from(packet.bytes) - first.offset > READ_BYTES
+    };
+    let end = (range.start + 1..range.end).find(is_apart);
+    range.start..end.unwrap_or(range.end)
+}
+
+fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no message)");
+    Error::new(ErrorKind::Panicked, format!("the {what} reader panicked: {message}"))
+}
+
+impl std::fmt::Debug for VideoReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VideoReader")
+            .field("registry", &self.registry)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packets of 10 bytes with these time stamps; those of `keys` are key frames.
+    fn packets(timestamps: &[i64], keys: &[usize]) -> Vec<VideoPacket> {
+        let packet = |(number, &timestamp): (usize, &i64)| VideoPacket {
+            offset: 100 * number as u64,
+            bytes: 10,
+            timestamp,
+            is_key: keys.contains(&number),
+            is_disposable: false,
+        };
+        timestamps.iter().enumerate().map(packet).collect()
+    }
+
+    fn run(packets: Range<usize>, wanted: &[usize]) -> Run {
+        Run { packets, wanted: wanted.to_vec() }
+    }
+
+    #[test]
+    fn a_run_starts_at_the_nearest_key_frame() {
+        let closed = packets(&[0, 2, 1, 3, 5, 4, 6, 8, 7], &[0, 3, 6]);
+        assert_eq!(runs(&closed, &[1, 8]), [run(0..2, &[1]), run(6..9, &[8])]);
+        assert_eq!(runs(&closed, &[0, 2, 5]), [run(0..3, &[0, 2]), run(3..6, &[5])]);
+        // Packet 3 follows packet 2: nothing is skipped.
+        assert_eq!(runs(&closed, &[2, 3]), [run(0..4, &[2, 3])]);
+    }
+
+    #[test]
+    fn leading_frames_of_an_open_group_start_one_key_frame_earlier() {
+        // Packet 4 is presented before the key frame 3, which precedes it in the stream.
+        let open = packets(&[0, 2, 1, 5, 4, 3, 6], &[0, 3]);
+        assert_eq!(runs(&open, &[4]), [run(0..5, &[4])]);
+        assert_eq!(runs(&open, &[6]), [run(3..7, &[6])]);
+        assert_eq!(runs(&open, &[3, 4]), [run(0..5, &[3, 4])]);
+    }
+
+    #[test]
+    fn packets_that_are_near_in_the_file_are_read_together() {
+        let mut all = packets(&[0, 1, 2, 3, 4], &[0]);
+        assert_eq!(part(&all, 1..5), 1..5);
+        all[3].offset = READ_BYTES * 2;
+        assert_eq!(part(&all, 0..5), 0..3);
+        assert_eq!(part(&all, 3..5), 3..4);
+    }
+}

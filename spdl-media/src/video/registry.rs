@@ -1,0 +1,91 @@
+//! Containers and codecs of a program, and their selection by content.
+
+use std::sync::Arc;
+
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::codec::{VIDEO_SNIFF_BYTES, VideoCodec, VideoContainer};
+
+/// The containers and video codecs of a program.
+///
+/// The first bytes of a file select the container, and the container names the codec; the file name
+/// has no influence. The program builds the registry. Clones are cheap: they share their content.
+///
+/// ```
+/// use spdl_media::video::VideoRegistry;
+/// // Which codecs there are depends on the cargo features.
+/// let registry = VideoRegistry::with_defaults();
+/// assert_eq!(registry.codec("h264").is_ok(), cfg!(feature = "ffmpeg"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct VideoRegistry {
+    containers: Vec<Arc<dyn VideoContainer>>,
+    codecs: Vec<Arc<dyn VideoCodec>>,
+}
+
+impl VideoRegistry {
+    /// An empty registry.
+    pub fn new() -> Self {
+        VideoRegistry::default()
+    }
+
+    /// The containers and codecs of this build. MP4 and Matroska are always there; with the cargo
+    /// feature `ffmpeg`, the containers and codecs of FFmpeg.
+    pub fn with_defaults() -> Self {
+        VideoRegistry { containers: super::containers(), codecs: super::codecs() }
+    }
+
+    /// Adds a container. It takes precedence over those that were registered before.
+    pub fn register_container(&mut self, container: impl VideoContainer) -> &mut Self {
+        self.containers.insert(0, Arc::new(container));
+        self
+    }
+
+    /// Adds a codec. It takes precedence over those that were registered before.
+    pub fn register_codec(&mut self, codec: impl VideoCodec) -> &mut Self {
+        self.codecs.insert(0, Arc::new(codec));
+        self
+    }
+
+    /// The first container, in order of precedence, whose signature matches the first bytes of a
+    /// file.
+    ///
+    /// # Errors
+    /// `Truncated` for an empty file; `Unsupported` if no container matches.
+    pub fn container(&self, head: &[u8]) -> Result<&Arc<dyn VideoContainer>> {
+        if head.is_empty() {
+            return Err(Error::new(ErrorKind::Truncated, "the file is empty"));
+        }
+        let head = &head[..head.len().min(VIDEO_SNIFF_BYTES)];
+        self.containers.iter().find(|container| container.sniff(head)).ok_or_else(|| {
+            let start = head[..head.len().min(12)].escape_ascii();
+            let names = self.containers.iter().map(|container| container.name());
+            unsupported(&format!("unknown video format: the file starts with \"{start}\""), names)
+        })
+    }
+
+    /// The first codec, in order of precedence, that decodes streams of this
+    /// [codec](super::VideoStream::codec).
+    ///
+    /// # Errors
+    /// `Unsupported` if there is none.
+    pub fn codec(&self, name: &str) -> Result<&Arc<dyn VideoCodec>> {
+        self.codecs.iter().find(|codec| codec.decodes(name)).ok_or_else(|| {
+            let names = self.codecs.iter().map(|codec| codec.name());
+            let error = unsupported(&format!("no decoder for {name:?} video"), names);
+            match cfg!(feature = "ffmpeg") {
+                true => error,
+                false => Error::new(
+                    ErrorKind::Unsupported,
+                    format!("{}; build with the cargo feature \"ffmpeg\"", error.message()),
+                ),
+            }
+        })
+    }
+}
+
+fn unsupported(what: &str, names: impl Iterator<Item = &'static str>) -> Error {
+    let names: Vec<_> = names.collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    Error::new(ErrorKind::Unsupported, format!("{what}; registered: {names}"))
+}

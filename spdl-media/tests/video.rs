@@ -1,0 +1,298 @@
+//! Frames of clips against those of `ffmpeg`, with FFmpeg's decoders.
+//!
+//! `tests/video/make.sh` makes the files and the lists.
+
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+use spdl_core::ErrorKind;
+use spdl_media::OnTruncated;
+use spdl_media::image::{ColorModel, Picture, YCbCrEncoding};
+use spdl_media::video::{
+    ClipDecoded, MediaSource, VideoIndex, VideoLimits, VideoPacket, VideoReader, VideoRegistry,
+};
+
+/// The files whose hashes are those of 8-bit planes.
+const FILES: [&str; 22] = [
+    "av1.mp4",
+    "h264.mkv",
+    "h264.mp4",
+    "h264.ts",
+    "h264_422.mp4",
+    "h264_delayed.mov",
+    "h264_edited.mov",
+    "h264_faststart.mp4",
+    "h264_fragmented.mp4",
+    "h264_fragmented_base.mp4",
+    "h264_live.mkv",
+    "h264_negative_offsets.mov",
+    "h264_rotated_180.mp4",
+    "h264_rotated_270.mp4",
+    "h264_rotated_90.mp4",
+    "h264_variable_rate.mp4",
+    "hevc_open_gop.mp4",
+    "mpeg2.mp4",
+    "mpeg4.avi",
+    "mpeg4.mp4",
+    "vp8.webm",
+    "vp9.webm",
+];
+
+fn read(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/video").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The lines of a golden list with this first field.
+fn golden(name: &str, kind: &str) -> Vec<String> {
+    let list = String::from_utf8(read(&format!("{name}.tsv"))).expect("text");
+    let lines = list.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix('\t'));
+    lines.map(str::to_owned).collect()
+}
+
+fn reader() -> VideoReader {
+    VideoReader::new(&VideoRegistry::with_defaults(), &VideoLimits::default())
+}
+
+/// The hash of the planes of a frame, in the order in which FFmpeg stores them.
+fn hash(picture: &Picture) -> String {
+    let mut hash = Sha256::new();
+    for (at, plane) in picture.planes().iter().enumerate() {
+        let rows = || (0..plane.shape().area.height).map(|row| plane.row(row));
+        match picture.color() {
+            ColorModel::Rgb => {
+                for channel in [1, 2, 0] {
+                    for row in rows() {
+                        let values: Vec<_> = row.iter().skip(channel).step_by(3).copied().collect();
+                        hash.update(values);
+                    }
+                }
+            }
+            _ => {
+                assert!(at < 3);
+                rows().for_each(|row| hash.update(row));
+            }
+        }
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The hashes of frames, and the outcome.
+fn hashes(
+    reader: &mut VideoReader,
+    file: &[u8],
+    index: &VideoIndex,
+    frames: &[usize],
+) -> spdl_core::Result<(Vec<String>, ClipDecoded)> {
+    let mut found = vec![String::new(); frames.len()];
+    let decoded = reader.decode(&file, index, frames, &mut |place, picture| {
+        assert!(found[place].is_empty(), "place {place} is delivered twice");
+        found[place] = hash(picture);
+        Ok(())
+    })?;
+    Ok((found, decoded))
+}
+
+#[test]
+fn all_frames_are_those_of_ffmpeg() {
+    let mut reader = reader();
+    for name in FILES {
+        let file = read(name);
+        let index = reader.index(&&file[..]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let all: Vec<_> = (0..index.frames().len()).collect();
+        let (found, decoded) = hashes(&mut reader, &file, &index, &all).expect(name);
+        assert_eq!(found, golden(name, "hash"), "{name}");
+        assert_eq!(decoded.missing, [0; 0]);
+    }
+}
+
+#[test]
+fn each_frame_alone_equals_that_of_a_full_decode() {
+    let mut reader = reader();
+    for name in FILES {
+        let file = read(name);
+        let index = reader.index(&&file[..]).expect(name);
+        let expected = golden(name, "hash");
+        for (frame, expected) in expected.iter().enumerate() {
+            let (found, _) = hashes(&mut reader, &file, &index, &[frame]).expect(name);
+            assert_eq!(found, [expected.as_str()], "{name}, frame {frame}");
+        }
+    }
+}
+
+#[test]
+fn any_frames_in_any_order_equal_those_of_a_full_decode() {
+    let mut reader = reader();
+    for name in FILES {
+        let file = read(name);
+        let index = reader.index(&&file[..]).expect(name);
+        let expected = golden(name, "hash");
+        let total = expected.len();
+        for step in [2, 3, 5, 7] {
+            // With repeated frames, backwards for one of the steps.
+            let mut frames: Vec<_> =
+                (step % 3..total).step_by(step).flat_map(|at| [at, at]).collect();
+            if step == 5 {
+                frames.reverse();
+            }
+            let (found, _) = hashes(&mut reader, &file, &index, &frames).expect(name);
+            let expected: Vec<_> = frames.iter().map(|&at| expected[at].clone()).collect();
+            assert_eq!(found, expected, "{name}, every {step} frames");
+        }
+    }
+}
+
+#[test]
+fn frames_that_are_not_chosen_are_skipped() {
+    let mut reader = reader();
+    let file = read("h264.mp4");
+    let index = reader.index(&&file[..]).unwrap();
+    assert_eq!(index.frames().len(), 20);
+    let packets = |reader: &mut VideoReader, frames: &[usize]| {
+        hashes(reader, &file, &index, frames).unwrap().1.packets
+    };
+    // A key frame every 8 frames.
+    assert_eq!(packets(&mut reader, &[0]), 1);
+    assert_eq!(packets(&mut reader, &[8]), 1);
+    assert_eq!(packets(&mut reader, &[0, 8, 16]), 3);
+    // Frame 4 is the first P frame: its B-frames are not decoded.
+    assert_eq!(packets(&mut reader, &[4]), 2);
+    let all: Vec<_> = (0..20).collect();
+    assert_eq!(packets(&mut reader, &all), 20);
+}
+
+#[test]
+fn bits_beyond_eight_are_rounded() {
+    let mut reader = reader();
+    let file = read("h264_10_bit.mp4");
+    let raw = read("h264_10_bit.yuv");
+    let samples: Vec<u8> = raw
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|sample| ((u16::from_le_bytes(*sample) + 2) >> 2).min(255) as u8)
+        .collect();
+    let index = reader.index(&&file[..]).unwrap();
+    let bytes = samples.len() / 3;
+    reader
+        .decode(&&file[..], &index, &[0, 1, 2], &mut |place, picture| {
+            let planes = picture.planes().iter();
+            let found: Vec<u8> = planes
+                .flat_map(|plane| {
+                    (0..plane.shape().area.height).flat_map(|row| plane.row(row).to_vec())
+                })
+                .collect();
+            assert_eq!(found, &samples[place * bytes..][..bytes]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn damaged_and_missing_frames_are_errors_or_counted() {
+    let file = read("h264.mp4");
+    let index = reader().index(&&file[..]).unwrap();
+    let expected = golden("h264.mp4", "hash");
+    let all: Vec<_> = (0..20).collect();
+    // The packet of frame 16, a key frame, is damaged: it and the frames after it are lost.
+    let packet = index.packets()[index.frames()[16].packet as usize];
+    let mut damaged = file.clone();
+    let VideoPacket { offset, bytes, .. } = packet;
+    damaged[offset as usize + 40..(offset + u64::from(bytes)) as usize].fill(0xA5);
+    let error = hashes(&mut reader(), &damaged, &index, &all).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.message().contains("1.600 s"), "{error}");
+    assert_eq!(error.offset(), Some(offset));
+    let mut partial = reader().on_truncated(OnTruncated::Partial);
+    let (found, decoded) = hashes(&mut partial, &damaged, &index, &all).unwrap();
+    assert_eq!(decoded.missing, [16, 17, 18, 19]);
+    assert_eq!(found[..16], expected[..16]);
+    // Frames before the damage need no more than before.
+    let (found, _) = hashes(&mut reader(), &damaged, &index, &all[..16]).unwrap();
+    assert_eq!(found, expected[..16]);
+    // The file ends inside the packets.
+    let end = index.packets()[12].offset as usize + 1;
+    let error = hashes(&mut reader(), &file[..end], &index, &all).unwrap_err();
+    assert_eq!((error.kind(), error.offset()), (ErrorKind::Truncated, Some(end as u64)));
+    let (found, decoded) = hashes(&mut partial, &file[..end], &index, &all).unwrap();
+    assert!(!decoded.missing.is_empty() && decoded.missing.len() < 20, "{decoded:?}");
+    for (place, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert!(decoded.missing.contains(&place) || found == expected, "frame {place}");
+    }
+}
+
+#[test]
+fn invalid_requests_are_errors() {
+    let file = read("h264.mp4");
+    let mut reader = reader();
+    let index = reader.index(&&file[..]).unwrap();
+    let error = hashes(&mut reader, &file, &index, &[20]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains("no frame 20: the video has 20 frames"), "{error}");
+    let small = VideoLimits::default().max_pixels(64 * 48 - 1);
+    let mut limited = VideoReader::new(&VideoRegistry::with_defaults(), &small);
+    let index = limited.index(&&file[..]).and_then(|index| {
+        hashes(&mut limited, &file, &index, &[0])?;
+        Ok(index)
+    });
+    assert_eq!(index.unwrap_err().kind(), ErrorKind::LimitExceeded);
+    for (bytes, kind) in
+        [(&b""[..], ErrorKind::Truncated), (&b"no video at all"[..], ErrorKind::Unsupported)]
+    {
+        let error = reader.index(&bytes).unwrap_err();
+        assert!(error.kind() == kind || error.kind() == ErrorKind::Corrupt, "{error}");
+    }
+}
+
+/// A source that counts the bytes that are read.
+struct Counted<'a>(&'a [u8], std::cell::Cell<u64>);
+
+impl MediaSource for Counted<'_> {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read<'a>(
+        &'a self,
+        range: std::ops::Range<u64>,
+        _memory: &'a mut Vec<u8>,
+    ) -> spdl_core::Result<&'a [u8]> {
+        self.1.set(self.1.get() + range.end - range.start);
+        Ok(&self.0[range.start as usize..range.end as usize])
+    }
+}
+
+#[test]
+fn a_clip_reads_only_the_bytes_that_it_needs() {
+    let file = read("h264_faststart.mp4");
+    let source = Counted(&file, 0.into());
+    let mut reader = reader();
+    let index = reader.index(&source).unwrap();
+    source.1.set(0);
+    let frames = &mut |_: usize, _: &Picture| Ok(());
+    reader.decode(&source, &index, &[16], frames).unwrap();
+    let packet = index.packets()[index.frames()[16].packet as usize];
+    assert_eq!(source.1.get(), u64::from(packet.bytes));
+}
+
+#[test]
+fn the_matrix_and_range_are_those_of_the_stream() {
+    let files = [
+        ("h264.mp4", YCbCrEncoding::BT601.limited()),
+        ("h264_bt709.mp4", YCbCrEncoding::BT709.limited()),
+        ("h264_bt709_full.mp4", YCbCrEncoding::BT709),
+    ];
+    let mut reader = reader();
+    for (name, expected) in files {
+        let file = read(name);
+        let index = reader.index(&&file[..]).unwrap();
+        let mut found = None;
+        reader
+            .decode(&&file[..], &index, &[0], &mut |_, picture| {
+                found = Some(picture.encoding());
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(found, Some(expected), "{name}");
+    }
+}
