@@ -18,7 +18,7 @@ use crate::image::{
 };
 use crate::transform::{
     Crop, Flip, ImageTransform, Placement, ResizeRequest, ResizedPlanes, Resizer, Sample,
-    SampleColor, SampleFormat, SampleWriter, filter_reach, needed_region,
+    SampleColor, SampleFormat, SampleWriter, TensorSpec, filter_reach, needed_region,
 };
 
 /// Field 0 of the batch layout: the pixels.
@@ -512,6 +512,11 @@ impl FillImage {
 
     pub(crate) fn decoder(&mut self) -> &mut Decoder {
         &mut self.decoder
+    }
+
+    /// The tensor that a sample becomes.
+    pub(super) fn tensor(&self) -> &TensorSpec {
+        self.transform.tensor()
     }
 
     /// Changes only the sample size of the transform.

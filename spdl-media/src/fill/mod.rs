@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `image` | [`FillImage`]: writes one image into its batch slot |
 //! | `audio` | [`FillAudio`]: writes one audio file into its batch slot |
+//! | `video` | [`FillVideo`]: writes the frames of one clip into their batch slot |
 //! | `spec` | `SampleSpec`: the fields of a batch (feature `records`) |
 //! | `description` | fields from JSON or TOML (features `records`, `png`, `augment`) |
 //! | `geometry` | boxes and key points that follow an image (feature `records`) |
@@ -13,8 +14,8 @@
 //! | `tokens` | `Tokens`: ids of tokens, stored or made from text (feature `records`) |
 //! | `shrink` | [`Shrink`]: makes smaller copies of large images |
 //!
-//! Imports: [`image`](crate::image), [`audio`](crate::audio), [`transform`](crate::transform),
-//! [`augment`](crate::augment).
+//! Imports: [`image`](crate::image), [`audio`](crate::audio), [`video`](crate::video),
+//! [`transform`](crate::transform), [`augment`](crate::augment).
 
 mod audio;
 #[cfg(feature = "records")]
@@ -35,6 +36,7 @@ mod shrink;
 mod spec;
 #[cfg(feature = "records")]
 mod tokens;
+mod video;
 
 pub use audio::FillAudio;
 #[cfg(feature = "records")]
@@ -53,3 +55,4 @@ pub use shrink::Shrink;
 pub use spec::{SampleField, SampleSpec, Sequences};
 #[cfg(feature = "records")]
 pub use tokens::Tokens;
+pub use video::{FillVideo, WrittenClip};

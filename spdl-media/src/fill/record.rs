@@ -14,8 +14,10 @@ use super::image::FillImage;
 use super::mask::MaskDecoder;
 use super::numbers::Numbers;
 use super::spec::{FieldKind, SampleField, SampleSpec, Sequences};
+use super::video::{FillVideo, WrittenClip};
 use crate::audio::{AudioLimits, AudioRegistry};
 use crate::image::{CodecRegistry, Limits};
+use crate::video::{VideoLimits, VideoRegistry};
 
 /// Decodes the fields of a record into its place in a batch. Made by
 /// [`SampleSpec::filler`], which has an example.
@@ -52,6 +54,10 @@ struct FieldWriter {
     audio: Option<FillAudio>,
     /// The number of frames of the current sample, if this is audio.
     frames: u64,
+    /// Present for video.
+    video: Option<FillVideo>,
+    /// The frames of the current sample, if this is video.
+    clip: WrittenClip,
     /// The part of the sample whose random numbers the image draws; `None` for those of the sample.
     view: Option<String>,
     /// Indices of the fields to which this one refers.
@@ -70,7 +76,7 @@ impl FillRecord {
     /// The errors of [`SampleSpec::validate`].
     pub fn new(spec: &SampleSpec, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
         spec.validate()?;
-        let mut audio = None;
+        let (mut audio, mut video) = (None, None);
         let fields = spec.fields().map(|(name, field)| {
             let image = match &field.kind {
                 FieldKind::Image(transform) => {
@@ -91,8 +97,22 @@ impl FillRecord {
                 }
                 _ => None,
             };
+            let video = match &field.kind {
+                FieldKind::Video(transform) => {
+                    let (registry, of_video) = video.get_or_insert_with(|| {
+                        let default = || (VideoRegistry::with_defaults(), VideoLimits::default());
+                        spec.video.clone().unwrap_or_else(default)
+                    });
+                    let video = FillVideo::new(registry, transform, of_video, limits)?;
+                    #[cfg(feature = "augment")]
+                    let video = video.augment(field.augmenter.clone())?;
+                    Some(video)
+                }
+                _ => None,
+            };
             let like = match &field.kind {
                 FieldKind::AudioFrames(like) => Some(like),
+                FieldKind::VideoFrames(like) | FieldKind::VideoTimes(like) => Some(like),
                 FieldKind::Boxes(boxes) => Some(&boxes.like),
                 FieldKind::Points(points) => Some(&points.like),
                 FieldKind::Geometry(like) | FieldKind::ImageSize(like) => Some(like),
@@ -106,6 +126,8 @@ impl FillRecord {
                 image,
                 audio,
                 frames: 0,
+                video,
+                clip: WrittenClip::default(),
                 view: (field.view > 0).then(|| format!("view {}", field.view)),
                 like: like.and_then(find),
                 rows_of: field.rows_of.as_ref().and_then(find),
@@ -116,7 +138,7 @@ impl FillRecord {
         });
         let fields = fields.collect::<Result<Vec<_>>>()?;
         let rank = |at: &usize| match fields[*at].field.kind {
-            FieldKind::Image(_) | FieldKind::Audio(_) => 0,
+            FieldKind::Image(_) | FieldKind::Audio(_) | FieldKind::Video(_) => 0,
             FieldKind::Boxes(_) => 1,
             _ => 2,
         };
@@ -154,6 +176,8 @@ impl FillRecord {
             writer.image = image.map(|image| image.count_partial(counter.clone()));
             let audio = writer.audio.take();
             writer.audio = audio.map(|audio| audio.count_partial(counter.clone()));
+            let video = writer.video.take();
+            writer.video = video.map(|video| video.count_partial(counter.clone()));
         }
         self
     }
@@ -218,6 +242,9 @@ impl Fill<&Record> for FillRecord {
             let (like, boxes) = (self.fields[at].like, self.fields[at].rows_of);
             let related = Related {
                 frames: like.map_or(0, |like| self.fields[like].frames),
+                clip: like
+                    .map(|like| std::mem::take(&mut self.fields[like].clip))
+                    .unwrap_or_default(),
                 geometry: like.and_then(|like| self.fields[like].geometry.take()),
                 kept: boxes
                     .map(|boxes| std::mem::take(&mut self.fields[boxes].kept))
@@ -243,6 +270,7 @@ impl Fill<&Record> for FillRecord {
             }
             if let Some(like) = like {
                 self.fields[like].geometry = related.geometry;
+                self.fields[like].clip = related.clip;
             }
         }
         self.check_sequences(&mut slot).map_err(|error| error.with_key(record.key.display_name()))
@@ -254,9 +282,12 @@ impl Fill<&Record> for FillRecord {
             let message = "the layout is of another specification; use `SampleSpec::layout`";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        self.fields.iter().zip(fields).try_for_each(|(writer, field)| match &writer.image {
-            Some(image) => image.check_field(field),
-            None => Ok(()),
+        self.fields.iter().zip(fields).try_for_each(|(writer, field)| {
+            match (&writer.image, &writer.video) {
+                (Some(image), _) => image.check_field(field),
+                (_, Some(video)) => video.check_field(field),
+                _ => Ok(()),
+            }
         })
     }
 }
@@ -277,6 +308,7 @@ impl Fill<Record> for FillRecord {
 struct Related {
     /// The number of frames of audio.
     frames: u64,
+    clip: WrittenClip,
     geometry: Option<ImageGeometry>,
     kept: KeptBoxes,
 }
@@ -315,6 +347,14 @@ impl FieldWriter {
                 return Ok(());
             }
             FieldKind::AudioFrames(_) => return slot.set(at, related.frames as i64),
+            FieldKind::VideoFrames(_) => return slot.set(at, related.clip.valid as i64),
+            FieldKind::VideoTimes(_) => {
+                let times = slot.typed_mut::<f64>(at)?;
+                times.fill(0.0);
+                let found = times.iter_mut().zip(&related.clip.seconds);
+                found.for_each(|(time, seconds)| *time = *seconds);
+                return Ok(());
+            }
             FieldKind::ImageSize(_) => {
                 let size = related.geometry.as_ref().map(|geometry| geometry.written.image);
                 let sides = size.map_or([0; 2], |size| [size.height, size.width].map(i64::from));
@@ -326,6 +366,7 @@ impl FieldWriter {
         let mut warps = self.geometry.take().map(|last| last.warps).unwrap_or_default();
         self.kept.stored = None;
         self.frames = 0;
+        self.clip = WrittenClip::default();
         let value = match (record.get(&self.name)?, &self.field.default) {
             (FieldValue::Null, Some(default)) => default,
             (FieldValue::Null, None) => {
@@ -357,6 +398,13 @@ impl FieldWriter {
             (FieldKind::Audio(_), FieldValue::Bytes(encoded)) => {
                 if let Some(audio) = &mut self.audio {
                     self.frames = audio.write(encoded, slot, at, || cx.rng())?;
+                }
+                Ok(())
+            }
+            (FieldKind::Video(_), FieldValue::Bytes(encoded)) => {
+                if let Some(video) = &mut self.video {
+                    self.clip =
+                        video.write(&encoded[..], slot, at, &|part| cx.rng_of_part(part))?;
                 }
                 Ok(())
             }
@@ -419,6 +467,7 @@ impl FieldWriter {
         let expected = match self.field.kind {
             FieldKind::Image(_) => "an encoded image",
             FieldKind::Audio(_) => "an encoded audio file",
+            FieldKind::Video(_) => "an encoded video",
             #[cfg(feature = "png")]
             FieldKind::Mask(_) => "an encoded mask",
             FieldKind::Text => "text",
@@ -427,9 +476,10 @@ impl FieldWriter {
         };
         // Text is never the name of a file.
         let advice = match (&self.field.kind, value) {
-            (FieldKind::Image(_) | FieldKind::Audio(_), FieldValue::Text(_)) => {
-                "; to read a file, pass its path (in Python, a pathlib.Path)"
-            }
+            (
+                FieldKind::Image(_) | FieldKind::Audio(_) | FieldKind::Video(_),
+                FieldValue::Text(_),
+            ) => "; to read a file, pass its path (in Python, a pathlib.Path)",
             _ => "",
         };
         let message = format!("expected {expected}, found {}{advice}", value.kind());

@@ -6,7 +6,9 @@ use spdl_core::stage::Collation;
 use spdl_core::{BatchLayout, DType, Error, ErrorKind, Field, Result};
 use spdl_io::datasets::OpenOptions;
 use spdl_io::fetch::Fetcher;
-use spdl_io::records::{AUDIO_EXTENSIONS, FetchFields, FieldChoice, IMAGE_EXTENSIONS};
+use spdl_io::records::{
+    AUDIO_EXTENSIONS, FetchFields, FieldChoice, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS,
+};
 use spdl_io::{FetchLabeled, FieldValue};
 
 use super::geometry::{Boxes, Points};
@@ -20,6 +22,7 @@ use crate::audio::{AudioLimits, AudioRegistry, AudioTransform};
 use crate::augment::Augmenter;
 use crate::image::{CodecRegistry, Limits};
 use crate::transform::ImageTransform;
+use crate::video::{VideoLimits, VideoRegistry, VideoTransform};
 
 /// The fields of a batch.
 ///
@@ -64,6 +67,8 @@ pub struct SampleSpec {
     pub(super) sequences: Sequences,
     /// The codecs and limits of audio; the default ones if `None`.
     pub(super) audio: Option<(AudioRegistry, AudioLimits)>,
+    /// The containers, codecs and limits of video; the default ones if `None`.
+    pub(super) video: Option<(VideoRegistry, VideoLimits)>,
 }
 
 /// One field of a batch: where its bytes are stored, and how they are decoded.
@@ -93,6 +98,11 @@ pub(super) enum FieldKind {
     Audio(Box<AudioTransform>),
     /// The number of frames of the audio of another field.
     AudioFrames(Arc<str>),
+    Video(Box<VideoTransform>),
+    /// The number of valid frames of the video of another field.
+    VideoFrames(Arc<str>),
+    /// The times of the frames of the video of another field.
+    VideoTimes(Arc<str>),
     Numbers,
     /// Numbers that are 0 or 1.
     Flags,
@@ -183,7 +193,45 @@ impl SampleField {
         SampleField::new(FieldKind::AudioFrames(like.into()), DType::I64, &[])
     }
 
-    /// Sets augmentations of an image: see [`FillImage::augment`](crate::FillImage::augment).
+    /// An encoded video, of which `transform` selects frames: `[frames, height, width, channels]`.
+    ///
+    /// Stored fields by default: the name of the field in the batch, `mp4`, `mkv`, `webm` and other
+    /// [`VIDEO_EXTENSIONS`], `video`, `file`. To decode, the cargo feature `ffmpeg` is needed.
+    ///
+    /// ```
+    /// use spdl_media::ImageTransform;
+    /// use spdl_media::fill::{SampleField, SampleSpec};
+    /// use spdl_media::video::{VideoClip, VideoTransform};
+    /// let clip = VideoClip::new(16).every_seconds(0.25).random(true);
+    /// let spec = SampleSpec::new()
+    ///     .with("video", SampleField::video(VideoTransform::new(clip, ImageTransform::new(224))))
+    ///     .with("valid", SampleField::video_frames("video"))
+    ///     .with("times", SampleField::video_times("video"));
+    /// assert_eq!(spec.layout(8).fields()[0].shape, [16, 224, 224, 3]);
+    /// spec.validate()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn video(transform: VideoTransform) -> Self {
+        let (dtype, shape) = (transform.dtype(), transform.shape());
+        let collation = if shape.contains(&0) { Collation::List } else { Collation::Stacked };
+        let field = SampleField::new(FieldKind::Video(Box::new(transform)), dtype, &shape);
+        field.collation(collation)
+    }
+
+    /// The number of frames of the field `like` that the video has, `int64`: without repeated frames of
+    /// short videos and without damaged ones; 0 if the sample lacks the video.
+    pub fn video_frames(like: impl Into<Arc<str>>) -> Self {
+        SampleField::new(FieldKind::VideoFrames(like.into()), DType::I64, &[])
+    }
+
+    /// When the frames of the field `like` are presented, in seconds from the first frame of the
+    /// video, `float64 [frames]`; 0 if the sample lacks the video.
+    pub fn video_times(like: impl Into<Arc<str>>) -> Self {
+        // The layout replaces the shape by the number of frames.
+        SampleField::new(FieldKind::VideoTimes(like.into()), DType::F64, &[1])
+    }
+
+    /// Sets augmentations of an image or of the frames of a video: see [`FillImage::augment`](crate::FillImage::augment).
     ///
     /// Boxes, points and masks follow rotations, affine and perspective transforms. If there are such
     /// fields, it must be possible to [follow](crate::augment::Augment::can_be_followed) all
@@ -431,9 +479,9 @@ impl SampleField {
     fn choice(&self, name: &Arc<str>) -> Option<FieldChoice> {
         let choice = match (&self.choice, &self.kind) {
             (_, FieldKind::Label | FieldKind::Key | FieldKind::Index) => return None,
-            (_, FieldKind::Geometry(_) | FieldKind::ImageSize(_) | FieldKind::AudioFrames(_)) => {
-                return None;
-            }
+            (_, FieldKind::Geometry(_) | FieldKind::ImageSize(_)) => return None,
+            (_, FieldKind::AudioFrames(_)) => return None,
+            (_, FieldKind::VideoFrames(_) | FieldKind::VideoTimes(_)) => return None,
             (Some(choice), _) => choice.clone(),
             (None, FieldKind::Image(_)) => {
                 let others = ["image", "img", "file", "image/encoded"];
@@ -443,6 +491,10 @@ impl SampleField {
             }
             (None, FieldKind::Audio(_)) => {
                 let common = AUDIO_EXTENSIONS.iter().copied().chain(["audio", "file"]);
+                FieldChoice::of([&**name].into_iter().chain(common)).keep_null()
+            }
+            (None, FieldKind::Video(_)) => {
+                let common = VIDEO_EXTENSIONS.iter().copied().chain(["video", "file"]);
                 FieldChoice::of([&**name].into_iter().chain(common)).keep_null()
             }
             (None, _) => FieldChoice::of([Arc::clone(name)]),
@@ -495,6 +547,7 @@ impl SampleField {
                 format!("image ({})", all.join(", "))
             }
             FieldKind::Audio(transform) => transform.description(),
+            FieldKind::Video(transform) => transform.description(),
             other => format!("{other:?}"),
         };
         let kind = match &self.rows_of {
@@ -607,6 +660,14 @@ impl SampleSpec {
         self
     }
 
+    /// Sets the containers, codecs and limits of video fields. Default: those of this build, with the
+    /// default limits.
+    #[must_use]
+    pub fn video_codecs(mut self, registry: &VideoRegistry, limits: &VideoLimits) -> Self {
+        self.video = Some((registry.clone(), limits.clone()));
+        self
+    }
+
     /// The fields with their names, in the order of [`with`](Self::with).
     pub fn fields(&self) -> impl Iterator<Item = (&str, &SampleField)> {
         self.fields.iter().map(|(name, field)| (&**name, field))
@@ -637,9 +698,9 @@ impl SampleSpec {
         }
     }
 
-    /// Sets the columns of lists that the fields read: those of images, masks and audio name files, and a list
-    /// without such fields needs no files. With audio and without images, the files of folders are those with
-    /// [`AUDIO_EXTENSIONS`].
+    /// Sets the columns of lists that the fields read: those of images, masks, audio and video name files, and a
+    /// list without such fields needs no files. Without images, the files of folders are those with
+    /// [`AUDIO_EXTENSIONS`] or [`VIDEO_EXTENSIONS`], if there are such fields.
     pub fn opening(&self, options: OpenOptions) -> OpenOptions {
         let (mut files, mut paths, mut values) = (Vec::new(), Vec::new(), Some(Vec::new()));
         for (name, field) in &self.fields {
@@ -647,7 +708,10 @@ impl SampleSpec {
                 Some(choice) => choice.names().map(str::to_owned).collect(),
                 None => vec![name.to_string()],
             };
-            let is_image = matches!(field.kind, FieldKind::Image(_) | FieldKind::Audio(_));
+            let is_image = matches!(
+                field.kind,
+                FieldKind::Image(_) | FieldKind::Audio(_) | FieldKind::Video(_)
+            );
             #[cfg(feature = "png")]
             let needs_file = is_image || matches!(field.kind, FieldKind::Mask(_));
             #[cfg(not(feature = "png"))]
@@ -665,8 +729,11 @@ impl SampleSpec {
         }
         let kinds = || self.fields.iter().map(|(_, field)| &field.kind);
         let has_images = kinds().any(|kind| matches!(kind, FieldKind::Image(_)));
-        let options = match kinds().any(|kind| matches!(kind, FieldKind::Audio(_))) {
-            true if !has_images => options.extensions(&AUDIO_EXTENSIONS),
+        let has_audio = kinds().any(|kind| matches!(kind, FieldKind::Audio(_)));
+        let has_video = kinds().any(|kind| matches!(kind, FieldKind::Video(_)));
+        let options = match (has_images, has_video, has_audio) {
+            (false, true, _) => options.extensions(&VIDEO_EXTENSIONS),
+            (false, false, true) => options.extensions(&AUDIO_EXTENSIONS),
             _ => options,
         };
         options.file_fields(files).path_fields(paths).value_fields(values.unwrap_or_default())
@@ -704,6 +771,12 @@ impl SampleSpec {
         {
             let size = transform.fixed_size();
             return (vec![size.height as usize, size.width as usize], image.collation);
+        }
+        if let FieldKind::VideoTimes(like) = &field.kind
+            && let Some((_, video)) = self.fields.iter().find(|(name, _)| name == like)
+            && let FieldKind::Video(transform) = &video.kind
+        {
+            return (vec![transform.clip().frames()], field.collation);
         }
         (field.shape.clone(), field.collation)
     }
@@ -752,6 +825,10 @@ impl SampleSpec {
                 FieldKind::AudioFrames(like) => {
                     self.refers(like, "audio", |kind| matches!(kind, FieldKind::Audio(_)))
                 }
+                FieldKind::Video(transform) => transform.validate(),
+                FieldKind::VideoFrames(like) | FieldKind::VideoTimes(like) => {
+                    self.refers(like, "video", |kind| matches!(kind, FieldKind::Video(_)))
+                }
                 FieldKind::Boxes(boxes) => boxes.validate().and_then(|()| self.image(&boxes.like)),
                 FieldKind::Points(points) => self.image(&points.like),
                 FieldKind::Geometry(like) | FieldKind::ImageSize(like) => self.image(like),
@@ -796,8 +873,9 @@ impl SampleSpec {
 
     #[cfg(feature = "augment")]
     fn check_augmenter(&self, field: &SampleField) -> Result<()> {
-        if !field.augmenter.is_empty() && !matches!(field.kind, FieldKind::Image(_)) {
-            let message = "only images are augmented";
+        let is_augmented = matches!(field.kind, FieldKind::Image(_) | FieldKind::Video(_));
+        if !field.augmenter.is_empty() && !is_augmented {
+            let message = "only images and videos are augmented";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         field.augmenter.validate()

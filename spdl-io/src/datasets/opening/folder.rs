@@ -10,7 +10,7 @@ use super::{DatasetKind, OpenedDataset, kind_of_name};
 use crate::datasets::ImageFolder;
 use crate::datasets::file_list::VALIDATION_IMAGE;
 use crate::fetch::{Key, ObjectMeta, quoted};
-use crate::records::{AUDIO_EXTENSIONS, Encoding, Extent, StoredRecord};
+use crate::records::{AUDIO_EXTENSIONS, Encoding, Extent, StoredRecord, VIDEO_EXTENSIONS};
 use crate::shards::{JOURNAL, MANIFEST, Manifest, ShardRecord};
 
 /// The maximum number of objects that are listed to detect the kind of a stored folder.
@@ -233,15 +233,19 @@ pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
     Ok(names)
 }
 
-/// The files of an [`ImageFolder`] as records with one field: `audio` if the extension is that of
-/// audio, else `image`.
+/// The files of an [`ImageFolder`] as records with one field: `audio` or `video` if the extension is
+/// that of audio or video, else `image`.
 #[derive(Debug)]
 pub(super) struct FolderRecords(pub(super) ImageFolder);
 
 fn field_of(key: &Key) -> &'static str {
     let extension = key.as_bytes().rsplit(|byte| *byte == b'.').next().unwrap_or_default();
-    let is_audio = AUDIO_EXTENSIONS.iter().any(|it| extension.eq_ignore_ascii_case(it.as_bytes()));
-    if is_audio { "audio" } else { "image" }
+    let is_of = |all: &[&str]| all.iter().any(|it| extension.eq_ignore_ascii_case(it.as_bytes()));
+    match () {
+        () if is_of(&AUDIO_EXTENSIONS) => "audio",
+        () if is_of(&VIDEO_EXTENSIONS) => "video",
+        () => "image",
+    }
 }
 
 impl Dataset for FolderRecords {

@@ -5,7 +5,7 @@
 //! | `settings` | the parameters of one object: types, unknown keys, error messages |
 //! | `text` | objects as text, such as `randaugment(2, 9)` |
 //! | `image` | images and crops |
-//! | `audio` | audio |
+//! | `audio`, `video` | audio; video |
 //! | `augmentation` | augmentations |
 //! | `mix` | what combines the samples of each batch |
 //!
@@ -17,6 +17,7 @@ mod image;
 mod mix;
 mod settings;
 mod text;
+mod video;
 
 use std::path::Path;
 #[cfg(feature = "tokenizers")]
@@ -46,7 +47,7 @@ const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 const TOKENIZER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The types of fields.
-const TYPES: [&str; 19] = [
+const TYPES: [&str; 22] = [
     "Image",
     "Audio",
     "Mel",
@@ -57,6 +58,9 @@ const TYPES: [&str; 19] = [
     "Geometry",
     "ImageSize",
     "AudioFrames",
+    "Video",
+    "VideoFrames",
+    "VideoTimes",
     "Number",
     "Array",
     "Tokens",
@@ -175,7 +179,14 @@ impl SampleField {
         let (s, kind) = (&mut settings, folded(&type_name));
         let is_stored = !matches!(
             kind.as_str(),
-            "geometry" | "imagesize" | "audioframes" | "key" | "index" | "label"
+            "geometry"
+                | "imagesize"
+                | "audioframes"
+                | "videoframes"
+                | "videotimes"
+                | "key"
+                | "index"
+                | "label"
         );
         let mut field = match kind.as_str() {
             "image" => {
@@ -215,9 +226,13 @@ impl SampleField {
             "imagesize" => SampleField::image_size(like(s)?),
             "audio" => SampleField::audio(audio::audio(s)?),
             "mel" => SampleField::audio(audio::mel(s)?),
-            "audioframes" => {
-                SampleField::audio_frames(s.get("like")?.unwrap_or_else(|| "audio".to_owned()))
+            "audioframes" => SampleField::audio_frames(like_or(s, "audio")?),
+            "video" => {
+                let (transform, augmenter) = video::video(s)?;
+                SampleField::video(transform).augment(augmenter)
             }
+            "videoframes" => SampleField::video_frames(like_or(s, "video")?),
+            "videotimes" => SampleField::video_times(like_or(s, "video")?),
             "number" => numbers(s, &[])?,
             "array" => {
                 let Shape(shape) = s.need("shape")?;
@@ -249,7 +264,9 @@ impl SampleField {
             field = field.padding(padding);
         }
         let collations = match kind.as_str() {
-            "image" | "array" | "keypoints" | "mask" | "depth" | "audio" | "mel" => &COLLATIONS[..],
+            "image" | "array" | "keypoints" | "mask" | "depth" | "audio" | "mel" | "video" => {
+                &COLLATIONS[..]
+            }
             "boxes" | "tokens" => &COLLATIONS[1..],
             _ => &[],
         };
@@ -295,7 +312,12 @@ fn stored(settings: &mut Settings, mut field: SampleField) -> Result<SampleField
 }
 
 fn like(settings: &mut Settings) -> Result<String> {
-    Ok(settings.get("like")?.unwrap_or_else(|| LIKE.to_owned()))
+    like_or(settings, LIKE)
+}
+
+/// The field to which this one refers; `default` if it is not given.
+fn like_or(settings: &mut Settings, default: &str) -> Result<String> {
+    Ok(settings.get("like")?.unwrap_or_else(|| default.to_owned()))
 }
 
 /// Samples of different shapes become a list by default.

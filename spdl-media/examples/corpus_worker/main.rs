@@ -1,4 +1,4 @@
-//! Child process of `cargo xtask corpus`: decodes files from standard input, and prints the results.
+//! Child process of `cargo xtask corpus`: decodes images, audio and video from standard input, and prints the results.
 //!
 //! A request has four parts: the length of a list of decoders (4 bytes, little endian), the list
 //! (names separated by commas), the length of the file (8 bytes, little endian), and the file. An empty
@@ -14,13 +14,17 @@
 //! The argument is the limit on the address space of this process, in bytes. With the second argument
 //! `unlimited`, only the decoders have this limit.
 
+mod media;
+
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex};
 
 use spdl_core::{Error, ErrorKind, Result};
+use spdl_media::audio::{AUDIO_SNIFF_BYTES, AudioLimits, AudioRegistry};
 use spdl_media::image::{
     ColorModel, DecodeRequest, ImageCodec, ImageDecoder, ImageInfo, Picture, PixelsMut, SNIFF_BYTES,
 };
+use spdl_media::video::{MatroskaContainer, Mp4Container, VideoContainer, VideoLimits};
 use spdl_media::{
     CodecRegistry, Decoder, FillImage, ImageTransform, Limits, Mode, OnTruncated, Rect, Sample,
     Size,
@@ -50,6 +54,9 @@ fn main() -> Result<()> {
         *PANIC_LOCATION.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = location;
     }));
     let registry = registry();
+    let audio = AudioRegistry::with_defaults();
+    let containers: [Arc<dyn VideoContainer>; 2] =
+        [Arc::new(Mp4Container), Arc::new(MatroskaContainer)];
     // A quarter is reserved for the program and the file.
     let limits = Limits::default().max_bytes(bytes / 4 * 3);
     let mut input = io::stdin().lock();
@@ -66,14 +73,27 @@ fn main() -> Result<()> {
         input.read_exact(&mut length)?;
         let file = read_bytes(&mut input, u64::from_le_bytes(length))?;
 
+        let is_chosen = |name: &str, recognizes: &dyn Fn() -> bool| match names.as_str() {
+            "" => recognizes(),
+            names => names.split(',').any(|other| other == name),
+        };
         let head = &file[..file.len().min(SNIFF_BYTES)];
         for codec in registry.codecs() {
-            let chosen = match names.as_str() {
-                "" => codec.sniff(head),
-                names => names.split(',').any(|name| name == codec.name()),
-            };
-            if chosen {
+            if is_chosen(codec.name(), &|| codec.sniff(head)) {
                 Trial::new(codec, &limits, &file).run();
+            }
+        }
+        let head = &file[..file.len().min(AUDIO_SNIFF_BYTES)];
+        for codec in audio.codecs() {
+            if is_chosen(codec.name(), &|| codec.sniff(head)) {
+                let limits = AudioLimits::default().max_bytes(bytes / 4);
+                media::try_audio(&**codec, &limits, &file);
+            }
+        }
+        for container in &containers {
+            if is_chosen(container.name(), &|| container.sniff(&file)) {
+                let limits = VideoLimits::default().max_pixels(LARGE / 4);
+                media::try_video(container, &limits, &file);
             }
         }
         print_line(&["done"]);
@@ -286,40 +306,44 @@ impl<'a> Trial<'a> {
         what: &str,
         work: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Option<ErrorKind> {
-        print_line(&["begin", self.name, what]);
-        // `Decoder` catches the panics of codecs only.
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(self)));
-        let error = match outcome {
-            Ok(Ok(())) => {
-                print_line(&["end", "ok", ""]);
-                return None;
-            }
-            Ok(Err(error)) => error,
-            Err(_) => Error::new(ErrorKind::Panicked, "a panic occurred outside the decoder"),
-        };
-        let kind = error.kind();
-        let mut message = error.to_string();
-        let word = match kind {
-            ErrorKind::User => "inconsistent",
-            ErrorKind::Panicked => {
-                let location =
-                    PANIC_LOCATION.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                message = format!("{message} (at {location})");
-                "panicked"
-            }
-            ErrorKind::Truncated
-            | ErrorKind::Corrupt
-            | ErrorKind::Unsupported
-            | ErrorKind::LimitExceeded => kind.as_str(),
-            // A corrupt file must not be reported as another kind of failure.
-            _ => {
-                message = format!("unexpected error kind {kind}: {message}");
-                "inconsistent"
-            }
-        };
-        print_line(&["end", word, &message]);
-        Some(kind)
+        request(self.name, what, || work(self))
     }
+}
+
+/// Runs one request of a decoder and prints its result. Returns `None` on success.
+fn request(name: &str, what: &str, work: impl FnOnce() -> Result<()>) -> Option<ErrorKind> {
+    print_line(&["begin", name, what]);
+    // `Decoder` catches the panics of codecs only.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    let error = match outcome {
+        Ok(Ok(())) => {
+            print_line(&["end", "ok", ""]);
+            return None;
+        }
+        Ok(Err(error)) => error,
+        Err(_) => Error::new(ErrorKind::Panicked, "a panic occurred outside the decoder"),
+    };
+    let kind = error.kind();
+    let mut message = error.to_string();
+    let word = match kind {
+        ErrorKind::User => "inconsistent",
+        ErrorKind::Panicked => {
+            let location = PANIC_LOCATION.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            message = format!("{message} (at {location})");
+            "panicked"
+        }
+        ErrorKind::Truncated
+        | ErrorKind::Corrupt
+        | ErrorKind::Unsupported
+        | ErrorKind::LimitExceeded => kind.as_str(),
+        // A corrupt file must not be reported as another kind of failure.
+        _ => {
+            message = format!("unexpected error kind {kind}: {message}");
+            "inconsistent"
+        }
+    };
+    print_line(&["end", word, &message]);
+    Some(kind)
 }
 
 /// The error for contradictory results. Decoders do not return this kind.
