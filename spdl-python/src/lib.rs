@@ -42,7 +42,7 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::interop::wait::uninterrupted;
     #[pymodule_export]
-    use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};
+    use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory, ffmpeg_versions};
     #[pymodule_export]
     use crate::loader::{ArrowTable, BatchIterator, Epoch, SampleFields, Samples, Settings};
     #[pymodule_export]

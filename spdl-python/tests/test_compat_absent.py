@@ -79,7 +79,7 @@ def test_programs_that_import_spdl_get_the_advice():
     if importlib.util.find_spec("spdl") is not None:
         pytest.skip("SPDL itself is installed")
     compat.install()
-    with pytest.raises(ImportError, match=r"'load_video' .*; SPDL has this name: video cannot"):
+    with pytest.raises(ImportError, match=r"'load_video' .*; SPDL has this name: frames of videos"):
         exec("import numpy\nfrom spdl.io import load_npy, load_video, load_wav")
     with pytest.raises(AttributeError, match=r"'load_image'; .*DecodeImage\(size\)"):
         exec("import spdl.io\ndef load(path): return spdl.io.load_image(path)\nload('1.jpg')", {})

@@ -15,9 +15,11 @@ from arrow_columns import Columns
 from conftest import picture, write_png
 from dataset_files import write_members, write_tar, write_zip
 from servers import serving
+from spdl_rs.io.utils import get_ffmpeg_versions
 from test_loader import coco, grey_png, voc
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "fields.md"
+VIDEO = pathlib.Path(__file__).parents[2] / "spdl-media/tests/video/h264.mp4"
 PARQUET = pathlib.Path(__file__).parents[2] / "spdl-io/tests/data/parquet/images.parquet"
 SECTIONS = [
     "Images and captions",
@@ -188,6 +190,21 @@ def test_the_program_for_imagenet_runs(tmp_path, monkeypatch):
     names = {}
     exec(program, names)
     assert names["labels"].tolist() == [2, 1, 0] and names["names"][0] == "n01440764"
+
+
+@pytest.mark.skipif(not get_ffmpeg_versions(), reason="spdl_rs was built without FFmpeg")
+def test_the_program_for_video_runs(tmp_path, monkeypatch):
+    (program,) = programs("Video")
+    for number in range(3):
+        (tmp_path / "clips" / f"class{number % 2}").mkdir(parents=True, exist_ok=True)
+        shutil.copy(VIDEO, tmp_path / "clips" / f"class{number % 2}" / f"{number}.mp4")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(program, names)
+    assert names["video"].shape == (3, 16, 224, 224, 3) and names["video"].dtype == "uint8"
+    # The video has 20 frames in 2 seconds: 8 frames at 4 per second.
+    assert names["count"].tolist() == [8, 8, 8]
+    assert names["times"].shape == (3, 16)
 
 
 def test_the_program_for_zip_archives_runs(tmp_path, monkeypatch):

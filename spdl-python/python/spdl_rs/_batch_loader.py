@@ -102,7 +102,7 @@ class BatchLoader(Generic[B]):
         path_fields: Sequence[str] = (),
         value_fields: Sequence[Sequence[str]] = (),
         images: Path | None = None,
-        audio: bool = False,
+        media: Literal["audio", "video"] | None = None,
     ) -> None:
         """Opens the data set. Issues its warnings to the caller of the constructor."""
         part_bytes = check.whole("sequential_memory", sequential_memory, 64 * 2**20, 2**63 - 1)
@@ -121,7 +121,7 @@ class BatchLoader(Generic[B]):
             path_fields=list(path_fields),
             value_fields=[list(names) for names in value_fields],
             images=None if images is None else os.fsdecode(images),
-            audio=audio,
+            media=media,
         )
         self._opened = sources.Opened(source, has_labels)
         self._epoch = 0

@@ -201,7 +201,7 @@ class Loader(BatchLoader[Any]):
         memory_budget: SupportsIndex | None = None,
         **named_fields: Field,
     ) -> None:
-        from .fields import Audio, Depth, Image, Key, Mask
+        from .fields import Audio, Depth, Image, Key, Mask, Video
         from .recipes import Mix
 
         log_api_usage_once("spdl_rs.Loader")
@@ -272,11 +272,11 @@ class Loader(BatchLoader[Any]):
             sequential=sequential,
             sequential_memory=sequential_memory,
             has_labels=label is not None,
-            file_fields=_file_fields(self._fields, (Image, Audio, Mask, Depth)),
-            path_fields=_file_fields(self._fields, (Image, Audio)),
+            file_fields=_file_fields(self._fields, (Image, Audio, Video, Mask, Depth)),
+            path_fields=_file_fields(self._fields, (Image, Audio, Video)),
             value_fields=_value_fields(self._fields),
             images=image_folder,
-            audio=_reads_audio(self._fields),
+            media=_media_of(self._fields),
         )
         if isinstance(mix, Mix) and label is self._fields.get(mix.label):
             if len(self.classes) > int(mix.classes):
@@ -474,7 +474,7 @@ def _label_of(fields: Mapping[str, Field]) -> Any:
 
 def _value_fields(fields: Mapping[str, Field]) -> list[list[str]]:
     """The alternative columns of each field; empty if a field needs the file that a row of a list names."""
-    from .fields import Audio, Depth, Image, Label, Mask, _Unstored
+    from .fields import Audio, Depth, Image, Label, Mask, Video, _Unstored
 
     found = []
     for name, one in fields.items():
@@ -482,20 +482,22 @@ def _value_fields(fields: Mapping[str, Field]) -> list[list[str]]:
             continue
         stored = name if one.stored_as is None else one.stored_as
         names = [stored] if isinstance(stored, str) else list(stored)
-        if isinstance(one, (Image, Audio, Mask, Depth)) or "file" in names:
+        if isinstance(one, (Image, Audio, Video, Mask, Depth)) or "file" in names:
             return []
         found.append(names)
     return found
 
 
-def _reads_audio(fields: Mapping[str, Field]) -> bool:
-    """Whether the files of a folder are audio."""
-    from .fields import Audio, Image
+def _media_of(fields: Mapping[str, Field]) -> Literal["audio", "video"] | None:
+    """What the files of a folder are, if they are not images."""
+    from .fields import Audio, Image, Video
 
-    kinds = fields.values()
-    return any(isinstance(one, Audio) for one in kinds) and not any(
-        isinstance(one, Image) for one in kinds
-    )
+    def has(kind: type[Field]) -> bool:
+        return any(isinstance(one, kind) for one in fields.values())
+
+    if has(Image):
+        return None
+    return "video" if has(Video) else "audio" if has(Audio) else None
 
 
 def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) -> list[str]:

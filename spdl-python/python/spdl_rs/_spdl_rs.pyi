@@ -192,6 +192,8 @@ class ImageAugmenter:
     ) -> ImageAugmenter: ...
     def apply(self, data: Any, draws: Draws) -> Array: ...
 
+def ffmpeg_versions() -> list[tuple[str, tuple[int, int, int]]]: ...
+
 @final
 class NpyHeader:
     """The header of a `.npy` file in memory."""
@@ -287,7 +289,7 @@ class Samples:
         path_fields: list[str] | None = None,
         value_fields: list[list[str]] | None = None,
         images: str | None = None,
-        audio: bool = False,
+        media: Literal["audio", "video"] | None = None,
         classes: list[str] | None = None,
         cache: str | None = None,
         cache_size: int = 0,

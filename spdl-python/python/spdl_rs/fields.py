@@ -6,6 +6,8 @@
 | `Audio` | decoded samples of audio |
 | `Mel` | a log-mel spectrogram, filter bank or cepstral coefficients of audio |
 | `AudioFrames` | the number of frames of audio or of its features |
+| `Video` | frames of a video, one array |
+| `VideoFrames`, `VideoTimes` | the number of frames that a video has; when they are presented |
 | `Mask` | class numbers that follow an image, one array |
 | `Depth` | a depth map that follows an image, one array |
 | `Boxes`, `KeyPoints` | coordinates that follow an image |
@@ -250,6 +252,101 @@ class Image(Field, ImageParameters):
 
     def _own(self) -> dict[str, Any]:
         return {**self._settings(), "view": self.view, "collate": self.collate or "stack"}
+
+
+@dataclass(frozen=True, repr=False)
+class Video(Field, ImageParameters):
+    """Frames of an encoded video, cropped, resized, flipped, augmented and normalised.
+
+    The value is `uint8 [N, frames, height, width, 3]` with `layout="nhwc-u8"`, or `[N, frames, 3, height, width]` with
+    the layouts that begin with `nchw`. All frames of a sample have the same crop, flips and augmentations. Only the
+    packets that the frames need are decoded; the frames equal those of a full decode.
+
+    Formats: MP4, MOV, Matroska, WebM, AVI, MPEG streams and others that FFmpeg reads. If `spdl_rs` was built without
+    FFmpeg, the samples are errors of the kind `unsupported`.
+
+    Args:
+        frames: The number of frames of a sample.
+        every: The distance of the frames: seconds as text (`"0.5s"`), or a number of frames. Default: the frames are spread
+            evenly over the video: the middles of as many equal parts.
+        fps: Frames per second of the sample, instead of `every`.
+        start: The time of the first frame in seconds. Evenly spread frames are spread over the rest of the video.
+        random: Whether the clip has a random position, by the random numbers of the sample. Evenly spread frames are then
+            drawn from as many equal parts.
+        short: What to do with a video that has fewer frames: `"error"`, `"repeat"` the last frame, or `"cycle"`.
+            `VideoFrames` is the number of frames that the video has.
+        on_truncated: `"error"`, or `"partial"`: frames that cannot be decoded are black; `stats()["partial"]` counts such
+            samples.
+        collate: With `crop=Resize(...)`, which gives each video another size, `"list"` (the default) or `"pad"`.
+
+    The other parameters are those of `Image`.
+
+    >>> from spdl_rs import fields
+    >>> whole = fields.Video(224, frames=16)
+    >>> training = fields.Video(224, frames=16, every="0.25s", random=True, train=True)
+    >>> times = fields.VideoTimes(like="video")
+    """
+
+    _: KW_ONLY
+    frames: SupportsIndex = 16
+    every: str | SupportsIndex | None = None
+    fps: float | None = None
+    start: float = 0.0
+    random: bool = False
+    short: Literal["error", "repeat", "cycle"] = "error"
+    collate: Literal["list", "pad"] | None = None
+
+    def __post_init__(self) -> None:
+        Field.__post_init__(self)
+        ImageParameters.__post_init__(self)
+        every, fps, start = self.every, self.fps, check.real("start", self.start)
+        if every is not None and fps is not None:
+            raise ValueError("every and fps exclude each other")
+        if isinstance(every, str):
+            _seconds("every", every)
+        elif every is not None:
+            every = check.whole("every", every, 1, 2**32 - 1)
+        if fps is not None:
+            fps = check.real("fps", fps)
+            if not 0 < fps < math.inf:
+                raise ValueError(f"fps must be above 0 and finite, not {fps}")
+        if not 0 <= start < math.inf:
+            raise ValueError(f"start must be at least 0 and finite, not {start}")
+        if isinstance(self.crop, VARYING_CROPS):
+            set_frozen(self, collate=check.choice("collate", self.collate or "list", ("list", "pad")))
+        elif self.collate is not None:
+            raise ValueError(
+                f"collate={check.shown(self.collate)} needs crop=Resize(...) or AspectBuckets(...): videos of other "
+                "crops have one size"
+            )
+        set_frozen(
+            self,
+            frames=check.whole("frames", self.frames, 1, 2**20),
+            every=every,
+            fps=fps,
+            start=start,
+            random=check.flag("random", self.random),
+            short=check.choice("short", self.short, ("error", "repeat", "cycle")),
+        )
+
+    def _stored(self) -> None:
+        return None
+
+    def _own(self) -> dict[str, Any]:
+        clip = ("frames", "every", "fps", "start", "random", "short")
+        own = {name: getattr(self, name) for name in clip}
+        return {**self._settings(), **own, "collate": self.collate or "stack"}
+
+
+def _seconds(name: str, text: str) -> float:
+    """The number of seconds in a text such as `0.5s`."""
+    try:
+        seconds = float(text.removesuffix("s")) if text.endswith("s") else math.nan
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(f'{name} must be seconds such as "0.5s", or a number of frames, not {text!r}')
+    return seconds
 
 
 @dataclass(frozen=True, repr=False)
@@ -813,6 +910,34 @@ class AudioFrames(_OfMedia):
 
     _: KW_ONLY
     like: str = "audio"
+
+
+@dataclass(frozen=True, repr=False)
+class VideoFrames(_OfMedia):
+    """The number of frames of a clip that the video has, `int64 [N]`; 0 if the sample lacks the video.
+
+    Less than the number of frames of the clip if frames of a short video are repeated, or damaged frames are black.
+
+    Args:
+        like: The name of the video in the batch.
+    """
+
+    _: KW_ONLY
+    like: str = "video"
+
+
+@dataclass(frozen=True, repr=False)
+class VideoTimes(_OfMedia):
+    """When the frames of a clip are presented, `float64 [N, frames]`, in seconds from the first frame of the video.
+
+    The times are 0 if the sample lacks the video.
+
+    Args:
+        like: The name of the video in the batch.
+    """
+
+    _: KW_ONLY
+    like: str = "video"
 
 
 @dataclass(frozen=True, repr=False)

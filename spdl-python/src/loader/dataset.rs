@@ -12,7 +12,7 @@ use spdl_core::{
     block_on,
 };
 use spdl_io::datasets::{ArrowDataset, DatasetKind, OpenOptions, OpenedDataset};
-use spdl_io::records::AUDIO_EXTENSIONS;
+use spdl_io::records::{AUDIO_EXTENSIONS, VIDEO_EXTENSIONS};
 use spdl_io::stores::Address;
 use spdl_io::{
     Cache, Fetch, FetchLabeled, Fetcher, LocalFetcher, Record, StoreRegistry, StoredRecord,
@@ -90,8 +90,8 @@ struct OpenRequest {
     value_fields: Vec<Vec<String>>,
     /// The folder of the images of COCO annotations.
     images: Option<String>,
-    /// Whether the files of folders are audio instead of images.
-    audio: bool,
+    /// What the files of folders are instead of images: `audio` or `video`.
+    media: Option<String>,
     /// The class names that the caller passed. Allowed only if a field holds the labels.
     classes: Option<Vec<String>>,
     cache_folder: Option<(PathBuf, u64)>,
@@ -153,7 +153,7 @@ impl Samples {
     #[staticmethod]
     #[pyo3(signature = (
         addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=None, path_fields=None, value_fields=None,
-        images=None, audio=false, classes=None,
+        images=None, media=None, classes=None,
         cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, sequential=None, has_labels=true, is_part=false, shares=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -170,7 +170,7 @@ impl Samples {
         path_fields: Option<Vec<String>>,
         value_fields: Option<Vec<Vec<String>>>,
         images: Option<String>,
-        audio: bool,
+        media: Option<String>,
         classes: Option<Vec<String>>,
         cache: Option<PathBuf>,
         cache_size: u64,
@@ -202,7 +202,7 @@ impl Samples {
             path_fields: path_fields.unwrap_or_default(),
             value_fields: value_fields.unwrap_or_default(),
             images,
-            audio,
+            media,
             classes,
             cache_folder: cache.map(|folder| (folder, cache_size)),
             cache_memory,
@@ -658,8 +658,10 @@ impl OpenRequest {
         if let Some(folder) = &self.images {
             options = options.images(folder);
         }
-        if self.audio {
-            options = options.extensions(&AUDIO_EXTENSIONS);
+        match self.media.as_deref() {
+            Some("audio") => options = options.extensions(&AUDIO_EXTENSIONS),
+            Some("video") => options = options.extensions(&VIDEO_EXTENSIONS),
+            _ => {}
         }
         if let Some(field) = &self.image_field {
             options = options.image_field(field);

@@ -13,13 +13,13 @@ _IMAGES = (
     ".pipe(Fetch()).pipe(DecodeImage(size)).aggregate(BatchImages(n)) for batches"
 )
 _WRITING = "audio, video and images cannot be encoded yet; use Pillow to write images"
-_VIDEO = "video cannot be decoded on the CPU yet"
-_AUDIO = "audio can only be read from WAV files yet: use load_wav"
+_VIDEO = "frames of videos are decoded by Loader(videos, batch_size=n, video=fields.Video(size, frames=16))"
+_AUDIO = "audio is decoded by Loader(files, batch_size=n, audio=fields.Audio()); load_wav reads WAV files"
 _MEDIA = f"{_VIDEO}, and {_AUDIO}"
 _DEVICE = "transfer_tensor and transfer_buffer return spdl_rs.cuda.DeviceArray instead"
 _PINNED = "cpu_storage returns pinned memory as a NumPy array"
 _VIDEO_ON_GPU = "nvdec_decoder(...).streaming_decode_packets decodes H.264 and HEVC with start codes, and IVF files"
-_FFMPEG = "this package does not contain FFmpeg, so its settings and filters have no counterpart"
+_FFMPEG = "the settings and filters of FFmpeg have no counterpart"
 
 
 def _each(advice: str, names: str) -> dict[str, str]:
@@ -61,7 +61,7 @@ NAMES: Mapping[str, str] = {
 UTILITIES: Mapping[str, str] = _each(
     _FFMPEG,
     "built_with_cuda built_with_nvcodec built_with_nvjpeg get_ffmpeg_filters get_ffmpeg_log_level "
-    "get_ffmpeg_versions set_ffmpeg_log_level",
+    "set_ffmpeg_log_level",
 )
 """Names of `spdl.io.utils` that `spdl_rs.io.utils` lacks."""
 
