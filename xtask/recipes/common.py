@@ -1,7 +1,7 @@
 """Common code of the programs of `cargo xtask bench recipes`: arguments, timing, results, captions.
 
 All programs of a task yield batches with arrays of the same shapes and dtypes, from the same stored samples: 32
-images or audio files, or 8 packed sequences. Random numbers differ. Time is measured from the construction of the loader to its
+images or audio files, 6 clips, or 8 packed sequences. Random numbers differ. Time is measured from the construction of the loader to its
 last batch, with worker start-up but without imports. CPU time is that of the process and of its worker processes
 that have ended.
 """
@@ -30,6 +30,12 @@ SHAPES = {
 # Seconds and sample rate of the audio of each task; the sample rate of `whisper` is that of the model.
 SECONDS = 10
 RATES = {"wav": 44_100, "flac": 44_100, "mp3": 44_100, "whisper": 16_000}
+# Width, height and number of the videos of each size, the frames of each, and the videos of a batch.
+VIDEOS = {"360p": (640, 360, 24), "1080p": (1920, 1080, 6)}
+VIDEO_FRAMES, CLIP_FRAMES, CLIPS = 300, 16, 6
+# The size of the videos of each task, and whether frames are every fourth one from a random position instead of spread
+# evenly.
+VIDEO_TASKS = {"video360": ("360p", False), "video1080": ("1080p", False), "windows": ("360p", True)}
 TOKENS = 77
 # The length of packed sequences in tokens, and how many are in a batch.
 CAPACITY, SEQUENCES = 2048, 8
@@ -37,7 +43,7 @@ CAPACITY, SEQUENCES = 2048, 8
 
 def arguments():
     parser = argparse.ArgumentParser()
-    parser.add_argument("task", choices=[*SHAPES, *RATES, "packing"])
+    parser.add_argument("task", choices=[*SHAPES, *RATES, *VIDEO_TASKS, "packing"])
     parser.add_argument("data", help="a folder written by data.py")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
@@ -61,6 +67,20 @@ def audio_files(folder, task):
     """The paths of the audio files of a task."""
     folder = os.path.join(folder, "audio", task)
     return sorted(os.path.join(folder, name) for name in os.listdir(folder))
+
+
+def video_files(folder, task):
+    """The paths of the videos of a task."""
+    folder = os.path.join(folder, "video", VIDEO_TASKS[task][0])
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder))
+
+
+def video_frames(task, draw):
+    """The frames of a clip: spread evenly, or every fourth from a random one on."""
+    if VIDEO_TASKS[task][1]:
+        start = draw.randrange(VIDEO_FRAMES - 4 * (CLIP_FRAMES - 1))
+        return list(range(start, start + 4 * CLIP_FRAMES, 4))
+    return [(2 * i + 1) * VIDEO_FRAMES // (2 * CLIP_FRAMES) for i in range(CLIP_FRAMES)]
 
 
 def token_table(folder):
@@ -124,6 +144,22 @@ class Audio:
         return {"mean_of_one_frame": self.total / max(self.samples, 1)}
 
 
+class Clips:
+    """Checks batches of clips: `uint8 [N, 16, 224, 224, 3]`."""
+
+    def __init__(self, task):
+        self.samples, self.total = 0, 0.0
+
+    def add(self, batch):
+        assert batch.shape[1:] == (CLIP_FRAMES, CLASSIFICATION, CLASSIFICATION, 3), batch.shape
+        assert batch.dtype == "uint8", batch.dtype
+        self.samples += len(batch)
+        self.total += float(batch[:, :, ::8, ::8].mean()) * len(batch)
+
+    def report(self):
+        return {"mean": self.total / max(self.samples, 1)}
+
+
 class Packed:
     """Checks batches of packed sequences: tokens, position ids, and the boundaries of samples.
 
@@ -154,7 +190,8 @@ class Packed:
 def measure(task, make_batches):
     """Iterates over the batches of `make_batches()`, checks them, and prints one JSON object."""
     cpu_start, start = _cpu_seconds(), time.perf_counter()
-    checker = Packed if task == "packing" else Audio if task in RATES else Images
+    media = Audio if task in RATES else Clips if task in VIDEO_TASKS else Images
+    checker = Packed if task == "packing" else media
     first, found = None, checker(task)
     batches = iter(make_batches())
     for batch in batches:

@@ -3,7 +3,7 @@
 import numpy as np
 import spdl_rs
 from spdl_rs import fields, recipes, sequences
-from spdl_rs.io import Letterbox, RandAugment, RandomErasing, RandomResizedCrop
+from spdl_rs.io import Letterbox, RandAugment, RandomErasing, RandomResizedCrop, Stretch
 
 import common
 
@@ -65,6 +65,20 @@ def audio(options):
             yield batch["audio"]
 
 
+def video(options):
+    clip = {"every": 4, "random": True} if common.VIDEO_TASKS[options.task][1] else {}
+    loader = spdl_rs.Loader(
+        common.video_files(options.data, options.task),
+        batch_size=common.CLIPS,
+        shuffle=True,
+        threads=options.workers,
+        video=fields.Video(common.CLASSIFICATION, frames=common.CLIP_FRAMES, crop=Stretch(), **clip),
+    )
+    for _ in range(options.epochs):
+        for batch in loader:
+            yield batch["video"]
+
+
 def batches(options):
     given = arguments(options.task)
     packs = "group" in given
@@ -83,5 +97,6 @@ def batches(options):
 
 if __name__ == "__main__":
     options = common.arguments()
-    make = audio if options.task in common.RATES else batches
+    media = audio if options.task in common.RATES else video
+    make = media if options.task in (*common.RATES, *common.VIDEO_TASKS) else batches
     common.measure(options.task, lambda: make(options))

@@ -18,7 +18,7 @@ use crate::wheel;
 /// and packers.
 ///
 /// The tasks are classification (DeiT), contrastive learning (SimCLR), self-distillation (DINO), detection,
-/// segmentation, pairs of images and captions (CLIP), audio (WAV, FLAC, MP3), log-mel spectrograms (Whisper), and
+/// segmentation, pairs of images and captions (CLIP), audio (WAV, FLAC, MP3), log-mel spectrograms (Whisper), clips of videos, and
 /// packing of token sequences. Each program runs once
 /// to warm up; then the runs are interleaved (A B C A B C).
 ///
@@ -124,6 +124,21 @@ impl Program {
     const TORCH_MEL: Program =
         Program { name: "thread pool: PyTorch", script: "torch_audio.py", ..Program::TORCHVISION };
 
+    const VIDEO_PYAV: Program = Program {
+        name: "thread pool: PyAV",
+        script: "pyav_video.py",
+        environment: ("venv-bench-video", &["numpy", "pillow", "av", "decord2"]),
+        promised: 1.5,
+    };
+    const DECORD: Program =
+        Program { name: "thread pool: decord2", script: "decord_video.py", ..Program::VIDEO_PYAV };
+    const TORCHCODEC: Program = Program {
+        name: "thread pool: TorchCodec",
+        script: "torchcodec_video.py",
+        environment: ("venv-bench-torchcodec", &["numpy", "torch", "torchcodec"]),
+        ..Program::VIDEO_PYAV
+    };
+    const SPDL_VIDEO: Program = Program { script: "spdl_video.py", ..Program::SPDL };
     const fn promised(self, promised: f64) -> Self {
         Program { promised, ..self }
     }
@@ -141,7 +156,10 @@ const LEAST_FILL: f64 = 97.0;
 /// The tasks with audio.
 const AUDIO: [&str; 4] = ["wav", "flac", "mp3", "whisper"];
 
-const RECIPES: [TrainingRecipe; 11] = [
+/// The tasks with video.
+const VIDEO: [&str; 3] = ["video360", "video1080", "windows"];
+
+const RECIPES: [TrainingRecipe; 14] = [
     TrainingRecipe {
         name: "deit",
         title: "Classification with strong augmentation (DeiT)",
@@ -186,7 +204,7 @@ const RECIPES: [TrainingRecipe; 11] = [
     TrainingRecipe {
         name: AUDIO[0],
         title: "WAV files",
-        note: "200 files of 10 seconds, 44.1 kHz, mono, 16 bits, to float32.",
+        note: "500 files of 10 seconds, 44.1 kHz, mono, 16 bits, to float32.",
         peers: &[
             Program::SOUNDFILE.promised(1.0),
             Program::PYAV.promised(3.0),
@@ -208,8 +226,32 @@ const RECIPES: [TrainingRecipe; 11] = [
     TrainingRecipe {
         name: AUDIO[3],
         title: "Log-mel spectrograms (Whisper)",
-        note: "200 WAV files of 10 seconds, 16 kHz, mono; 80 mel bands. PyTorch computes on two threads of Python.",
+        note: "500 WAV files of 10 seconds, 16 kHz, mono; 80 mel bands. PyTorch computes on two threads of Python.",
         peers: &[Program::TORCH_MEL],
+    },
+    TrainingRecipe {
+        name: VIDEO[0],
+        title: "16 frames of videos of 640 x 360",
+        note: "24 videos: H.264, 300 frames, a key frame every 60 frames. 16 frames spread evenly, as 224 x 224 RGB. \
+               Each loader decodes two videos at a time.",
+        peers: &[Program::VIDEO_PYAV, Program::TORCHCODEC, Program::DECORD, Program::SPDL_VIDEO],
+    },
+    TrainingRecipe {
+        name: VIDEO[1],
+        title: "16 frames of videos of 1920 x 1080",
+        note: "6 videos, otherwise as above.",
+        peers: &[
+            Program::VIDEO_PYAV.promised(2.0),
+            Program::TORCHCODEC.promised(2.0),
+            Program::DECORD.promised(2.0),
+            Program::SPDL_VIDEO.promised(2.0),
+        ],
+    },
+    TrainingRecipe {
+        name: VIDEO[2],
+        title: "Random windows of videos of 640 x 360",
+        note: "16 frames, every fourth one from a random position on, otherwise as above.",
+        peers: &[Program::VIDEO_PYAV, Program::TORCHCODEC, Program::DECORD, Program::SPDL_VIDEO],
     },
     TrainingRecipe {
         name: PACKING,
@@ -232,8 +274,14 @@ pub(super) fn run(workspace: &Workspace, arguments: &Recipes) -> Result<()> {
     let scripts = workspace.root.join("xtask/recipes");
     let data = workspace.target.join("demo/recipes");
     let has_audio = |task: &&TrainingRecipe| AUDIO.contains(&task.name);
+    let has_video = |task: &&TrainingRecipe| VIDEO.contains(&task.name);
     if tasks.iter().any(|task| task.name != PACKING && !has_audio(task)) {
         write_images(workspace, &scripts, &data)?;
+    }
+    if tasks.iter().any(has_video) {
+        let mut prepare = command(interpreter(workspace, &Program::VIDEO_PYAV, None)?);
+        prepare.arg(scripts.join("video_data.py")).arg(&data);
+        Output::Terminal.run(&mut prepare)?;
     }
     if tasks.iter().any(has_audio) {
         let mut prepare = command(interpreter(workspace, &Program::SOUNDFILE, None)?);
@@ -356,7 +404,7 @@ fn write(
          The machine has {count} CPUs ({cpu}). Every loader has {WORKERS} threads or worker processes, and delivers \
          2,000 samples with images in batches of 32, float32 in NCHW. Images have the sizes of ImageNet. \
          `spdl_rs.Loader` and WebDataset read tar shards; the other loaders read loose files of the same samples. \
-         The samples of the last task are lists of tokens; those of the tasks before it are 200 audio files. Random numbers differ. \
+         The samples of the last task are lists of tokens; those of the tasks before it are 500 audio files. Random numbers differ. \
          Runs are interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \"spread\" is \
          (largest - smallest) / median. Time is measured from the construction of the loader to the last batch, \
          without imports. Memory is the peak of the sum over all processes (PSS). The last column is the rate of \

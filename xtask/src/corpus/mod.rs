@@ -187,12 +187,13 @@ fn check(
     settings: &CorpusSettings,
 ) -> Result<Counts> {
     let mut counts = Counts::default();
-    let own = workspace.root.join("spdl-media/tests/data");
+    let own = ["data", "audio", "mp3", "video"]
+        .map(|folder| (workspace.root.join("spdl-media/tests").join(folder), of_own));
     let corpora = match std::env::var_os("SPDL_CORPORA") {
         Some(folder) => PathBuf::from(folder),
         None => workspace.root.join("../shared/corpora"),
     };
-    for (folder, mutants) in [(own, of_own), (corpora, of_corpora)] {
+    for (folder, mutants) in own.into_iter().chain([(corpora, of_corpora)]) {
         if !folder.is_dir() {
             counts.add(Counts::one_skipped("corpora not present"));
             continue;
