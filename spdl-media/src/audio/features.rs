@@ -186,6 +186,8 @@ pub(crate) struct FeatureExtractor {
     scratch: Vec<Complex<f32>>,
     power: Vec<f32>,
     energies: Vec<f32>,
+    /// The features of several windows.
+    tile: Vec<f32>,
 }
 
 impl FeatureExtractor {
@@ -222,6 +224,7 @@ impl FeatureExtractor {
             scratch: fft.make_scratch_vec(),
             power: vec![0.0; size / 2 + 1],
             energies: vec![0.0; bands.len()],
+            tile: Vec::new(),
             bands,
             cosines,
             fft,
@@ -253,17 +256,26 @@ impl FeatureExtractor {
                     );
                     return Err(Error::new(ErrorKind::InvalidArgument, message));
                 }
-                for at in 0..windows {
-                    self.centred(samples, (at * self.shift) as isize - half as isize);
-                    let values = if let FeatureKind::Whisper { .. } = kind {
-                        self.apply_bands(1e-10);
-                        self.energies.iter_mut().for_each(|it| *it = it.log10());
-                        &self.energies
-                    } else {
-                        &self.power
-                    };
-                    for (bin, value) in values.iter().enumerate() {
-                        out[bin * windows + at] = *value;
+                // Several windows at a time: each row of `out` is then written in parts of a cache line.
+                for first in (0..windows).step_by(TILE) {
+                    let count = TILE.min(windows - first);
+                    self.tile.clear();
+                    for at in first..first + count {
+                        self.centred(samples, (at * self.shift) as isize - half as isize);
+                        if let FeatureKind::Whisper { .. } = kind {
+                            self.apply_bands(1e-10);
+                            self.tile.extend_from_slice(&self.energies);
+                        } else {
+                            self.tile.extend_from_slice(&self.power);
+                        }
+                    }
+                    if let FeatureKind::Whisper { .. } = kind {
+                        self.tile.iter_mut().for_each(|it| *it = log10(*it));
+                    }
+                    for (bin, row) in out.chunks_exact_mut(windows).enumerate().take(bins) {
+                        let values = self.tile.iter().skip(bin).step_by(bins);
+                        let places = row[first..first + count].iter_mut();
+                        places.zip(values).for_each(|(place, value)| *place = *value);
                     }
                 }
                 if let FeatureKind::Whisper { .. } = kind {
@@ -336,10 +348,51 @@ impl FeatureExtractor {
     fn apply_bands(&mut self, least: f32) {
         for (energy, (first, weights)) in self.energies.iter_mut().zip(&self.bands) {
             let power = &self.power[*first..];
-            let sum: f32 = weights.iter().zip(power).map(|(weight, power)| weight * power).sum();
-            *energy = sum.max(least);
+            *energy = dot(weights, power).max(least);
         }
     }
+}
+
+/// The number of windows whose features are written together.
+const TILE: usize = 16;
+
+/// The sum of products, in eight parts that the compiler adds with vector instructions.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let b = &b[..a.len()];
+    let (chunks_a, rest_a) = a.as_chunks::<8>();
+    let (chunks_b, rest_b) = b.as_chunks::<8>();
+    let mut sums = [0.0; 8];
+    for (a, b) in chunks_a.iter().zip(chunks_b) {
+        for lane in 0..8 {
+            sums[lane] += a[lane] * b[lane];
+        }
+    }
+    let rest: f32 = rest_a.iter().zip(rest_b).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + rest
+}
+
+/// The common logarithm of a positive normal number within 3e-7, without branches: the polynomial of
+/// `logf` in Cephes (Stephen L. Moshier), for mantissas from √½ to √2.
+#[inline(always)]
+fn log10(value: f32) -> f32 {
+    const POLYNOMIAL: [f32; 9] = [
+        7.037_683_6e-2,
+        -1.151_461e-1,
+        1.167_699_9e-1,
+        -1.242_014_1e-1,
+        1.424_932_3e-1,
+        -1.666_805_8e-1,
+        2.000_071_5e-1,
+        -2.499_999_4e-1,
+        3.333_333_1e-1,
+    ];
+    const ROOT_OF_HALF: i32 = 0x3F35_04F3;
+    let exponent = (value.to_bits() as i32 - ROOT_OF_HALF) >> 23;
+    let mantissa = f32::from_bits((value.to_bits() as i32 - (exponent << 23)) as u32) - 1.0;
+    let polynomial = POLYNOMIAL.iter().fold(0.0, |sum, factor| sum * mantissa + factor);
+    let square = mantissa * mantissa;
+    let logarithm = mantissa + (polynomial * mantissa * square - 0.5 * square);
+    logarithm * std::f32::consts::LOG10_E + exponent as f32 * std::f32::consts::LOG10_2
 }
 
 /// A Hann window of `length` samples with this period.
@@ -405,4 +458,20 @@ fn cosine(row: usize, bins: usize) -> Vec<f32> {
     let lifter = 1.0 + 11.0 * (PI * row as f64 / 22.0).sin();
     let value = |at: usize| norm * (PI / bins * (at as f64 + 0.5) * row as f64).cos() * lifter;
     (0..bins as usize).map(|at| value(at) as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logarithms_are_those_of_the_standard_library() {
+        let mut value = f32::MIN_POSITIVE;
+        while value < 1e30 {
+            let (found, expected) = (log10(value), value.log10());
+            assert!((found - expected).abs() <= 1e-6 * expected.abs().max(0.3), "{value}: {found}");
+            value *= 1.000_37;
+        }
+        assert_eq!(log10(1.0), 0.0);
+    }
 }
