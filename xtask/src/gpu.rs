@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::dataset::{self, Settings, Shape};
 use crate::tools::{Output, Workspace, cargo, command};
 use crate::venv::Venv;
-use crate::wheel;
+use crate::wheel::{self, Ffmpeg};
 
 /// Run the tests that need a CUDA device, and measure copies, decoders, kernels and training on it.
 ///
@@ -245,7 +245,8 @@ fn install_packages(
     site: &Path,
     dev: bool,
 ) -> Result<()> {
-    let wheel = wheel::build(workspace, output, dev)?;
+    // The GPU machine may have no FFmpeg, or another version.
+    let wheel = wheel::build_with(workspace, output, dev, None, Ffmpeg::Absent)?;
     let venv = Venv::prepare(workspace, output, "venv-gpu", &[])?;
     let options =
         ["--no-deps", "--no-compile", "--only-binary=:all:", "--target"].map(AsRef::as_ref);

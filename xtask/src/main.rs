@@ -1,5 +1,5 @@
 //! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`, `corpus`,
-//! `fuzz`, `features`, `tidy`, `sbom`, `kernels`, `gpu`.
+//! `ffmpeg`, `fuzz`, `features`, `tidy`, `sbom`, `kernels`, `gpu`.
 //!
 //! Each task installs the tools and Python packages that it needs below `target/`, and prints their
 //! names. If it runs as root, it also installs Debian packages. This crate depends on no other
@@ -10,11 +10,13 @@
 
 mod acceptance;
 mod bench;
+mod bundle;
 mod corpus;
 mod dataset;
 mod demo;
 mod engine_bench;
 mod feature_checks;
+mod ffmpeg;
 mod fuzz;
 mod gpu;
 mod kernels;
@@ -50,6 +52,7 @@ use crate::tools::Workspace;
   cargo xtask test --only clippy    run one step
   cargo xtask soak                  run longer tests, fuzzing, network faults
   cargo xtask wheel                 build the Python wheel, in target/wheels
+  cargo xtask ffmpeg                build the FFmpeg library of the wheel
   cargo xtask bench images          compare our speed with usual Python loaders
   cargo xtask corpus DIR            decode all files of a folder in child processes
   cargo xtask fuzz                  run each fuzz target for a minute
@@ -74,6 +77,7 @@ enum Task {
     Test(test::TestArguments),
     Soak(soak::SoakArguments),
     Wheel(wheel::WheelArguments),
+    Ffmpeg(ffmpeg::FfmpegArguments),
     #[command(subcommand)]
     Bench(bench::Benchmark),
     Corpus(corpus::CorpusArguments),
@@ -102,6 +106,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Test(arguments) => return test::run(&workspace, &arguments),
         Task::Soak(arguments) => return soak::run(&workspace, &arguments),
         Task::Wheel(arguments) => wheel::run(&workspace, &arguments)?,
+        Task::Ffmpeg(arguments) => ffmpeg::run(&workspace, &arguments)?,
         Task::Bench(benchmark) => bench::run(&workspace, &benchmark)?,
         Task::Corpus(arguments) => return corpus::run(&workspace, &arguments),
         Task::Features(arguments) => return acceptance::run(&workspace, &arguments),

@@ -42,8 +42,8 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 17] = [
-    Step { name: "programs", about: "install CMake and NASM if missing", run: test::programs },
+const STEPS: [Step; 18] = [
+    Step { name: "programs", about: "install build tools if missing", run: test::programs },
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step {
         name: "shuttle",
@@ -86,6 +86,11 @@ const STEPS: [Step; 17] = [
         name: "python-other",
         about: "the Python tests on another version of Python",
         run: test::other_python,
+    },
+    Step {
+        name: "ffmpeg",
+        about: "the release wheel's FFmpeg beside PyAV, OpenCV and the system's FFmpeg",
+        run: ffmpeg,
     },
     Step {
         name: "resume",
@@ -213,6 +218,20 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     }
     let (status, text) = output.run_and_read(&mut tests)?;
     finish_tests(output, Counts::of_pytest(&text), 2, status)
+}
+
+/// Minimum number of orders of four libraries.
+const ORDERS: u64 = 24;
+
+fn ffmpeg(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let venv = wheel::install(workspace, output, "venv-ffmpeg-test", false)?;
+    venv.install(output, &["pytest", "av", "opencv-python-headless"])?;
+    let mut tests = command(venv.python());
+    tests.args(["-m", "pytest", "-rfEs", "-p", "no:cacheprovider"]);
+    tests.arg("spdl-python/tests/test_ffmpeg_library.py");
+    tests.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(&workspace.root);
+    let (status, text) = output.run_and_read(&mut tests)?;
+    finish_tests(output, Counts::of_pytest(&text), ORDERS, status)
 }
 
 fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {

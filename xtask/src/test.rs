@@ -17,7 +17,7 @@ use crate::tools::{
     CHECK_SETTINGS, Output, Workspace, cargo, cargo_tool, command, require_programs,
 };
 use crate::venv::Venv;
-use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
+use crate::{acceptance, corpus, dataset, ffmpeg, fuzz, tidy, wheel};
 
 /// Run the checks that every change must pass: format, lints, tests, docs, features, models, the
 /// Python wheel, licences.
@@ -93,8 +93,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> Result<Ex
 }
 
 /// Installs CMake and NASM: the feature `turbojpeg` builds libjpeg-turbo with its assembler code.
+/// Installs FFmpeg's headers and clang for the feature `ffmpeg`.
 pub(crate) fn programs(_: &Workspace, output: &mut Output) -> Result<Counts> {
     require_programs(output, "libjpeg-turbo (feature `turbojpeg`)", &["cmake", "nasm"])?;
+    ffmpeg::require_system_ffmpeg(output)?;
     Ok(Counts::one_passed())
 }
 

@@ -11,29 +11,59 @@ use clap::Args;
 
 use crate::tools::{Output, Workspace, command, install_packages, pyo3_config};
 use crate::venv::{self, Venv};
+use crate::{bundle, ffmpeg};
 
 /// Build the Python wheel (abi3: one wheel for Python 3.10 and newer).
 ///
 /// Installs maturin into the virtual environment target/venv. Writes the wheel to target/wheels and
-/// prints its path, size and tag.
+/// prints its path, size and tag. On Linux, the wheel contains an FFmpeg library under the LGPL with
+/// its licence, the reference to its source and its configuration; `cargo xtask ffmpeg` builds it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask wheel
   cargo xtask wheel --dev             faster to build, slower to run
+  cargo xtask wheel --no-ffmpeg       without video formats; all code under MIT or similar licences
   cargo xtask wheel --free-threaded   for python3.14t, which cannot load abi3 wheels
   pip install target/wheels/*.whl")]
 pub(crate) struct WheelArguments {
-    /// Build with the dev profile instead of the release profile
+    /// Build with the dev profile instead of the release profile. The wheel links to the system's
+    /// FFmpeg if its headers are installed, and contains no FFmpeg
     #[arg(long)]
     dev: bool,
+    /// Build without FFmpeg, for distributors that may not ship LGPL code. Videos are then errors of
+    /// the kind `unsupported`
+    #[arg(long)]
+    no_ffmpeg: bool,
     /// Build for a free-threaded Python, in target/wheels-free-threaded. The interpreter is
     /// $SPDL_FREE_THREADED_PYTHON, or python3.14t or newer on the PATH
     #[arg(long)]
     free_threaded: bool,
 }
 
-/// Size limit of a release wheel, in bytes.
-const MOST_BYTES: u64 = 15_000_000;
+/// Size limits of a release wheel without and with the FFmpeg library, in bytes.
+const MOST_BYTES: [u64; 2] = [15_000_000, 20_000_000];
+
+/// The FFmpeg libraries that the native module links to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ffmpeg {
+    Absent,
+    /// The system's libraries, found by pkg-config.
+    System,
+    /// The library of `cargo xtask ffmpeg`, which the wheel contains.
+    Bundled,
+}
+
+impl Ffmpeg {
+    /// The bundled library for a release on Linux. For a dev wheel, the system's libraries if their
+    /// headers are installed, because building the bundled library takes minutes.
+    fn usual(dev: bool) -> Self {
+        match (dev, cfg!(target_os = "linux")) {
+            (false, true) => Ffmpeg::Bundled,
+            (true, _) if ffmpeg::system_has_ffmpeg() => Ffmpeg::System,
+            _ => Ffmpeg::Absent,
+        }
+    }
+}
 
 /// Oldest free-threaded Python that PyO3 supports.
 const OLDEST_FREE_THREADED: (u32, u32) = (3, 14);
@@ -43,43 +73,44 @@ const FREE_THREADED_PYTHON: &str = "SPDL_FREE_THREADED_PYTHON";
 
 pub(crate) fn run(workspace: &Workspace, arguments: &WheelArguments) -> Result<()> {
     let output = &mut Output::Terminal;
-    let wheel = if arguments.free_threaded {
-        let python = free_threaded_python()?;
-        build_with(workspace, output, arguments.dev, Some(&python))?
-    } else {
-        build(workspace, output, arguments.dev)?
-    };
+    let dev = arguments.dev;
+    let ffmpeg = if arguments.no_ffmpeg { Ffmpeg::Absent } else { Ffmpeg::usual(dev) };
+    let python = arguments.free_threaded.then(free_threaded_python).transpose()?;
+    let wheel = build_with(workspace, output, dev, python.as_deref(), ffmpeg)?;
     println!("{}", wheel.display());
     let bytes = fs::metadata(&wheel).with_context(|| wheel.display().to_string())?.len();
-    let platform = check(&wheel, if arguments.dev { 0 } else { bytes })?;
+    let platform = check(&wheel, if dev { 0 } else { bytes }, ffmpeg)?;
     println!("{:.1} MB, {platform}", bytes as f64 / 1e6);
     Ok(())
 }
 
-/// Builds the wheel and returns its path.
-pub(crate) fn build(workspace: &Workspace, output: &mut Output, dev: bool) -> Result<PathBuf> {
-    build_with(workspace, output, dev, None)
+/// Builds the wheel with the usual FFmpeg and returns its path.
+fn build(workspace: &Workspace, output: &mut Output, dev: bool) -> Result<PathBuf> {
+    build_with(workspace, output, dev, None, Ffmpeg::usual(dev))
 }
 
-/// Wheels that this process has built, by profile and interpreter.
-static BUILT: Mutex<Vec<(bool, Option<PathBuf>, PathBuf)>> = Mutex::new(Vec::new());
+/// Profile, interpreter and FFmpeg of a wheel.
+type Settings = (bool, Option<PathBuf>, Ffmpeg);
+
+/// Wheels that this process has built.
+static BUILT: Mutex<Vec<(Settings, PathBuf)>> = Mutex::new(Vec::new());
 
 /// Builds the wheel for one interpreter, or an abi3 wheel. A process builds each wheel only once.
-fn build_with(
+pub(crate) fn build_with(
     workspace: &Workspace,
     output: &mut Output,
     dev: bool,
     python: Option<&Path>,
+    ffmpeg: Ffmpeg,
 ) -> Result<PathBuf> {
     let Ok(mut built) = BUILT.lock() else { bail!("an earlier build of the wheel panicked") };
-    let same = |(of_dev, of_python, path): &&(bool, Option<PathBuf>, PathBuf)| {
-        *of_dev == dev && of_python.as_deref() == python && path.is_file()
-    };
-    if let Some((_, _, path)) = built.iter().find(same) {
+    let settings = (dev, python.map(Path::to_owned), ffmpeg);
+    let same = |(of, path): &&(Settings, PathBuf)| *of == settings && path.is_file();
+    if let Some((_, path)) = built.iter().find(same) {
         return Ok(path.clone());
     }
-    let path = build_anew(workspace, output, dev, python)?;
-    built.push((dev, python.map(Path::to_owned), path.clone()));
+    let path = build_anew(workspace, output, dev, python, ffmpeg)?;
+    built.push((settings, path.clone()));
     Ok(path)
 }
 
@@ -88,8 +119,10 @@ fn build_anew(
     output: &mut Output,
     dev: bool,
     python: Option<&Path>,
+    ffmpeg: Ffmpeg,
 ) -> Result<PathBuf> {
-    let venv = Venv::prepare(workspace, output, "venv", &["maturin>=1.16,<1.17"])?;
+    let requirements = ["maturin>=1.16,<1.17", "wheel>=0.45,<1"];
+    let venv = Venv::prepare(workspace, output, "venv", &requirements)?;
     let name = if python.is_some() { "wheels-free-threaded" } else { "wheels" };
     let folder = workspace.target.join(name);
     if folder.exists() {
@@ -109,8 +142,30 @@ fn build_anew(
     if !dev {
         maturin.arg("--release");
     }
+    let bundled = match ffmpeg {
+        Ffmpeg::Bundled => Some(ffmpeg::build(workspace, output)?),
+        Ffmpeg::Absent | Ffmpeg::System => None,
+    };
+    if ffmpeg != Ffmpeg::Absent {
+        // maturin would copy the libraries into the wheel under other names.
+        maturin.args(["--features", "ffmpeg", "--auditwheel", "skip"]);
+    }
+    if let Some(bundled) = &bundled {
+        maturin.env("PKG_CONFIG_LIBDIR", bundled.join("lib/pkgconfig"));
+        maturin.env_remove("PKG_CONFIG_PATH").env_remove("FFMPEG_DIR");
+        maturin.args(["--", "-C", &bundle::link_argument()]);
+    }
     output.run(&mut maturin)?;
-    let mut wheels: Vec<PathBuf> = fs::read_dir(&folder)
+    let wheel = only_wheel(&folder)?;
+    match bundled {
+        Some(bundled) => bundle::add_ffmpeg(workspace, output, &venv, &wheel, &bundled),
+        None => Ok(wheel),
+    }
+}
+
+/// The path of the wheel in a folder.
+fn only_wheel(folder: &Path) -> Result<PathBuf> {
+    let mut wheels: Vec<PathBuf> = fs::read_dir(folder)
         .with_context(|| format!("maturin made no {}", folder.display()))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "whl"))
@@ -121,16 +176,17 @@ fn build_anew(
     }
 }
 
-/// Checks the name and the size of a release wheel; returns its platform tag.
-fn check(wheel: &Path, bytes: u64) -> Result<String> {
+/// Checks the name and the size of a wheel; returns its platform tag.
+fn check(wheel: &Path, bytes: u64, ffmpeg: Ffmpeg) -> Result<String> {
+    let most_bytes = MOST_BYTES[usize::from(ffmpeg == Ffmpeg::Bundled)];
     let name = wheel.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let platform = name.rsplit('-').next().unwrap_or_default().to_owned();
     ensure!(
-        bytes <= MOST_BYTES,
-        "{name} has {bytes} bytes, more than {MOST_BYTES}; check for new dependencies"
+        bytes <= most_bytes,
+        "{name} has {bytes} bytes, more than {most_bytes}; check for new dependencies"
     );
     ensure!(
-        !platform.starts_with("linux"),
+        ffmpeg == Ffmpeg::System || !platform.starts_with("linux"),
         "{name} is not a manylinux wheel: it links to libraries that other machines may not have; \
          run `maturin build --auditwheel check` to list them"
     );
@@ -194,7 +250,7 @@ pub(crate) fn install_for_tests_without_gil(
     output: &mut Output,
     python: &Path,
 ) -> Result<Venv> {
-    let wheel = build_with(workspace, output, true, Some(python))?;
+    let wheel = build_with(workspace, output, true, Some(python), Ffmpeg::usual(true))?;
     prepare_for_tests(workspace, output, Some(python), "venv-test-free-threaded", &wheel)
 }
 
@@ -215,7 +271,8 @@ fn prepare_for_tests(
 }
 
 /// Libraries that the examples and the tests marked `frameworks` need.
-const FRAMEWORKS: [&str; 5] = ["pillow", "jax", "pyarrow", "matplotlib", "hydra-core"];
+const FRAMEWORKS: [&str; 7] =
+    ["pillow", "jax", "pyarrow", "matplotlib", "hydra-core", "av", "opencv-python-headless"];
 
 /// With the default index, these packages download 5 GB, mostly libraries for GPUs.
 const TORCH: [&str; 2] = ["torch", "torchdata"];
@@ -304,8 +361,9 @@ mod tests {
 
     #[test]
     fn a_release_wheel_is_small_and_manylinux() {
-        let check =
-            |name: &str, bytes| check(Path::new(name), bytes).map_err(|error| error.to_string());
+        let check = |name: &str, bytes| {
+            check(Path::new(name), bytes, Ffmpeg::Absent).map_err(|error| error.to_string())
+        };
         let manylinux = "target/wheels/spdl_rs-0.1.0-cp310-abi3-manylinux_2_34_x86_64.whl";
         assert_eq!(check(manylinux, 8_000_000).as_deref(), Ok("manylinux_2_34_x86_64"));
         let free = "spdl_rs-0.1.0-cp314-cp314t-macosx_11_0_arm64.whl";
@@ -314,6 +372,16 @@ mod tests {
         assert!(error.contains("15000001 bytes"), "{error}");
         let error = check("spdl_rs-0.1.0-cp310-abi3-linux_x86_64.whl", 8_000_000).unwrap_err();
         assert!(error.contains("not a manylinux wheel"), "{error}");
+    }
+
+    #[test]
+    fn a_wheel_with_ffmpeg_may_be_larger() {
+        let wheel = Path::new("spdl_rs-0.1.0-cp310-abi3-manylinux_2_34_x86_64.whl");
+        assert!(check(wheel, 20_000_000, Ffmpeg::Bundled).is_ok());
+        assert!(check(wheel, 20_000_001, Ffmpeg::Bundled).is_err());
+        // A dev wheel that links to the system's FFmpeg is for this machine only.
+        let local = Path::new("spdl_rs-0.1.0-cp310-abi3-linux_x86_64.whl");
+        assert!(check(local, 0, Ffmpeg::System).is_ok());
     }
 
     #[test]
