@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::tools::{Output, Workspace, command, install_packages, pyo3_config};
+use crate::tools::{Output, Workspace, command, install_packages, pyo3_config, require_programs};
 use crate::venv::{self, Venv};
 use crate::{bundle, ffmpeg};
 
@@ -90,10 +90,10 @@ fn build(workspace: &Workspace, output: &mut Output, dev: bool) -> Result<PathBu
 }
 
 /// Profile, interpreter and FFmpeg of a wheel.
-type Settings = (bool, Option<PathBuf>, Ffmpeg);
+type WheelVariant = (bool, Option<PathBuf>, Ffmpeg);
 
 /// Wheels that this process has built.
-static BUILT: Mutex<Vec<(Settings, PathBuf)>> = Mutex::new(Vec::new());
+static BUILT: Mutex<Vec<(WheelVariant, PathBuf)>> = Mutex::new(Vec::new());
 
 /// Builds the wheel for one interpreter, or an abi3 wheel. A process builds each wheel only once.
 pub(crate) fn build_with(
@@ -105,7 +105,7 @@ pub(crate) fn build_with(
 ) -> Result<PathBuf> {
     let Ok(mut built) = BUILT.lock() else { bail!("an earlier build of the wheel panicked") };
     let settings = (dev, python.map(Path::to_owned), ffmpeg);
-    let same = |(of, path): &&(Settings, PathBuf)| *of == settings && path.is_file();
+    let same = |(of, path): &&(WheelVariant, PathBuf)| *of == settings && path.is_file();
     if let Some((_, path)) = built.iter().find(same) {
         return Ok(path.clone());
     }
@@ -143,7 +143,10 @@ fn build_anew(
         maturin.arg("--release");
     }
     let bundled = match ffmpeg {
-        Ffmpeg::Bundled => Some(ffmpeg::build(workspace, output)?),
+        Ffmpeg::Bundled => {
+            require_programs(output, "the feature `ffmpeg`", &["clang", "pkg-config"])?;
+            Some(ffmpeg::build(workspace, output)?)
+        }
         Ffmpeg::Absent | Ffmpeg::System => None,
     };
     if ffmpeg != Ffmpeg::Absent {

@@ -86,6 +86,8 @@ const RUST: [(&str, &[&str]); 7] = [
             "tools",
             "steps",
             "venv",
+            "ffmpeg",
+            "bundle",
             "wheel",
             "dataset",
             "fuzz",
