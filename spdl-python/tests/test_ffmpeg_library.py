@@ -16,6 +16,9 @@ import pytest
 
 pytestmark = pytest.mark.frameworks
 
+# `system` is the FFmpeg that the operating system has installed.
+ORDERS = [*itertools.permutations(("spdl_rs", "av", "cv2", "system"))]
+
 VIDEO = Path(__file__).parents[2] / "spdl-media/tests/video/h264.mp4"
 
 # Prints the FFmpeg libraries that `import spdl_rs` loads.
@@ -94,12 +97,12 @@ def decode_with(names):
     run(PROGRAM, VIDEO, *names)
 
 
-@pytest.mark.parametrize("names", itertools.permutations(("spdl_rs", "av", "cv2")), ids="-".join)
+@pytest.mark.parametrize("names", [*itertools.permutations(("spdl_rs", "av", "cv2"))], ids="-".join)
 def test_decodes_beside_pyav_and_opencv(loaded, names):
     decode_with(names)
 
 
-@pytest.mark.parametrize("names", itertools.permutations(("spdl_rs", "av", "cv2", "system")), ids="-".join)
+@pytest.mark.parametrize("names", ORDERS, ids="-".join)
 def test_decodes_beside_global_symbols_of_the_system(loaded, names):
     library = ctypes.util.find_library("avcodec")
     if library is None:

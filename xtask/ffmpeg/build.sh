@@ -13,22 +13,22 @@ export PKG_CONFIG_LIBDIR=$deps/lib/pkgconfig LC_ALL=C
 
 decoders=(
     # video
-    h264 hevc vvc libdav1d vp3 theora vp6 vp6f vp8 vp9 mpeg1video mpeg2video mpegvideo mpeg4 msmpeg4v1 msmpeg4v2
+    h264 hevc libdav1d vp3 theora vp6 vp6f vp8 vp9 mpeg1video mpeg2video mpegvideo mpeg4 msmpeg4v1 msmpeg4v2
     msmpeg4v3 h261 h263 h263i h263p flv vc1 wmv1 wmv2 wmv3 svq1 svq3 rv10 rv20 rv30 rv40 mjpeg mjpegb prores dnxhd
-    dvvideo cfhd ffv1 ffvhuff huffyuv utvideo magicyuv lagarith qtrle rpza cinepak indeo3 indeo4 indeo5 msvideo1 msrle
+    dvvideo ffv1 ffvhuff huffyuv utvideo magicyuv lagarith qtrle rpza cinepak msvideo1 msrle
     rawvideo v210 wrapped_avframe yuv4 zlib zmbv flashsv flashsv2
     # images
-    png apng gif webp bmp tiff targa pam pbm pgm ppm jpeg2000
+    png apng gif webp bmp tiff targa pam pbm pgm ppm
     # audio
     aac aac_latm ac3 eac3 mp1 mp2 mp3 mp1float mp2float mp3float flac alac vorbis opus speex amrnb amrwb wmav1 wmav2
-    wmapro wmalossless ape wavpack tta truehd mlp dca cook gsm gsm_ms 'pcm_*'
+    wmapro ape wavpack tta cook gsm gsm_ms 'pcm_*'
     adpcm_ms adpcm_ima_wav adpcm_ima_qt adpcm_swf adpcm_yamaha adpcm_g722 adpcm_g726
 )
 demuxers=(
     mov matroska avi flv mpegts mpegps mpegvideo asf rm ogg mxf nut dv gif apng
-    h261 h263 h264 hevc vvc av1 obu ivf m4v mjpeg vc1 vc1t rawvideo yuv4mpegpipe
-    wav w64 aiff au caf voc aac ac3 eac3 mp3 flac amr ape tta wv truehd mlp dts loas 'pcm_*'
-    image2pipe image_bmp_pipe image_gif_pipe image_j2k_pipe image_jpeg_pipe image_pam_pipe image_pbm_pipe
+    h261 h263 h264 hevc av1 obu ivf m4v mjpeg vc1 vc1t rawvideo yuv4mpegpipe
+    wav w64 aiff au caf voc aac ac3 eac3 mp3 flac amr ape tta wv loas 'pcm_*'
+    image2pipe image_bmp_pipe image_gif_pipe image_jpeg_pipe image_pam_pipe image_pbm_pipe
     image_pgm_pipe image_png_pipe image_ppm_pipe image_tiff_pipe image_webp_pipe
 )
 encoders=(
@@ -49,19 +49,34 @@ filters=(
     aresample asetrate atempo volume pan amix amerge join channelmap channelsplit afade highpass lowpass bandpass
     equalizer loudnorm dynaudnorm silencedetect silenceremove astats showinfo ashowinfo showspectrumpic
 )
+# The others edit the headers of packets, which needs readers of all headers of each codec.
+bsfs=(
+    aac_adtstoasc av1_frame_merge av1_frame_split dump_extradata extract_extradata h264_mp4toannexb hevc_mp4toannexb
+    mjpeg2jpeg mjpega_dump_header mpeg4_unpack_bframes null opus_metadata pcm_rechunk remove_extradata setts
+    vp9_raw_reorder vp9_superframe vp9_superframe_split
+)
+parsers=(
+    aac aac_latm ac3 amr av1 bmp cook dvaudio flac gif gsm h261 h263 h264 hevc mjpeg mpeg4video mpegaudio mpegvideo opus
+    png pnm prores rv34 vc1 vorbis vp3 vp8 vp9 webp
+)
 list() { local IFS=,; echo "$*"; }
+
+# C code has no exceptions: tables for unwinding would only enlarge the library.
+sections="-ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables -fno-unwind-tables"
 
 echo "zlib"
 mkdir -p "$deps/include" "$deps/lib/pkgconfig" "$build/zlib"
 cp "$zlib/zlib.h" "$zlib/zconf.h" "$deps/include"
 (
     cd "$build/zlib"
-    gcc -O3 -fPIC -ffunction-sections -DHAVE_UNISTD_H -D_LARGEFILE64_SOURCE=1 -c "$zlib"/*.c
+    # shellcheck disable=SC2086
+    gcc -O3 -fPIC $sections -DHAVE_UNISTD_H -D_LARGEFILE64_SOURCE=1 -c "$zlib"/*.c
     ar rcs "$deps/lib/libz.a" ./*.o
 )
 
 echo "dav1d"
 meson setup "$build/dav1d" "$dav1d" --prefix="$deps" --libdir=lib --buildtype=release --default-library=static \
+    -Dc_args="$sections" \
     -Db_staticpic=true -Denable_tools=false -Denable_tests=false -Dlogging=false -Dxxhash_muxer=disabled
 ninja -C "$build/dav1d" -j "$jobs" install
 
@@ -72,8 +87,8 @@ cd "$build"/ffmpeg-*/
 ./configure --prefix=../install --disable-everything --disable-autodetect --disable-programs --disable-doc \
     --disable-debug --disable-network --disable-avdevice --disable-shared --enable-static --enable-pic \
     --enable-pthreads --enable-zlib --enable-libdav1d \
-    --extra-cflags="-I../deps/include -ffunction-sections -fdata-sections" --extra-ldflags=-L../deps/lib \
-    --enable-parsers --enable-bsfs --enable-decoder="$(list "${decoders[@]}")" \
+    --extra-cflags="-I../deps/include $sections" --extra-ldflags=-L../deps/lib \
+    --enable-decoder="$(list "${decoders[@]}")" --enable-parser="$(list "${parsers[@]}")" --enable-bsf="$(list "${bsfs[@]}")" \
     --enable-demuxer="$(list "${demuxers[@]}")" --enable-encoder="$(list "${encoders[@]}")" \
     --enable-muxer="$(list "${muxers[@]}")" --enable-filter="$(list "${filters[@]}")"
 grep -q '^#define FFMPEG_LICENSE "LGPL version 2.1 or later"' config.h
