@@ -83,6 +83,8 @@ Fields, --spec FILE:
   A crop or an augmentation may also be a table: crop = {type = \"Letterbox\", fill = 114}.
   Audio: type = \"audio\", sample_rate = 16000, channels = \"mono\", frames = 80000; for log-mel
   spectrograms, type = \"mel\", frames = 480000. Folders then have audio files instead of images.
+  Video, if built with the cargo feature ffmpeg: type = \"video\", size = 224, frames = 16,
+  every = \"0.5s\", random = true. Folders then have videos.
   Before the first table, `mix` may combine the samples of each batch, as in `spdl_rs.recipes`:
     mix = \"Mix(1000, mixup=0.8, cutmix=1.0)\"      # or \"Mosaic(p=0.5)\", \"CopyPaste(p=0.5)\"
   Not supported: group and functions of `Loader`, and `classes` of a label.
