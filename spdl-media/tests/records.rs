@@ -421,6 +421,7 @@ mod described {
         RandomPosterize, RandomSolarize, TimmAugMix, TimmRandAugment, TrivialAugmentWide,
     };
     use spdl_media::fill::{BoxFormat, Mask, Points, Tokens};
+    use spdl_media::video::{ShortVideo, VideoClip, VideoTransform};
     use spdl_media::{Flip, OnTruncated, ResizeFilter, SampleColor, SampleFormat};
 
     use super::*;
@@ -498,6 +499,56 @@ mod described {
         assert_eq!(found, batch_of(&typed));
         assert_eq!(found.1.len(), 3, "a list of the boxes of three samples");
         assert_ne!(found, batch_of(&of(json!({"image": {"type": "image", "size": 16}}))));
+    }
+
+    #[test]
+    fn videos_have_the_parameters_and_defaults_of_python() {
+        let video = |clip: VideoClip| {
+            let transform = VideoTransform::new(clip, ImageTransform::new(64));
+            SampleSpec::new().with("video", SampleField::video(transform))
+        };
+        let described = |settings: Value| {
+            let mut field = json!({"type": "video", "size": 64});
+            for (name, value) in settings.as_object().unwrap() {
+                field[name] = value.clone();
+            }
+            json!({"video": field})
+        };
+        check(described(json!({})), video(VideoClip::new(16)));
+        check(described(json!({"every": 3})), video(VideoClip::new(16).every_frames(3)));
+        let clip = VideoClip::new(4).every_seconds(0.5).start(1.0).random(true);
+        check(
+            described(
+                json!({"frames": 4, "every": "0.5s", "start": 1.0, "random": true, "short": "cycle"}),
+            ),
+            video(clip.short(ShortVideo::Cycle)),
+        );
+        check(
+            described(json!({"fps": 4, "short": "repeat"})),
+            video(VideoClip::new(16).every_seconds(0.25).short(ShortVideo::RepeatLast)),
+        );
+        let mut with_times = described(json!({}));
+        with_times["count"] = json!({"type": "video_frames"});
+        with_times["times"] = json!({"type": "VideoTimes"});
+        let expected = video(VideoClip::new(16))
+            .with("count", SampleField::video_frames("video"))
+            .with("times", SampleField::video_times("video"));
+        assert_eq!(expected.layout(2).fields()[2].shape, [16]);
+        check(with_times, expected);
+        for (settings, words) in [
+            (json!({"every": "0.5"}), "expected seconds such as \"0.5s\", found \"0.5\""),
+            (json!({"every": 1.5}), "expected a whole number of frames"),
+            (json!({"every": 2, "fps": 3}), "every and fps exclude each other"),
+            (json!({"every": [1]}), "expected a number of frames or seconds"),
+            (json!({"short": "loop"}), "short"),
+        ] {
+            let error = error(described(settings));
+            assert!(error.contains(words), "{error}");
+        }
+        let invalid =
+            of(json!({"image": {"type": "image"}, "n": {"type": "video_frames", "like": "image"}}));
+        let error = invalid.validate().unwrap_err();
+        assert!(error.to_string().contains("field \"image\" is not video"), "{error}");
     }
 
     #[test]

@@ -104,8 +104,12 @@ impl Program {
     };
     const BINPACKING: Program =
         Program { name: "binpacking", script: "binpacking_packer.py", ..Program::NUMPY };
-    const GRAIN: Program =
-        Program { name: "Grain: FirstFitPack", script: "grain_packer.py", promised: 5.0, ..Program::NUMPY };
+    const GRAIN: Program = Program {
+        name: "Grain: FirstFitPack",
+        script: "grain_packer.py",
+        promised: 5.0,
+        ..Program::NUMPY
+    };
 
     const SOUNDFILE: Program = Program {
         name: "thread pool: soundfile",
