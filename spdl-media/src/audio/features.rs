@@ -384,7 +384,7 @@ fn log10(value: f32) -> f32 {
         -1.666_805_8e-1,
         2.000_071_5e-1,
         -2.499_999_4e-1,
-        3.333_333_1e-1,
+        3.333_333e-1,
     ];
     const ROOT_OF_HALF: i32 = 0x3F35_04F3;
     let exponent = (value.to_bits() as i32 - ROOT_OF_HALF) >> 23;
