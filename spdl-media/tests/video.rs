@@ -13,11 +13,12 @@ use spdl_media::video::{
 };
 
 /// The files whose hashes are those of 8-bit planes.
-const FILES: [&str; 22] = [
+const FILES: [&str; 24] = [
     "av1.mp4",
     "h264.mkv",
     "h264.mp4",
     "h264.ts",
+    "grey.mkv",
     "h264_422.mp4",
     "h264_delayed.mov",
     "h264_edited.mov",
@@ -35,6 +36,7 @@ const FILES: [&str; 22] = [
     "mpeg4.avi",
     "mpeg4.mp4",
     "vp8.webm",
+    "vp8_hidden.webm",
     "vp9.webm",
 ];
 
@@ -218,6 +220,60 @@ fn damaged_and_missing_frames_are_errors_or_counted() {
     assert!(!decoded.missing.is_empty() && decoded.missing.len() < 20, "{decoded:?}");
     for (place, (found, expected)) in found.iter().zip(&expected).enumerate() {
         assert!(decoded.missing.contains(&place) || found == expected, "frame {place}");
+    }
+}
+
+/// The file with the end of a packet overwritten, after the header of the slice.
+fn damaged_at(file: &[u8], packet: VideoPacket) -> Vec<u8> {
+    let mut damaged = file.to_vec();
+    let VideoPacket { offset, bytes, .. } = packet;
+    damaged[offset as usize + 14..(offset + u64::from(bytes)) as usize].fill(0);
+    damaged
+}
+
+#[test]
+fn damage_ends_at_the_next_key_frame() {
+    let file = read("h264.mp4");
+    let index = reader().index(&&file[..]).unwrap();
+    let expected = golden("h264.mp4", "hash");
+    let all: Vec<_> = (0..20).collect();
+    let mut partial = reader().on_truncated(OnTruncated::Partial);
+    // Frame 0 is the first of three key frames.
+    let damaged = damaged_at(&file, index.packets()[0]);
+    let (found, decoded) = hashes(&mut partial, &damaged, &index, &all).unwrap();
+    assert_eq!(decoded.missing, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(found[8..], expected[8..]);
+}
+
+#[test]
+fn frames_that_refer_to_a_damaged_frame_are_damaged() {
+    let file = read("h264.mp4");
+    let index = reader().index(&&file[..]).unwrap();
+    let expected = golden("h264.mp4", "hash");
+    // Packet 1 is frame 4, to which the B-frames 1 to 3 refer, which are presented before it.
+    assert_eq!(index.frames()[4].packet, 1);
+    let damaged = damaged_at(&file, index.packets()[1]);
+    for frame in 1..8 {
+        let error = hashes(&mut reader(), &damaged, &index, &[frame]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "frame {frame}");
+    }
+    let all: Vec<_> = (0..20).collect();
+    let mut partial = reader().on_truncated(OnTruncated::Partial);
+    let (found, decoded) = hashes(&mut partial, &damaged, &index, &all).unwrap();
+    assert_eq!(decoded.missing, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!((&found[0], &found[8..]), (&expected[0], &expected[8..]));
+}
+
+#[test]
+fn several_threads_decode_the_same_frames() {
+    for name in ["h264.mp4", "hevc_open_gop.mp4", "vp9.webm"] {
+        let file = read(name);
+        let mut reader = reader().threads(4);
+        let index = reader.index(&&file[..]).unwrap();
+        let frames = [1, 5, 12, 19];
+        let (found, _) = hashes(&mut reader, &file, &index, &frames).unwrap();
+        let expected = golden(name, "hash");
+        assert_eq!(found, frames.map(|frame| expected[frame].clone()), "{name}");
     }
 }
 

@@ -7,7 +7,7 @@ import numpy
 import pytest
 from dataset_files import write_members
 from spdl_rs import CorruptError, InvalidArgumentError, Loader, TruncatedError, fields
-from spdl_rs.io import RandomResizedCrop, Resize, Stretch
+from spdl_rs.io import FiveCrop, RandomResizedCrop, Resize, Stretch
 from spdl_rs.io.utils import get_ffmpeg_versions
 
 # 20 frames of 64 x 48 pixels at 10 frames per second.
@@ -159,12 +159,13 @@ def test_damaged_videos_are_errors_or_black_frames(tmp_path, frames):
     short.write_bytes(front[:-400])
     with pytest.raises(TruncatedError, match=r"short.mp4.*the frame at .* s cannot be decoded"):
         clips(short, frames=FRAMES, every=1)
-    loader = Loader([short], batch_size=1, video=whole(on_truncated="partial"), n=fields.VideoFrames())
+    loader = Loader([short], batch_size=1, video=whole(on_truncated="partial", min_partial=0.1), n=fields.VideoFrames(), t=fields.VideoTimes())
     (batch,) = loader
     count = int(batch["n"][0])
     assert 0 < count < FRAMES
     assert loader.stats()["partial"] == 1
     black = [not frame.any() for frame in batch["video"][0]]
+    assert numpy.isnan(batch["t"][0]).tolist() == black
     assert sum(black) == FRAMES - count
     for found, expected, is_black in zip(batch["video"][0], frames, black):
         assert is_black or (found == expected).all()
@@ -191,6 +192,8 @@ def test_varying_sizes_are_a_list():
         (lambda: fields.Video(fps=0), "fps must be above 0"),
         (lambda: fields.Video(start=-1), "start must be at least 0"),
         (lambda: fields.Video(short="loop"), "short"),
+        (lambda: fields.Video(exact=True), "exact=True is not supported for video"),
+        (lambda: fields.Video(crop=FiveCrop()), "several crops of a frame"),
         (lambda: Loader("x", batch_size=1, n=fields.VideoFrames()), 'no field "video"'),
     ],
 )
@@ -199,6 +202,8 @@ def test_invalid_arguments(make, message):
         make()
 
 
-def test_exact_pixels_are_not_supported():
-    with pytest.raises(Exception, match="not supported for video"):
-        Loader([SOURCE], batch_size=1, video=fields.Video(exact=True))
+def test_a_damaged_video_needs_a_share_of_its_frames(tmp_path):
+    (tmp_path / "short.mp4").write_bytes((SOURCE.parent / "h264_faststart.mp4").read_bytes()[:-400])
+    video = whole(on_truncated="partial", min_partial=1.0)
+    with pytest.raises(CorruptError, match="a share below the minimum of 1"):
+        list(Loader([tmp_path / "short.mp4"], batch_size=1, video=video))

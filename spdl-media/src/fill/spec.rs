@@ -225,7 +225,7 @@ impl SampleField {
     }
 
     /// When the frames of the field `like` are presented, in seconds from the first frame of the
-    /// video, `float64 [frames]`; 0 if the sample lacks the video.
+    /// video, `float64 [frames]`; NaN for damaged frames, 0 if the sample lacks the video.
     pub fn video_times(like: impl Into<Arc<str>>) -> Self {
         // The layout replaces the shape by the number of frames.
         SampleField::new(FieldKind::VideoTimes(like.into()), DType::F64, &[1])

@@ -71,13 +71,14 @@ pub struct FillVideo {
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WrittenClip {
-    /// When the frames are presented, in seconds from the first frame of the video.
+    /// When the frames are presented, in seconds from the first frame of the video; NaN for frames that
+    /// are missing because of damage.
     pub seconds: Vec<f64>,
     /// How many of the frames the video has: without repeated and missing ones.
     pub valid: usize,
 }
 
-/// The frames that a decoder is assumed to keep in memory: references and frames in a wrong order.
+/// The frames that a decoder is assumed to keep in memory: references, and frames that wait for reordering.
 const FRAMES_OF_DECODER: u64 = 12;
 
 impl FillVideo {
@@ -195,8 +196,14 @@ impl FillVideo {
         for &place in &decoded.missing {
             sample.part(place * values..(place + 1) * values).fill_with_zeros();
         }
-        if decoded.missing.len() == frames {
-            let message = "corrupt video: no frame of the clip can be decoded";
+        let share = (frames - decoded.missing.len()) as f64 / frames as f64;
+        let least = self.transform.image().min_partial_share();
+        if decoded.missing.len() == frames || share < least {
+            let message = format!(
+                "corrupt video: {} of the {frames} frames of the clip can be decoded, a share below the \
+                 minimum of {least}",
+                frames - decoded.missing.len()
+            );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         if !decoded.missing.is_empty() {
@@ -205,7 +212,8 @@ impl FillVideo {
         let missing = decoded.missing.iter().filter(|place| **place < chosen.valid).count();
         let start = index.start_seconds();
         let seconds = chosen.frames.iter().filter_map(|frame| index.seconds(*frame));
-        let seconds = seconds.map(|seconds| seconds - start).collect();
+        let mut seconds: Vec<_> = seconds.map(|seconds| seconds - start).collect();
+        decoded.missing.iter().for_each(|&place| seconds[place] = f64::NAN);
         Ok(WrittenClip { seconds, valid: chosen.valid - missing })
     }
 }

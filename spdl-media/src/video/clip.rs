@@ -25,6 +25,9 @@ pub struct VideoClip {
     short: ShortVideo,
 }
 
+/// The most frames of a clip.
+const MAX_FRAMES: usize = 1 << 20;
+
 /// The distance between the frames of a clip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum FrameSpacing {
@@ -116,12 +119,15 @@ impl VideoClip {
     /// Checks the settings.
     ///
     /// # Errors
-    /// `InvalidArgument` if the number of frames or the distance is 0, or a number is negative or not
-    /// finite.
+    /// `InvalidArgument` if the number of frames is 0 or above 2²⁰, the distance is 0, or a number is
+    /// negative or not finite.
     pub fn validate(&self) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
-        if self.frames == 0 {
-            return invalid("invalid number of frames 0: expected at least 1".to_owned());
+        if !(1..=MAX_FRAMES).contains(&self.frames) {
+            let frames = self.frames;
+            return invalid(format!(
+                "invalid number of frames {frames}: expected 1 to {MAX_FRAMES}"
+            ));
         }
         match self.spacing {
             FrameSpacing::Frames(0) => {
@@ -164,9 +170,10 @@ impl VideoClip {
     /// has no random position.
     ///
     /// # Errors
-    /// `InvalidArgument` if the video ends before the start of the clip, or before its end and
-    /// short videos are errors.
+    /// The errors of [`validate`](Self::validate); `InvalidArgument` if the video ends before the start of
+    /// the clip, or before its end and short videos are errors.
     pub fn choose(&self, index: &VideoIndex, rng: Option<&mut SampleRng>) -> Result<ChosenFrames> {
+        self.validate()?;
         let rng = rng.filter(|_| self.is_random);
         let total = index.frames().len();
         let zero = index.start_seconds();
@@ -228,7 +235,8 @@ impl VideoClip {
                 };
                 let times = (0..count).map(|at| self.start + shift + at as f64 * step);
                 // A clip begins with the first frame even if the video has no duration.
-                let inside = times.enumerate().take_while(|&(at, time)| at == 0 || time < seconds);
+                let inside =
+                    times.enumerate().take_while(|&(at, time)| at == 0 || time + 5e-10 < seconds);
                 chosen.frames.extend(inside.map(|(_, time)| index.frame_at(zero + time)));
                 chosen.valid = chosen.frames.len();
             }
@@ -359,6 +367,7 @@ mod tests {
     fn invalid_settings_are_refused() {
         let invalid = [
             VideoClip::new(0),
+            VideoClip::new(usize::MAX),
             VideoClip::new(1).every_frames(0),
             VideoClip::new(1).every_seconds(0.0),
             VideoClip::new(1).every_seconds(f64::NAN),
@@ -366,6 +375,7 @@ mod tests {
         ];
         for clip in invalid {
             assert_eq!(clip.validate().unwrap_err().kind(), ErrorKind::InvalidArgument, "{clip:?}");
+            assert!(clip.choose(&video(3), None).is_err());
         }
         let clip = VideoClip::new(16).every_seconds(0.5).start(1.0).random(true);
         assert_eq!(clip.description(), "16 frames every 0.5 s from 1 s, random");

@@ -21,9 +21,9 @@ pub trait VideoContainer: Debug + Send + Sync + 'static {
     /// Whether a file with these first bytes (at most [`VIDEO_SNIFF_BYTES`]) has this format.
     fn sniff(&self, head: &[u8]) -> bool;
 
-    /// Reads the index of the first video stream.
+    /// Reads the index of one video stream: the first, or the one that the container prefers.
     ///
-    /// Only the tables of the container are read where it has them. For any input, the result is an
+    /// If the container has tables, only these are read. For any input, the result is an
     /// index or one of these errors.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ pub trait VideoCodec: Debug + Send + Sync + 'static {
 pub struct VideoDecoderOptions {
     /// The number of threads; 1 if many videos are decoded at the same time. Default: 1.
     pub threads: u32,
-    /// The number of frames that the decoder must hold back: see [`VideoIndex::reorder_depth`].
+    /// The number of frames that the decoder must buffer: see [`VideoIndex::reorder_depth`].
     /// Default: 0.
     pub reorder_depth: usize,
     /// The limits of frames.

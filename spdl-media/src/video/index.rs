@@ -11,10 +11,10 @@ pub struct VideoStream {
     /// The name of the codec, such as `h264`, `hevc`, `vp8`, `vp9`, `av1`, `mpeg4`, `mpeg2video`,
     /// `mjpeg`: the names that FFmpeg gives them.
     pub codec: String,
-    /// The set-up data of the decoder: the content of `avcC`, `hvcC`, `av1C` and `vpcC` in MP4, of
+    /// The set-up data of the decoder: the content of `avcC`, `hvcC` and `av1C` in MP4, of
     /// `CodecPrivate` in Matroska, the decoder configuration of `esds`. Often empty.
     pub setup: Vec<u8>,
-    /// Width and height of the coded frames, as the container has them. The decoder knows better.
+    /// Width and height of the coded frames, as the container has them. The decoder reports the actual size.
     pub size: Size,
     /// How frames are turned to be upright.
     pub orientation: Orientation,
@@ -68,6 +68,8 @@ pub struct VideoIndex {
     frames: Vec<VideoFrame>,
     end: i64,
     reorder_depth: usize,
+    /// The numbers of the packets that are key frames.
+    keys: Vec<u32>,
     /// The packets, if they are no ranges of the file.
     copied: Option<Vec<u8>>,
 }
@@ -126,7 +128,9 @@ impl VideoIndex {
         }
         let end = end.max(frames[frames.len() - 1].timestamp);
         let reorder_depth = reorder_depth(&packets);
-        Ok(VideoIndex { stream, packets, frames, end, reorder_depth, copied: None })
+        let keys = (0_u32..).zip(&packets).filter(|(_, packet)| packet.is_key);
+        let keys = keys.map(|(number, _)| number).collect();
+        Ok(VideoIndex { stream, packets, frames, end, reorder_depth, keys, copied: None })
     }
 
     /// Sets the bytes of all packets. Positions of packets are positions in `bytes`, no longer in the
@@ -157,6 +161,28 @@ impl VideoIndex {
         self.copied.as_deref()
     }
 
+    /// The last key frame before the packet of this number.
+    pub(super) fn key_before(&self, packet: usize) -> Option<usize> {
+        let before = self.keys.partition_point(|&key| (key as usize) < packet);
+        before.checked_sub(1).map(|at| self.keys[at] as usize)
+    }
+
+    /// Where decoding of the frame of a packet starts: the last key frame at or before the packet that
+    /// is not presented after it. A frame that is presented before a key frame which precedes it in
+    /// the stream may refer to frames before that key frame (an open group of pictures).
+    pub(super) fn start_of(&self, packet: usize) -> usize {
+        let timestamp = self.packets[packet].timestamp;
+        let mut end = packet + 1;
+        while let Some(key) = self.key_before(end) {
+            if self.packets[key].timestamp <= timestamp {
+                return key;
+            }
+            end = key;
+        }
+        // Without such a key frame, the first one that precedes the packet.
+        self.keys.first().map_or(0, |key| *key as usize).min(packet)
+    }
+
     /// When a frame is presented, in seconds; `None` if there is no such frame.
     pub fn seconds(&self, frame: usize) -> Option<f64> {
         self.frames.get(frame).map(|frame| self.stream.seconds(frame.timestamp))
@@ -181,15 +207,16 @@ impl VideoIndex {
     /// The frame that is shown at `seconds`: the last one that is presented at this time or before.
     /// The first frame before that, the last frame after the end.
     pub fn frame_at(&self, seconds: f64) -> usize {
-        let later = |frame: &VideoFrame| {
-            // Half a nanosecond of tolerance: 0.1 s is not exact in binary.
-            self.stream.seconds(frame.timestamp) <= seconds + 5e-10
-        };
-        self.frames.partition_point(later).saturating_sub(1)
+        // Time stamps are rounded: in Matroska, to milliseconds.
+        let (numerator, denominator) = self.stream.time_base;
+        let unit = f64::from(numerator) / f64::from(denominator);
+        let latest = seconds + (0.5 * unit).min(5e-4) + 5e-10;
+        let is_shown = |frame: &VideoFrame| self.stream.seconds(frame.timestamp) <= latest;
+        self.frames.partition_point(is_shown).saturating_sub(1)
     }
 
     /// The largest number of frames that precede a frame in decoding order and are presented after
-    /// it: what a decoder must hold back to return frames in order of presentation. At most 16.
+    /// it: what a decoder must buffer to return frames in order of presentation. At most 16.
     pub fn reorder_depth(&self) -> usize {
         self.reorder_depth
     }
@@ -238,10 +265,19 @@ mod tests {
     #[test]
     fn a_frame_is_shown_until_the_next_one() {
         let index = index(&[0, 300, 100, 200, 400]);
-        let times = [-1.0, 0.0, 0.0999, 0.1, 0.399, 0.4, 9.0];
+        let times = [-1.0, 0.0, 0.099, 0.1, 0.399, 0.4, 9.0];
         assert_eq!(times.map(|time| index.frame_at(time)), [0, 0, 0, 1, 3, 4, 4]);
         assert_eq!(index.seconds(3), Some(0.3));
         assert_eq!(index.seconds(5), None);
+    }
+
+    #[test]
+    fn rounded_time_stamps_belong_to_their_frames() {
+        // 30 frames per second in milliseconds.
+        let index = index(&[0, 33, 67, 100, 133, 167, 200]);
+        for frame in 0..7 {
+            assert_eq!(index.frame_at(frame as f64 / 30.0), frame);
+        }
     }
 
     #[test]

@@ -23,11 +23,11 @@ pub struct VideoLimits {
 }
 
 impl Default for VideoLimits {
-    /// Frames of 8192 × 8192 pixels, 10 million packets, packets of 64 MiB, an index of 256 MiB.
+    /// Frames of 8192 × 8192 pixels, 2 million packets, packets of 64 MiB, an index of 256 MiB.
     fn default() -> Self {
         VideoLimits {
             max_pixels: 8192 * 8192,
-            max_packets: 10_000_000,
+            max_packets: 2_000_000,
             max_packet_bytes: 64 << 20,
             max_index_bytes: 256 << 20,
         }
@@ -42,7 +42,12 @@ impl VideoLimits {
         self
     }
 
-    /// The maximum number of packets of a video stream. Default: 10 million (92 hours at 30 frames
+    /// The maximum number of pixels of a frame.
+    pub(crate) fn pixels(&self) -> u64 {
+        self.max_pixels
+    }
+
+    /// The maximum number of packets of a video stream. Default: 2 million (18 hours at 30 frames
     /// per second).
     #[must_use]
     pub fn max_packets(mut self, packets: u64) -> Self {

@@ -6,7 +6,7 @@ mod tests;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::VideoContainer;
-use super::index::{VideoIndex, VideoPacket, VideoStream};
+use super::index::{VideoFrame, VideoIndex, VideoPacket, VideoStream};
 use super::limits::VideoLimits;
 use super::mp4::codec_of_entry;
 use super::source::MediaSource;
@@ -109,6 +109,8 @@ struct MatroskaBlock {
     duration: Option<u64>,
     is_key: bool,
     is_disposable: bool,
+    /// Whether the frame is presented.
+    is_shown: bool,
 }
 
 /// The video track.
@@ -328,6 +330,9 @@ impl<'a> MatroskaScan<'a> {
             let message = "Matroska video with lacing is unsupported";
             return Err(Error::new(ErrorKind::Unsupported, message).with_offset(at));
         }
+        let is_vp8 = track.stream.codec == "vp8";
+        let first_byte = header.get(length + 3).copied().unwrap_or(0x10);
+        let first_byte = track.stripped.first().copied().unwrap_or(first_byte);
         let header = length as u64 + 3;
         let bytes = size - header;
         self.limits.check_packet_bytes(bytes)?;
@@ -340,6 +345,8 @@ impl<'a> MatroskaScan<'a> {
             duration: None,
             is_key: flags & 0x80 != 0,
             is_disposable: flags & 0x01 != 0,
+            // VP8 stores frames that are only referred to in blocks of the same kind.
+            is_shown: flags & 0x08 == 0 && !(is_vp8 && first_byte & 0x10 == 0),
         }))
     }
 
@@ -372,8 +379,14 @@ impl<'a> MatroskaScan<'a> {
             })
             .collect();
         let end = end_of(&blocks, frame_duration / timestamp_scale.max(1));
+        let mut frames: Vec<_> = (0_u32..)
+            .zip(&blocks)
+            .filter(|(_, block)| block.is_shown)
+            .map(|(packet, block)| VideoFrame { packet, timestamp: block.timestamp })
+            .collect();
+        frames.sort_by_key(|frame| frame.timestamp);
         if stripped.is_empty() {
-            return VideoIndex::new(stream, packets, end);
+            return VideoIndex::with_frames(stream, packets, frames, end);
         }
         let total: u64 = packets.iter().map(|packet| u64::from(packet.bytes)).sum();
         let total = total.saturating_add(stripped.len() as u64 * packets.len() as u64);
@@ -393,7 +406,7 @@ impl<'a> MatroskaScan<'a> {
             let bytes = u32::try_from(copy.len() as u64 - packet.offset);
             packet.bytes = bytes.map_err(|_| corrupt("block too large", packet.offset))?;
         }
-        Ok(VideoIndex::new(stream, packets, end)?.with_packet_bytes(copy))
+        Ok(VideoIndex::with_frames(stream, packets, frames, end)?.with_packet_bytes(copy))
     }
 }
 
@@ -547,7 +560,7 @@ fn stripped_header(entry: &[u8], offset: u64) -> Result<Vec<u8>> {
             return unsupported("compressed");
         }
         let settings = find(compression, id::COMPRESSION_SETTINGS).unwrap_or_default();
-        // Encodings are nested: the one that is applied last comes first.
+        // Encodings are nested: the first one is applied last.
         stripped.extend_from_slice(settings);
     }
     Ok(stripped)

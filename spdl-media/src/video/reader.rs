@@ -14,6 +14,12 @@ use super::registry::VideoRegistry;
 use super::source::{MediaSource, outside};
 use crate::image::{OnTruncated, Picture};
 
+/// How many key frames before the nearest one are tried if a frame cannot be decoded.
+const EARLIER_STARTS: usize = 2;
+/// Frames of more pixels release the memory of the reader after the clip.
+const LARGE_FRAME: u64 = 1 << 23;
+/// Frames may have this many times the pixels that the container states.
+const FRAME_EXCESS: u64 = 4;
 /// The bytes of a file that are read at a time, unless a packet is larger.
 const READ_BYTES: u64 = 4 << 20;
 
@@ -117,13 +123,17 @@ impl VideoReader {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let index = container.index(file, limits)?;
             limits.check_packets(index.packets().len() as u64)?;
+            if index.stream().size.pixels() > 0 {
+                limits.check_size(index.stream().size)?;
+            }
             Ok(index)
         }));
         outcome.unwrap_or_else(|panic| Err(panicked(container.name(), panic.as_ref())))
     }
 
     /// Decodes frames of a video. `frames` are their numbers in order of presentation; `each` is called
-    /// once per place of `frames`, in any order.
+    /// with each place of `frames` and its frame, in any order. If damage to its references is noticed
+    /// after the call, the frame is missing nevertheless.
     ///
     /// # Errors
     /// `InvalidArgument` if the video has no such frame; `Corrupt` or `Truncated` if a frame is
@@ -143,8 +153,13 @@ impl VideoReader {
         }));
         match outcome {
             Ok(outcome) => {
-                open.decoder.reset();
-                self.decoder = Some(open);
+                if self.picture.image().pixels() > LARGE_FRAME {
+                    // The decoder and its frames are large as well.
+                    (self.picture, self.memory) = (Picture::new(), Vec::new());
+                } else {
+                    open.decoder.reset();
+                    self.decoder = Some(open);
+                }
                 outcome
             }
             Err(panic) => Err(panicked(&index.stream().codec, panic.as_ref())),
@@ -160,11 +175,10 @@ impl VideoReader {
         {
             return Ok(open);
         }
-        let options = VideoDecoderOptions {
-            threads: self.threads,
-            reorder_depth,
-            limits: self.limits.clone(),
-        };
+        let stated = stream.size.pixels();
+        let most = if stated > 0 { stated.saturating_mul(FRAME_EXCESS) } else { u64::MAX };
+        let limits = self.limits.clone().max_pixels(self.limits.pixels().min(most));
+        let options = VideoDecoderOptions { threads: self.threads, reorder_depth, limits };
         let decoder = self.registry.codec(&stream.codec)?.decoder(stream, &options)?;
         Ok(OpenDecoder { stream: stream.clone(), reorder_depth, decoder })
     }
@@ -178,21 +192,23 @@ impl VideoReader {
         each: &mut dyn FnMut(usize, &Picture) -> Result<()>,
     ) -> Result<ClipDecoded> {
         let mut decoded = ClipDecoded::default();
-        for run in runs(index.packets(), &places.packets) {
+        for run in runs(index, &places.packets) {
             let mut failure =
                 self.decode_run(decoder, file, index, &run, places, each, &mut decoded)?;
-            // Some streams mark frames as key frames at which decoding cannot start.
+            // Some streams mark frames as key frames at which decoding cannot start. Truncated files
+            // are not decoded again.
             let mut start = run.packets.start;
-            while run.wanted.iter().any(|packet| places.is_missing(*packet))
-                && let Some(earlier) = key_before(index.packets(), start)
-            {
-                let packets = earlier..run.packets.end;
+            for _ in 0..EARLIER_STARTS {
                 let wanted = run.wanted.iter().copied();
-                let wanted = wanted.filter(|packet| places.is_missing(*packet)).collect();
-                let longer = Run { packets, wanted };
-                // One more attempt from the previous key frame, then one from the start.
-                start = if start == run.packets.start { earlier } else { 0 };
-                let longer = Run { packets: start..longer.packets.end, ..longer };
+                let wanted: Vec<_> = wanted.filter(|packet| places.is_missing(*packet)).collect();
+                let is_truncated =
+                    failure.as_ref().is_some_and(|error| error.kind() == ErrorKind::Truncated);
+                let Some(earlier) = index.key_before(start) else { break };
+                if wanted.is_empty() || is_truncated {
+                    break;
+                }
+                start = earlier;
+                let longer = Run { packets: start..run.packets.end, wanted };
                 failure =
                     self.decode_run(decoder, file, index, &longer, places, each, &mut decoded)?;
             }
@@ -200,21 +216,7 @@ impl VideoReader {
             if let Some(&packet) = missing
                 && self.on_truncated == OnTruncated::Error
             {
-                let entry = &index.packets()[packet];
-                let seconds = index.stream().seconds(entry.timestamp);
-                let error = failure.unwrap_or_else(|| {
-                    let codec = &index.stream().codec;
-                    Error::new(ErrorKind::Corrupt, format!("corrupt {codec} video"))
-                });
-                let message =
-                    format!("the frame at {seconds:.3} s cannot be decoded: {}", error.message());
-                let of_packet = index.packet_bytes().is_none().then_some(entry.offset);
-                let offset = error.offset().or(of_packet);
-                let error = Error::new(error.kind(), message);
-                return Err(match offset {
-                    Some(offset) => error.with_offset(offset),
-                    None => error,
-                });
+                return Err(cannot_decode(index, packet, failure));
             }
         }
         decoded.missing = places.missing();
@@ -241,8 +243,17 @@ impl VideoReader {
             Some(bytes) => bytes,
             None => file,
         };
-        let mut state =
-            RunState { places, each, left: run.wanted.len(), failure: None, damaged: Vec::new() };
+        let mut state = RunState {
+            index,
+            run,
+            places,
+            each,
+            arrived: vec![false; run.wanted.len()],
+            last_sent: run.packets.start,
+            failure: None,
+            damaged: Vec::new(),
+        };
+        let size = file.size();
         let mut memory = std::mem::take(&mut self.memory);
         let mut at = run.packets.start;
         'packets: while at < run.packets.end {
@@ -254,14 +265,14 @@ impl VideoReader {
             // A truncated file: the packets before its end are decoded.
             let is_inside = |number: &usize| {
                 let packet = &packets[*number];
-                packet.offset + u64::from(packet.bytes) <= file.size()
+                packet.offset + u64::from(packet.bytes) <= size
             };
             let part = part.start..part.clone().take_while(is_inside).count() + part.start;
             if part.is_empty() {
                 let VideoPacket { offset, bytes, .. } = packets[part.start];
                 state.damaged.push(part.start);
                 let range = offset..offset + u64::from(bytes);
-                state.failure.get_or_insert(outside(&range, file.size()));
+                state.failure.get_or_insert(outside(&range, size));
                 break 'packets;
             }
             let (first, last) = (&packets[part.start], &packets[part.end - 1]);
@@ -274,36 +285,44 @@ impl VideoReader {
                 if !wanted && (packet.is_disposable || disposable.is_disposable(bytes)) {
                     continue;
                 }
+                if bytes.is_empty() {
+                    // The previous picture is shown again; the packet has no frame.
+                    continue;
+                }
                 decoded.packets += 1;
+                state.last_sent = number;
                 if let Err(error) = decoder.send(bytes, number as u32, wanted) {
                     state.fail(number, error)?;
                 }
-                state.receive(decoder, run, &mut self.picture)?;
-                if state.left == 0 {
+                state.receive(decoder, &mut self.picture)?;
+                if state.arrived.iter().all(|arrived| *arrived) {
                     break 'packets;
                 }
             }
             at = part.end;
         }
         self.memory = memory;
-        if state.left > 0 {
-            match decoder.finish() {
-                Ok(()) => state.receive(decoder, run, &mut self.picture)?,
-                Err(error) => state.fail(run.packets.start, error)?,
-            }
+        // Damage of a reference frame is reported with that frame, which may be the last one to arrive.
+        match decoder.finish() {
+            Ok(()) => state.receive(decoder, &mut self.picture)?,
+            Err(error) => state.fail(state.last_sent, error)?,
         }
+        state.revoke();
         Ok(state.failure)
     }
 }
 
 /// What a run has found so far.
 struct RunState<'a> {
+    index: &'a VideoIndex,
+    run: &'a Run,
     places: &'a mut Places,
     each: &'a mut dyn FnMut(usize, &Picture) -> Result<()>,
-    /// The number of requested packets whose frames have not arrived.
-    left: usize,
+    /// Whether the frame of each requested packet has arrived.
+    arrived: Vec<bool>,
+    last_sent: usize,
     failure: Option<Error>,
-    /// Packets whose damage may spread to the frames after them.
+    /// Packets whose damage spreads to the frames after them, up to the next key frame.
     damaged: Vec<usize>,
 }
 
@@ -318,39 +337,70 @@ impl RunState<'_> {
         Ok(())
     }
 
+    /// Whether a frame, or one that it may refer to, is damaged.
+    fn is_damaged(&self, number: usize) -> bool {
+        // Most runs have no damage.
+        !self.damaged.is_empty() && {
+            let references = self.index.start_of(number)..=number;
+            self.damaged.iter().any(|damaged| references.contains(damaged))
+        }
+    }
+
     /// Takes all frames that are complete.
-    fn receive(
-        &mut self,
-        decoder: &mut dyn VideoDecoder,
-        run: &Run,
-        picture: &mut Picture,
-    ) -> Result<()> {
+    fn receive(&mut self, decoder: &mut dyn VideoDecoder, picture: &mut Picture) -> Result<()> {
         // Damaged frames may be reported one after another; a decoder that never ends is stopped.
-        for _ in 0..run.packets.len() + 1024 {
+        for _ in 0..self.run.packets.len() + 1024 {
             let frame = match decoder.receive() {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    self.fail(run.packets.start, error)?;
+                    self.fail(self.last_sent, error)?;
                     continue;
                 }
             };
             let number = frame.number as usize;
             if frame.is_damaged {
-                let message = "the decoder concealed damage";
+                let message = "damage was concealed";
                 self.fail(number, Error::new(ErrorKind::Corrupt, message))?;
             }
-            if run.wanted.binary_search(&number).is_err() || !self.places.is_missing(number) {
-                continue;
-            }
-            self.left -= 1;
-            if self.damaged.iter().any(|damaged| *damaged <= number) {
+            let Ok(at) = self.run.wanted.binary_search(&number) else { continue };
+            if std::mem::replace(&mut self.arrived[at], true) || self.is_damaged(number) {
                 continue;
             }
             decoder.copy_to(picture)?;
             self.places.deliver(number, picture, self.each)?;
         }
         Ok(())
+    }
+
+    /// Marks delivered frames as missing if damage to their references was reported after them.
+    fn revoke(&mut self) {
+        for &packet in &self.run.wanted {
+            if self.is_damaged(packet) {
+                self.places.revoke(packet);
+            }
+        }
+    }
+}
+
+/// The error for a frame that is missing.
+fn cannot_decode(index: &VideoIndex, packet: usize, failure: Option<Error>) -> Error {
+    let entry = &index.packets()[packet];
+    let seconds = index.stream().seconds(entry.timestamp);
+    let error = failure.unwrap_or_else(|| {
+        let codec = &index.stream().codec;
+        Error::new(ErrorKind::Corrupt, format!("the {codec} decoder returned no frame"))
+    });
+    let message = format!(
+        "the frame at {seconds:.3} s cannot be decoded: {}; accept partial samples to use the others",
+        error.message()
+    );
+    let of_packet = index.packet_bytes().is_none().then_some(entry.offset);
+    let offset = error.offset().or(of_packet);
+    let error = Error::new(error.kind(), message);
+    match offset {
+        Some(offset) => error.with_offset(offset),
+        None => error,
     }
 }
 
@@ -401,6 +451,12 @@ impl Places {
         of_packet.into_iter().try_for_each(|(_, place)| each(*place, picture))
     }
 
+    fn revoke(&mut self, packet: usize) {
+        if let Ok(at) = self.packets.binary_search(&packet) {
+            self.delivered[at] = false;
+        }
+    }
+
     /// The places whose frames were not delivered, sorted.
     fn missing(&self) -> Vec<usize> {
         let missing = self.pairs.iter().filter(|(packet, _)| self.is_missing(*packet));
@@ -410,32 +466,11 @@ impl Places {
     }
 }
 
-/// The last key frame before `packet`.
-fn key_before(packets: &[VideoPacket], packet: usize) -> Option<usize> {
-    packets[..packet].iter().rposition(|packet| packet.is_key)
-}
-
-/// Where decoding of a frame starts: the last key frame at or before its packet that is not presented
-/// after it. A frame that is presented before a key frame which precedes it in the stream may refer to
-/// frames before that key frame (an open group of pictures).
-fn start_of(packets: &[VideoPacket], packet: usize) -> usize {
-    let timestamp = packets[packet].timestamp;
-    let mut end = packet + 1;
-    while let Some(key) = key_before(packets, end) {
-        if packets[key].timestamp <= timestamp {
-            return key;
-        }
-        end = key;
-    }
-    // Without such a key frame, from the first one that there is before it.
-    packets[..=packet].iter().position(|packet| packet.is_key).unwrap_or(0)
-}
-
 /// Divides sorted packets of a clip into runs.
-fn runs(packets: &[VideoPacket], wanted: &[usize]) -> Vec<Run> {
+fn runs(index: &VideoIndex, wanted: &[usize]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for &packet in wanted {
-        let start = start_of(packets, packet);
+        let start = index.start_of(packet);
         match runs.last_mut() {
             // Decoding continues if there is no key frame to skip to.
             Some(run) if start <= run.packets.end => {
@@ -483,6 +518,11 @@ mod tests {
     use super::*;
 
     /// Packets of 10 bytes with these time stamps; those of `keys` are key frames.
+    fn index(timestamps: &[i64], keys: &[usize]) -> VideoIndex {
+        let stream = VideoStream::new("h264", crate::Size::new(4, 4));
+        VideoIndex::new(stream, packets(timestamps, keys), 100).unwrap()
+    }
+
     fn packets(timestamps: &[i64], keys: &[usize]) -> Vec<VideoPacket> {
         let packet = |(number, &timestamp): (usize, &i64)| VideoPacket {
             offset: 100 * number as u64,
@@ -500,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_run_starts_at_the_nearest_key_frame() {
-        let closed = packets(&[0, 2, 1, 3, 5, 4, 6, 8, 7], &[0, 3, 6]);
+        let closed = index(&[0, 2, 1, 3, 5, 4, 6, 8, 7], &[0, 3, 6]);
         assert_eq!(runs(&closed, &[1, 8]), [run(0..2, &[1]), run(6..9, &[8])]);
         assert_eq!(runs(&closed, &[0, 2, 5]), [run(0..3, &[0, 2]), run(3..6, &[5])]);
         // Packet 3 follows packet 2: nothing is skipped.
@@ -510,7 +550,7 @@ mod tests {
     #[test]
     fn leading_frames_of_an_open_group_start_one_key_frame_earlier() {
         // Packet 4 is presented before the key frame 3, which precedes it in the stream.
-        let open = packets(&[0, 2, 1, 5, 4, 3, 6], &[0, 3]);
+        let open = index(&[0, 2, 1, 5, 4, 3, 6], &[0, 3]);
         assert_eq!(runs(&open, &[4]), [run(0..5, &[4])]);
         assert_eq!(runs(&open, &[6]), [run(3..7, &[6])]);
         assert_eq!(runs(&open, &[3, 4]), [run(0..5, &[3, 4])]);

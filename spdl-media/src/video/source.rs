@@ -22,7 +22,7 @@ pub trait MediaSource {
     /// replaced.
     ///
     /// # Errors
-    /// `Truncated` at the end of the file if `range` goes beyond it; the errors of the store.
+    /// `Truncated` at the end of the file if `range` exceeds it; the errors of the store.
     fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]>;
 }
 

@@ -59,7 +59,7 @@ impl VideoTransform {
         format!("video ({}, {image})", self.clip.description())
     }
 
-    /// Whether damaged frames are accepted; they are then black.
+    /// Whether damaged frames are accepted; their values are then 0.
     pub fn accepts_damage(&self) -> bool {
         self.image.truncation() == OnTruncated::Partial
     }

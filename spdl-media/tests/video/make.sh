@@ -45,6 +45,12 @@ if [ "${1:-}" != lists ]; then
     # Other matrices and ranges of colours.
     run $source $x264 $exact -colorspace bt709 -frames:v 1 h264_bt709.mp4
     run $source $x264 $exact -colorspace bt709 -color_range pc -frames:v 1 h264_bt709_full.mp4
+    run $source -c:v ffv1 -pix_fmt gray -frames:v 3 $exact grey.mkv
+    # Frames that are not presented, in blocks of the same kind.
+    for pass in 1 2; do
+        run -f lavfi -i testsrc2=size=64x48:rate=30 -t 3 -c:v libvpx -b:v 60k -auto-alt-ref 1 -lag-in-frames 16 -threads 1 \
+            -pass $pass -passlogfile /tmp/vp8_hidden -flags +bitexact $exact vp8_hidden.webm
+    done
     run -i mpeg4.mp4 -c copy $exact mpeg4.avi
     run -i h264.mp4 -c copy $exact h264.ts
 fi

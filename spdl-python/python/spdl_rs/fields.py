@@ -37,7 +37,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from . import _arguments as check
-from .io._crops import VARYING_CROPS
+from .io._crops import VARYING_CROPS, FiveCrop, TenCrop
 from .io._image_parameters import ImageParameters
 from .io._native_settings import plain, set_frozen
 
@@ -275,11 +275,13 @@ class Video(Field, ImageParameters):
             drawn from as many equal parts.
         short: What to do with a video that has fewer frames: `"error"`, `"repeat"` the last frame, or `"cycle"`.
             `VideoFrames` is the number of frames that the video has.
-        on_truncated: `"error"`, or `"partial"`: frames that cannot be decoded are black; `stats()["partial"]` counts such
-            samples.
-        collate: With `crop=Resize(...)`, which gives each video another size, `"list"` (the default) or `"pad"`.
+        on_truncated: `"error"`, or `"partial"`: frames that cannot be decoded are filled with 0, and their time is NaN;
+            `stats()["partial"]` counts such samples.
+        min_partial: The minimum share of the frames that a damaged video must have.
+        collate: With `crop=Resize(...)` or `AspectBuckets(...)`, which give each video another size, `"list"` (the
+            default) or `"pad"`.
 
-    The other parameters are those of `Image`.
+    The other parameters are those of `Image`, except `exact`, `FiveCrop` and `TenCrop`.
 
     >>> from spdl_rs import fields
     >>> whole = fields.Video(224, frames=16)
@@ -299,6 +301,10 @@ class Video(Field, ImageParameters):
     def __post_init__(self) -> None:
         Field.__post_init__(self)
         ImageParameters.__post_init__(self)
+        if self.exact:
+            raise ValueError("exact=True is not supported for video: frames are resized before they become RGB")
+        if isinstance(self.crop, (FiveCrop, TenCrop)):
+            raise ValueError("several crops of a frame are not supported for video")
         every, fps, start = self.every, self.fps, check.real("start", self.start)
         if every is not None and fps is not None:
             raise ValueError("every and fps exclude each other")
@@ -916,7 +922,7 @@ class AudioFrames(_OfMedia):
 class VideoFrames(_OfMedia):
     """The number of frames of a clip that the video has, `int64 [N]`; 0 if the sample lacks the video.
 
-    Less than the number of frames of the clip if frames of a short video are repeated, or damaged frames are black.
+    Less than the number of frames of the clip if frames of a short video are repeated, or frames are damaged.
 
     Args:
         like: The name of the video in the batch.
@@ -930,7 +936,7 @@ class VideoFrames(_OfMedia):
 class VideoTimes(_OfMedia):
     """When the frames of a clip are presented, `float64 [N, frames]`, in seconds from the first frame of the video.
 
-    The times are 0 if the sample lacks the video.
+    The times of damaged frames are NaN. All times are 0 if the sample lacks the video.
 
     Args:
         like: The name of the video in the batch.

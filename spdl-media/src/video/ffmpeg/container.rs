@@ -8,13 +8,13 @@ use super::input::Input;
 use super::memory::Packet;
 use crate::image::Size;
 use crate::video::{
-    MediaSource, VideoCodec, VideoContainer, VideoDecoderOptions, VideoFrame, VideoIndex,
-    VideoLimits, VideoPacket, VideoStream,
+    MediaSource, VideoCodec, VideoContainer, VideoDecoder, VideoDecoderOptions, VideoFrame,
+    VideoIndex, VideoLimits, VideoPacket, VideoStream,
 };
 
 /// The containers that FFmpeg reads, such as AVI, MPEG transport streams and Flash video.
 ///
-/// The packets of the whole file are read into memory. If they lack time stamps of presentation, as
+/// The packets of the whole file are read into memory, up to the limit of an index. If they lack time stamps of presentation, as
 /// in AVI, the video is decoded once to find the order of its frames. Orientation is not read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FfmpegContainer;
@@ -42,7 +42,7 @@ impl VideoContainer for FfmpegContainer {
                 found.add(fields, limits)?;
             }
         }
-        found.index(stream)
+        found.index(stream, limits)
     }
 }
 
@@ -57,7 +57,7 @@ fn stream(input: &Input<'_>) -> Result<(VideoStream, i32)> {
     let parameters = unsafe { &*found.codecpar };
     let side = |pixels: i32| u32::try_from(pixels).unwrap_or(0);
     let size = Size::new(side(parameters.width), side(parameters.height));
-    let mut stream = VideoStream::new(codec_name(parameters.codec_id), size);
+    let mut stream = VideoStream::new(codec_name(parameters), size);
     let setup = usize::try_from(parameters.extradata_size).unwrap_or(0);
     if !parameters.extradata.is_null() && setup > 0 {
         // SAFETY: the parameters have this many bytes of set-up data.
@@ -83,6 +83,7 @@ impl Packets {
         limits.check_packets(self.packets.len() as u64 + 1)?;
         let size = usize::try_from(packet.size).unwrap_or(0);
         limits.check_packet_bytes(size as u64)?;
+        limits.check_index_bytes(self.bytes.len() as u64 + size as u64)?;
         let full =
             |_| Error::new(ErrorKind::LimitExceeded, "cannot allocate the packets of a video");
         self.bytes.try_reserve(size).map_err(full)?;
@@ -109,13 +110,13 @@ impl Packets {
         Ok(())
     }
 
-    fn index(mut self, stream: VideoStream) -> Result<VideoIndex> {
+    fn index(mut self, stream: VideoStream, limits: &VideoLimits) -> Result<VideoIndex> {
         if !self.lack_timestamps {
             return Ok(
                 VideoIndex::new(stream, self.packets, self.end)?.with_packet_bytes(self.bytes)
             );
         }
-        let order = self.presentation_order(&stream)?;
+        let order = self.presentation_order(&stream, limits)?;
         self.decoding.sort_unstable();
         let frames: Vec<_> = order
             .into_iter()
@@ -130,24 +131,47 @@ impl Packets {
     }
 
     /// Decodes all packets; their numbers in the order in which the decoder returns the frames.
-    fn presentation_order(&self, stream: &VideoStream) -> Result<Vec<u32>> {
-        let options = VideoDecoderOptions { reorder_depth: 2, ..Default::default() };
+    fn presentation_order(&self, stream: &VideoStream, limits: &VideoLimits) -> Result<Vec<u32>> {
+        let options =
+            VideoDecoderOptions { reorder_depth: 2, limits: limits.clone(), ..Default::default() };
         let mut decoder = super::FfmpegCodec.decoder(stream, &options)?;
         let mut order = Vec::new();
         for (number, packet) in (0_u32..).zip(&self.packets) {
             let bytes = &self.bytes[packet.offset as usize..][..packet.bytes as usize];
             // A packet that fails has no frame.
-            if decoder.send(bytes, number, true).is_ok() {
-                while let Ok(Some(frame)) = decoder.receive() {
-                    order.push(frame.number);
-                }
-            }
+            damage(decoder.send(bytes, number, true))?;
+            receive_numbers(&mut *decoder, &mut order)?;
         }
-        decoder.finish()?;
-        while let Ok(Some(frame)) = decoder.receive() {
-            order.push(frame.number);
-        }
+        damage(decoder.finish())?;
+        receive_numbers(&mut *decoder, &mut order)?;
         order.retain(|&number| (number as usize) < self.packets.len());
         Ok(order)
+    }
+}
+
+/// The most damaged frames that are reported after one packet.
+const MAX_FAILURES: usize = 64;
+
+/// The numbers of all frames that are complete.
+fn receive_numbers(decoder: &mut dyn VideoDecoder, order: &mut Vec<u32>) -> Result<()> {
+    let mut failures = 0;
+    while failures < MAX_FAILURES {
+        match decoder.receive() {
+            Ok(Some(frame)) => order.push(frame.number),
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                damage(Err(error))?;
+                failures += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Ignores damage; returns other errors.
+fn damage(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Truncated) => Ok(()),
+        outcome => outcome,
     }
 }

@@ -87,6 +87,9 @@ impl FfmpegDecoder {
             fields.thread_count = side(options.threads.max(1));
             fields.has_b_frames = i32::try_from(options.reorder_depth).unwrap_or(16).min(16);
             fields.pkt_timebase = ffi::AVRational { num: 1, den: 1 };
+            // Memory for larger frames is not allocated. Coded frames may be larger than shown ones.
+            let most = options.limits.pixels().saturating_mul(2).saturating_add(1 << 16);
+            fields.max_pixels = i64::try_from(most).unwrap_or(i64::MAX);
             // Checksums that the stream has are compared; damage is reported with the frame.
             fields.err_recognition = ffi::AV_EF_CRCCHECK;
         }
@@ -137,7 +140,8 @@ fn set_extradata(context: &CodecContext, setup: &[u8]) -> Result<()> {
 }
 
 impl VideoDecoder for FfmpegDecoder {
-    fn send(&mut self, packet: &[u8], number: u32, wanted: bool) -> Result<()> {
+    // `wanted` is not used: FFmpeg's option to skip frames hides errors, and `VideoReader` omits the packets.
+    fn send(&mut self, packet: &[u8], number: u32, _wanted: bool) -> Result<()> {
         if packet.is_empty() {
             let message = format!("corrupt {} video: packet {number} is empty", self.codec);
             return Err(Error::new(ErrorKind::Corrupt, message));
@@ -148,11 +152,6 @@ impl VideoDecoder for FfmpegDecoder {
             let fields = unsafe { &mut *self.packet.as_ptr() };
             // The decoder returns this number with the frame.
             fields.pts = number.into();
-            // SAFETY: the context is valid, and no function of the library uses it now.
-            unsafe { &mut *self.context.as_ptr() }.skip_frame = match wanted {
-                true => ffi::AVDiscard::AVDISCARD_DEFAULT,
-                false => ffi::AVDiscard::AVDISCARD_NONREF,
-            };
         }
         // SAFETY: context and packet are valid; the decoder copies or references the packet.
         let code = unsafe { ffi::avcodec_send_packet(self.context.as_ptr(), self.packet.as_ptr()) };
@@ -202,10 +201,18 @@ impl std::fmt::Debug for FfmpegDecoder {
     }
 }
 
-/// The name of a codec by its identifier.
-pub(super) fn codec_name(id: ffi::AVCodecID) -> String {
+unsafe extern "C" {
+    /// As in libavcodec, with the identifier as a number: a newer library may have identifiers that the
+    /// enumeration of the bindings lacks.
+    fn avcodec_get_name(id: std::ffi::c_uint) -> *const std::ffi::c_char;
+}
+
+/// The name of the codec of a stream.
+pub(super) fn codec_name(parameters: &ffi::AVCodecParameters) -> String {
+    // SAFETY: an enumeration of C has the size of an unsigned integer.
+    let id = unsafe { (&raw const parameters.codec_id).cast::<std::ffi::c_uint>().read() };
     // SAFETY: any identifier is allowed.
-    let name = unsafe { ffi::avcodec_get_name(id) };
+    let name = unsafe { avcodec_get_name(id) };
     // SAFETY: the result of the function is a string of the library, and never null.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }

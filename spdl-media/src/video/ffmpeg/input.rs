@@ -41,7 +41,8 @@ struct SourceReader<'a> {
 /// Reads up to `size` bytes into `out`.
 ///
 /// # Safety
-/// `opaque` must point to a [`SourceReader`] that nothing else uses, `out` to `size` bytes.
+/// `opaque` must point to a [`SourceReader`] that nothing else uses, `out` to `size` bytes that may be
+/// written.
 unsafe extern "C" fn read_source(opaque: *mut c_void, out: *mut u8, size: c_int) -> c_int {
     // SAFETY: the caller is `io`, whose opaque pointer is that of a living `SourceReader`.
     let reader = unsafe { &mut *opaque.cast::<SourceReader<'_>>() };
@@ -54,15 +55,19 @@ unsafe extern "C" fn read_source(opaque: *mut c_void, out: *mut u8, size: c_int)
     // A panic must not cross functions of C.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let read = source.read(*position..*position + bytes, memory)?;
+        let copied = read.len().min(bytes as usize);
         // SAFETY: `out` has room for `size` bytes, and at most as many are copied.
-        unsafe { ptr::copy_nonoverlapping(read.as_ptr(), out, read.len().min(bytes as usize)) };
-        Ok(())
+        unsafe { ptr::copy_nonoverlapping(read.as_ptr(), out, copied) };
+        Ok(copied)
     }));
     match outcome {
-        Ok(Ok(())) => {
-            *position += bytes;
-            return bytes as c_int;
+        Ok(Ok(copied)) if copied > 0 => {
+            *position += copied as u64;
+            return copied as c_int;
         }
+        Ok(Ok(_)) => failure.get_or_insert_with(|| {
+            Error::new(ErrorKind::Io, "the source of a media file returned no bytes")
+        }),
         Ok(Err(error)) => failure.get_or_insert(error),
         Err(_) => failure.get_or_insert_with(|| {
             Error::new(ErrorKind::Panicked, "the source of a media file panicked")

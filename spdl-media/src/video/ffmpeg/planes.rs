@@ -47,17 +47,22 @@ pub(super) fn copy_planes(frame: &Frame, picture: &mut Picture) -> Result<()> {
 }
 
 /// The matrix and the range of YCbCr; as FFmpeg's scaler, ITU-R BT.601 and limited range if the
-/// stream does not name them.
+/// stream does not name them, or names a matrix of another kind (YCgCo, ICtCp).
 fn encoding(frame: &ffi::AVFrame, format: &PixelFormat<'_>) -> YCbCrEncoding {
-    use ffi::AVColorSpace::*;
-    let encoding = match frame.colorspace {
-        AVCOL_SPC_BT709 => YCbCrEncoding::BT709,
-        AVCOL_SPC_BT2020_NCL | AVCOL_SPC_BT2020_CL => YCbCrEncoding::BT2020,
-        AVCOL_SPC_SMPTE240M => YCbCrEncoding::SMPTE240M,
-        AVCOL_SPC_FCC => YCbCrEncoding::FCC,
+    // Decoders store the numbers of the stream, of which the enumerations may lack some.
+    // SAFETY: an enumeration of C has the size of an unsigned integer.
+    let matrix = unsafe { (&raw const frame.colorspace).cast::<u32>().read() };
+    // SAFETY: as above.
+    let range = unsafe { (&raw const frame.color_range).cast::<u32>().read() };
+    // Matrix coefficients of ITU-T H.273.
+    let encoding = match matrix {
+        1 => YCbCrEncoding::BT709,
+        4 => YCbCrEncoding::FCC,
+        7 => YCbCrEncoding::SMPTE240M,
+        9 | 10 => YCbCrEncoding::BT2020,
         _ => YCbCrEncoding::BT601,
     };
-    let is_full = frame.color_range == ffi::AVColorRange::AVCOL_RANGE_JPEG || format.is_full();
+    let is_full = range == ffi::AVColorRange::AVCOL_RANGE_JPEG as u32 || format.is_full();
     if is_full { encoding } else { encoding.limited() }
 }
 

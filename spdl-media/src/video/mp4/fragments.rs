@@ -6,7 +6,7 @@
 use spdl_core::Result;
 
 use super::boxes::Mp4Box;
-use super::tables::{Mp4Sample, push_sample};
+use super::tables::{Mp4Sample, check_descriptions, push_sample};
 use crate::video::limits::VideoLimits;
 
 const BASE_DATA_OFFSET: u32 = 0x1;
@@ -135,6 +135,7 @@ impl Fragments<'_> {
             TrackRun::read(trun, run)?;
         self.limits.check_packets(self.samples.len() as u64 + u64::from(count))?;
         if count > 0 && !self.descriptions.contains(&defaults.description) {
+            check_descriptions(self.descriptions.len())?;
             self.descriptions.push(defaults.description);
         }
         for number in 0..count {

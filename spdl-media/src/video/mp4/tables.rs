@@ -129,6 +129,7 @@ impl<'a> SampleTables<'a> {
                 (in_chunk, description) = (word(run, 4), word(run, 8));
             }
             if in_chunk > 0 && !descriptions.contains(&description) {
+                check_descriptions(descriptions.len())?;
                 descriptions.push(description);
             }
             let mut offset = number(offset);
@@ -472,4 +473,17 @@ fn descriptors(esds: Mp4Box<'_>) -> Result<(u8, &[u8])> {
         rest = content.get(fields..).unwrap_or_default();
     }
     Ok((object_type, &[]))
+}
+
+/// The most sample descriptions of a track.
+const MAX_DESCRIPTIONS: usize = 64;
+
+/// Checks that a track may use one more sample description.
+pub(super) fn check_descriptions(count: usize) -> Result<()> {
+    if count < MAX_DESCRIPTIONS {
+        return Ok(());
+    }
+    let message =
+        format!("MP4 video with more than {MAX_DESCRIPTIONS} sample descriptions is unsupported");
+    Err(Error::new(ErrorKind::Unsupported, message))
 }
