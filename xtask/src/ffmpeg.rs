@@ -255,7 +255,7 @@ fn source_notice(result: &Path) -> Result<String> {
     for Carrier { name, version, sha256, source, origin } in CARRIERS {
         let _ = write!(
             text,
-            "\n{origin}\n  {source} of https://static.crates.io/crates/{name}/{version}/download\n  \
+            "\n{origin}\n  {source} of the crate {name} {version} of Rust's package registry\n  \
              SHA-256 of the package: {sha256}\n"
         );
     }
