@@ -179,7 +179,7 @@ impl VideoClip {
         let zero = index.start_seconds();
         let seconds = index.end_seconds() - zero;
         let first = match self.start > 0.0 {
-            true if self.start >= seconds => {
+            true if self.start + 5e-10 >= seconds => {
                 let message = format!(
                     "the video of {seconds:.3} s ends before the start of the clip at {} s",
                     self.start

@@ -542,8 +542,8 @@ mod tests {
     fn a_run_starts_at_the_nearest_key_frame() {
         let closed = index(&[0, 2, 1, 3, 5, 4, 6, 8, 7], &[0, 3, 6]);
         assert_eq!(runs(&closed, &[1, 8]), [run(0..2, &[1]), run(6..9, &[8])]);
-        assert_eq!(runs(&closed, &[0, 2, 5]), [run(0..3, &[0, 2]), run(3..6, &[5])]);
-        // Packet 3 follows packet 2: nothing is skipped.
+        assert_eq!(runs(&closed, &[0, 8]), [run(0..1, &[0]), run(6..9, &[8])]);
+        // The key frame, packet 3, follows packet 2: no packet is skipped.
         assert_eq!(runs(&closed, &[2, 3]), [run(0..4, &[2, 3])]);
     }
 

@@ -146,10 +146,10 @@ fn tracks_may_follow_the_clusters() {
 fn the_first_enabled_video_track_is_chosen() {
     let tracks = |tracks: &[Vec<u8>]| index(&file(tracks.concat()));
     let audio = track(2, 2, "A_OPUS", &[]);
-    let disabled = track(2, 1, "V_VP8", &[number(id::FLAG_ENABLED, 0)]);
+    let disabled = track(2, 1, "V_VP9", &[number(id::FLAG_ENABLED, 0)]);
     let index = tracks(&[audio.clone(), disabled.clone(), h264(&[])]).unwrap();
     assert_eq!(index.stream().codec, "h264");
-    assert_eq!(tracks(&[disabled]).unwrap().stream().codec, "vp8");
+    assert_eq!(tracks(&[disabled]).unwrap().stream().codec, "vp9");
     assert_eq!(kind(tracks(&[audio])), ErrorKind::Corrupt);
 }
 
