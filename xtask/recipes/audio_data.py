@@ -12,7 +12,7 @@ import soundfile
 
 import common
 
-COUNT = 500
+COUNT = 400
 
 
 def signal(number, rate):
@@ -23,7 +23,7 @@ def signal(number, rate):
     pitch = draw.uniform(100, 250)
     voice = sum(np.sin(2 * np.pi * pitch * k * time + draw.uniform(0, 6)) / k for k in range(1, 20))
     noise = np.cumsum(draw.standard_normal(len(time)))
-    noise -= np.convolve(noise, np.ones(201) / 201, "same")
+    noise[201:] -= (np.cumsum(noise)[201:] - np.cumsum(noise)[:-201]) / 201
     mixed = 0.1 * voice * loudness + 0.02 * noise / abs(noise).max() + 0.002 * draw.standard_normal(len(time))
     return np.clip(mixed, -1, 1).astype("f4")
 
@@ -33,12 +33,14 @@ def main(out):
     if os.path.exists(folder):
         return
     settings = {"mp3": {"bitrate_mode": "CONSTANT", "compression_level": 0.5}}
-    for task, rate in common.RATES.items():
+    for task in common.RATES:
         os.makedirs(os.path.join(folder + ".partial", task))
-        for number in range(COUNT):
+    for number in range(COUNT):
+        signals = {rate: signal(number, rate) for rate in set(common.RATES.values())}
+        for task, rate in common.RATES.items():
             extension = "wav" if task == "whisper" else task
             path = os.path.join(folder + ".partial", task, f"{number:04}.{extension}")
-            soundfile.write(path, signal(number, rate), rate, **settings.get(task, {}))
+            soundfile.write(path, signals[rate], rate, **settings.get(task, {}))
     os.replace(folder + ".partial", folder)
 
 

@@ -209,7 +209,7 @@ const RECIPES: [TrainingRecipe; 14] = [
     TrainingRecipe {
         name: AUDIO[0],
         title: "WAV files",
-        note: "500 files of 10 seconds, 44.1 kHz, mono, 16 bits, to float32.",
+        note: "400 files of 10 seconds, 44.1 kHz, mono, 16 bits, to float32.",
         peers: &[
             Program::SOUNDFILE.promised(1.0),
             Program::PYAV.promised(3.0),
@@ -231,7 +231,7 @@ const RECIPES: [TrainingRecipe; 14] = [
     TrainingRecipe {
         name: AUDIO[3],
         title: "Log-mel spectrograms (Whisper)",
-        note: "500 WAV files of 10 seconds, 16 kHz, mono; 80 mel bands. PyTorch computes on two threads of Python.",
+        note: "400 WAV files of 10 seconds, 16 kHz, mono; 80 mel bands. PyTorch computes on two threads of Python.",
         peers: &[Program::TORCH_MEL],
     },
     TrainingRecipe {
@@ -412,7 +412,7 @@ fn write(
          The machine has {count} CPUs ({cpu}). Every loader has {WORKERS} threads or worker processes, and delivers \
          2,000 samples with images in batches of 32, float32 in NCHW. Images have the sizes of ImageNet. \
          `spdl_rs.Loader` and WebDataset read tar shards; the other loaders read loose files of the same samples. \
-         The samples of the last task are lists of tokens; those of the tasks before it are 500 audio files. Random numbers differ. \
+         The samples of the last task are lists of tokens; those of the tasks before it are 400 audio files or clips of videos. Random numbers differ. \
          Runs are interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \"spread\" is \
          (largest - smallest) / median. Time is measured from the construction of the loader to the last batch, \
          without imports. Memory is the peak of the sum over all processes (PSS). The last column is the rate of \
