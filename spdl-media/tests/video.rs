@@ -2,8 +2,10 @@
 //!
 //! `tests/video/make.sh` makes the files and the lists.
 
-use std::path::PathBuf;
+#[path = "video/files.rs"]
+mod files;
 
+use files::{golden, read};
 use sha2::{Digest, Sha256};
 use spdl_core::ErrorKind;
 use spdl_media::OnTruncated;
@@ -39,18 +41,6 @@ const FILES: [&str; 24] = [
     "vp8_hidden.webm",
     "vp9.webm",
 ];
-
-fn read(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/video").join(name);
-    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// The lines of a golden list with this first field.
-fn golden(name: &str, kind: &str) -> Vec<String> {
-    let list = String::from_utf8(read(&format!("{name}.tsv"))).expect("text");
-    let lines = list.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix('\t'));
-    lines.map(str::to_owned).collect()
-}
 
 fn reader() -> VideoReader {
     VideoReader::new(&VideoRegistry::with_defaults(), &VideoLimits::default())

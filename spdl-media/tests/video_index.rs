@@ -2,9 +2,13 @@
 //!
 //! `tests/video/make.sh` makes the files and the lists.
 
+#[path = "video/files.rs"]
+mod files;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use files::read;
 use proptest::prelude::*;
 use spdl_core::ErrorKind;
 use spdl_media::Orientation;
@@ -32,11 +36,6 @@ const FILES: [&str; 19] = [
     "vp9.webm",
 ];
 
-fn read(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/video").join(name);
-    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
 /// The container that recognises a file, if exactly one does.
 fn container(file: &[u8]) -> Option<&'static dyn VideoContainer> {
     let head = &file[..file.len().min(4096)];
@@ -56,10 +55,9 @@ fn index(name: &str) -> VideoIndex {
 
 /// The lines of a golden list with this first field, as numbers.
 fn golden<const N: usize>(name: &str, kind: &str) -> Vec<[i64; N]> {
-    let list = String::from_utf8(read(&format!("{name}.tsv"))).expect("text");
-    let lines = list.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix('\t'));
     let number = |field: &str| field.parse().expect("a number");
-    lines
+    files::golden(name, kind)
+        .iter()
         .map(|line| Vec::from_iter(line.split('\t').map(number)).try_into().expect("all fields"))
         .collect()
 }

@@ -1,6 +1,5 @@
 //! Codec selection by file content, and decoding with the codecs of a registry.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use super::codec::{
 };
 use super::limits::AudioLimits;
 use super::waveform::Waveform;
+use crate::image::panicked;
 
 /// The audio codecs of a program. The first bytes of a file select the codec; the file name has no
 /// influence.
@@ -156,7 +156,7 @@ impl AudioReader {
         }));
         outcome.unwrap_or_else(|panic| {
             *slot = None;
-            Err(panicked(codec.name(), panic.as_ref()))
+            Err(panicked(&format!("{} decoder", codec.name()), panic.as_ref()))
         })
     }
 }
@@ -193,13 +193,4 @@ fn shifted(error: Error, tags: usize) -> Error {
         Some(offset) if tags > 0 => error.with_offset(offset + tags as u64),
         _ => error,
     }
-}
-
-fn panicked(codec: &str, panic: &(dyn Any + Send)) -> Error {
-    let message = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("(no message)");
-    Error::new(ErrorKind::Panicked, format!("the {codec} decoder panicked: {message}"))
 }

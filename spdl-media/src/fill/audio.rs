@@ -5,6 +5,7 @@ use spdl_core::memory::Element;
 use spdl_core::observe::Counter;
 use spdl_core::{DType, Error, ErrorKind, Field, Result, SampleRng, SlotMut};
 
+use super::check_field;
 use crate::audio::{
     AudioChannels, AudioLayout, AudioLimits, AudioReader, AudioRegistry, AudioRequest,
     AudioTransform, FeatureExtractor, Resampler, Waveform,
@@ -120,18 +121,7 @@ impl FillAudio {
     /// # Errors
     /// `InvalidArgument` if it has not.
     pub fn check_field(&self, field: &Field) -> Result<()> {
-        let (dtype, shape) = (self.transform.element_type(), self.transform.shape());
-        if field.dtype != dtype || field.shape != shape {
-            let message = format!(
-                "field {:?} is {} {:?}, but the samples are {} {shape:?}",
-                field.name,
-                field.dtype.name(),
-                field.shape,
-                dtype.name()
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
-        Ok(())
+        check_field(field, self.transform.element_type(), &self.transform.shape())
     }
 
     /// Decodes `encoded` into field number `field`, with random numbers from `rng`. Returns the number

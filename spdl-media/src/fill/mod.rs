@@ -38,6 +38,8 @@ mod spec;
 mod tokens;
 mod video;
 
+use spdl_core::{DType, Error, ErrorKind, Field, Result};
+
 pub use audio::FillAudio;
 #[cfg(feature = "records")]
 pub use combine::{CopyPaste, Mosaic};
@@ -56,3 +58,18 @@ pub use spec::{SampleField, SampleSpec, Sequences};
 #[cfg(feature = "records")]
 pub use tokens::Tokens;
 pub use video::{FillVideo, WrittenClip};
+
+/// Checks that a field has the data type and shape of samples of audio or video.
+fn check_field(field: &Field, dtype: DType, shape: &[usize]) -> Result<()> {
+    if field.dtype == dtype && field.shape == shape {
+        return Ok(());
+    }
+    let message = format!(
+        "field {:?} is {} {:?}, but the samples are {} {shape:?}",
+        field.name,
+        field.dtype.name(),
+        field.shape,
+        dtype.name()
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, message))
+}

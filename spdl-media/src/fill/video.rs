@@ -4,10 +4,11 @@ use spdl_core::observe::Counter;
 use spdl_core::stage::Collation;
 use spdl_core::{DType, Error, ErrorKind, Field, Result, SampleRng, SlotMut};
 
+use super::check_field;
 use super::image::FillImage;
 #[cfg(feature = "augment")]
 use crate::augment::Augmenter;
-use crate::image::{CodecRegistry, Limits, OnTruncated};
+use crate::image::{CodecRegistry, Limits};
 use crate::transform::Sample;
 use crate::video::{MediaSource, VideoLimits, VideoReader, VideoRegistry, VideoTransform};
 
@@ -64,7 +65,6 @@ pub struct FillVideo {
     frame: FillImage,
     limits: Limits,
     partial: Counter,
-    is_random: bool,
 }
 
 /// The frames of a written clip.
@@ -93,10 +93,7 @@ impl FillVideo {
         image_limits: &Limits,
     ) -> Result<Self> {
         transform.validate()?;
-        let on_truncated = match transform.accepts_damage() {
-            true => OnTruncated::Partial,
-            false => OnTruncated::Error,
-        };
+        let on_truncated = transform.image().truncation();
         Ok(FillVideo {
             transform: transform.clone(),
             reader: VideoReader::new(registry, limits).on_truncated(on_truncated),
@@ -104,7 +101,6 @@ impl FillVideo {
             frame: FillImage::new(&CodecRegistry::new(), transform.image(), image_limits)?,
             limits: image_limits.clone(),
             partial: Counter::default(),
-            is_random: transform.clip().is_random(),
         })
     }
 
@@ -131,18 +127,7 @@ impl FillVideo {
     /// # Errors
     /// `InvalidArgument` if it has not.
     pub fn check_field(&self, field: &Field) -> Result<()> {
-        let (dtype, shape) = (self.transform.dtype(), self.transform.shape());
-        if field.dtype != dtype || field.shape != shape {
-            let message = format!(
-                "field {:?} is {} {:?}, but the samples are {} {shape:?}",
-                field.name,
-                field.dtype.name(),
-                field.shape,
-                dtype.name()
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
-        Ok(())
+        check_field(field, self.transform.dtype(), &self.transform.shape())
     }
 
     /// Decodes a clip of `video` into field number `field`. `rng` makes the random generator of a part
@@ -160,7 +145,7 @@ impl FillVideo {
         let video = &video;
         let index = self.reader.index(video)?;
         let stream = index.stream();
-        let mut clip_rng = self.is_random.then(|| rng("clip"));
+        let mut clip_rng = self.transform.clip().is_random().then(|| rng("clip"));
         let chosen = self.transform.clip().choose(&index, clip_rng.as_mut())?;
         let orientation = stream.orientation;
         let is_fixed = slot.fields()[field].collation == Collation::Stacked;

@@ -1,5 +1,6 @@
 //! Decoding with the codecs of a registry.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use spdl_core::{Error, ErrorKind, Result};
@@ -155,17 +156,19 @@ impl Decoder {
         }));
         outcome.unwrap_or_else(|panic| {
             *slot = None;
-            let message = panic
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-                .unwrap_or("(no message)");
-            Err(Error::new(
-                ErrorKind::Panicked,
-                format!("the {} decoder panicked: {message}", codec.name()),
-            ))
+            Err(panicked(&format!("{} decoder", codec.name()), panic.as_ref()))
         })
     }
+}
+
+/// The error for a caught panic of `what`.
+pub(crate) fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no message)");
+    Error::new(ErrorKind::Panicked, format!("the {what} panicked: {message}"))
 }
 
 impl std::fmt::Debug for Decoder {

@@ -38,8 +38,8 @@ mod unsupported;
 pub use codec::{
     DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, OnTruncated, SNIFF_BYTES,
 };
-pub(crate) use decoder::contradicts_header;
 pub use decoder::{Decoder, Image};
+pub(crate) use decoder::{contradicts_header, panicked};
 pub use geometry::{CropBox, Orientation, Rect, Size};
 pub use limits::Limits;
 pub use picture::{ColorModel, Picture, Plane, PlaneShape, YCbCrEncoding};

@@ -81,13 +81,11 @@ impl Default for VideoDecoderOptions {
 pub trait VideoDecoder: Send {
     /// Takes a packet. `number` names its frame: [`receive`](Self::receive) returns it.
     ///
-    /// If the frame is not `wanted`, a decoder may leave it out if no other frame refers to it.
-    ///
     /// # Errors
     /// `Corrupt` if the packet violates the format. Decoding can continue with the next packet.
-    fn send(&mut self, packet: &[u8], number: u32, wanted: bool) -> Result<()>;
+    fn send(&mut self, packet: &[u8], number: u32) -> Result<()>;
 
-    /// No packets follow.
+    /// Ends the packets: the frames that the decoder has buffered are then complete.
     ///
     /// # Errors
     /// Any failure of the decoder.

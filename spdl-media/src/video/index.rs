@@ -59,8 +59,8 @@ pub struct VideoPacket {
 
 /// The packets of one video stream in decoding order, and its frames in order of presentation.
 ///
-/// An index is made from the tables of the container, without decoding. It does not change with the
-/// number of threads or the decoder.
+/// A container makes the index from its tables, without decoding. The number of threads and the decoder
+/// have no influence on the index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VideoIndex {
     stream: VideoStream,

@@ -1,6 +1,5 @@
 //! Decodes chosen frames of a video: only the packets that they need.
 
-use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,7 +11,7 @@ use super::index::{VideoIndex, VideoPacket, VideoStream};
 use super::limits::VideoLimits;
 use super::registry::VideoRegistry;
 use super::source::{MediaSource, outside};
-use crate::image::{OnTruncated, Picture};
+use crate::image::{OnTruncated, Picture, panicked};
 
 /// How many key frames before the nearest one are tried if a frame cannot be decoded.
 const EARLIER_STARTS: usize = 2;
@@ -128,7 +127,9 @@ impl VideoReader {
             }
             Ok(index)
         }));
-        outcome.unwrap_or_else(|panic| Err(panicked(container.name(), panic.as_ref())))
+        outcome.unwrap_or_else(|panic| {
+            Err(panicked(&format!("{} reader", container.name()), panic.as_ref()))
+        })
     }
 
     /// Decodes frames of a video. `frames` are their numbers in order of presentation; `each` is called
@@ -162,7 +163,9 @@ impl VideoReader {
                 }
                 outcome
             }
-            Err(panic) => Err(panicked(&index.stream().codec, panic.as_ref())),
+            Err(panic) => {
+                Err(panicked(&format!("{} decoder", index.stream().codec), panic.as_ref()))
+            }
         }
     }
 
@@ -291,7 +294,7 @@ impl VideoReader {
                 }
                 decoded.packets += 1;
                 state.last_sent = number;
-                if let Err(error) = decoder.send(bytes, number as u32, wanted) {
+                if let Err(error) = decoder.send(bytes, number as u32) {
                     state.fail(number, error)?;
                 }
                 state.receive(decoder, &mut self.picture)?;
@@ -493,15 +496,6 @@ fn part(packets: &[VideoPacket], range: Range<usize>) -> Range<usize> {
     };
     let end = (range.start + 1..range.end).find(is_apart);
     range.start..end.unwrap_or(range.end)
-}
-
-fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {
-    let message = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("(no message)");
-    Error::new(ErrorKind::Panicked, format!("the {what} reader panicked: {message}"))
 }
 
 impl std::fmt::Debug for VideoReader {

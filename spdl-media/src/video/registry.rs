@@ -35,13 +35,13 @@ impl VideoRegistry {
         VideoRegistry { containers: super::containers(), codecs: super::codecs() }
     }
 
-    /// Adds a container. It takes precedence over those that were registered before.
+    /// Adds a container, which takes precedence over those that were registered before.
     pub fn register_container(&mut self, container: impl VideoContainer) -> &mut Self {
         self.containers.insert(0, Arc::new(container));
         self
     }
 
-    /// Adds a codec. It takes precedence over those that were registered before.
+    /// Adds a codec, which takes precedence over those that were registered before.
     pub fn register_codec(&mut self, codec: impl VideoCodec) -> &mut Self {
         self.codecs.insert(0, Arc::new(codec));
         self
@@ -88,4 +88,25 @@ fn unsupported(what: &str, names: impl Iterator<Item = &'static str>) -> Error {
     let names: Vec<_> = names.collect();
     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     Error::new(ErrorKind::Unsupported, format!("{what}; registered: {names}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_formats_and_codecs_are_unsupported() {
+        let registry = VideoRegistry::new();
+        let error = registry.container(b"RIFF....AVI ").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(
+            error.message().contains("starts with \"RIFF....AVI \"; registered: none"),
+            "{error}"
+        );
+        assert_eq!(registry.container(b"").unwrap_err().kind(), ErrorKind::Truncated);
+        let error = registry.codec("h264").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let advice = error.message().contains("cargo feature \"ffmpeg\"");
+        assert_eq!(advice, !cfg!(feature = "ffmpeg"), "{error}");
+    }
 }

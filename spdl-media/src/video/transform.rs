@@ -3,7 +3,6 @@
 use spdl_core::{DType, Error, ErrorKind, Result};
 
 use super::clip::VideoClip;
-use crate::image::OnTruncated;
 use crate::transform::ImageTransform;
 
 /// Which frames of a video become a sample, and how each of them is transformed.
@@ -26,7 +25,7 @@ pub struct VideoTransform {
 
 impl VideoTransform {
     /// The frames of `clip`, each transformed by `image`. Whether damaged videos are accepted is a
-    /// setting of `image`: see [`ImageTransform::on_truncated`].
+    /// setting of `image`: see [`ImageTransform::on_truncated`]. The values of damaged frames are 0.
     pub fn new(clip: VideoClip, image: ImageTransform) -> Self {
         VideoTransform { clip, image }
     }
@@ -57,11 +56,6 @@ impl VideoTransform {
         let image = self.image.parameters().map(|(name, value)| format!("{name} {value}"));
         let image = image.collect::<Vec<_>>().join(", ");
         format!("video ({}, {image})", self.clip.description())
-    }
-
-    /// Whether damaged frames are accepted; their values are then 0.
-    pub fn accepts_damage(&self) -> bool {
-        self.image.truncation() == OnTruncated::Partial
     }
 
     /// Checks the settings.

@@ -283,21 +283,20 @@ pub(super) fn run(workspace: &Workspace, arguments: &Recipes) -> Result<()> {
     if tasks.iter().any(|task| task.name != PACKING && !has_audio(task)) {
         write_images(workspace, &scripts, &data)?;
     }
+    let prepare = |peer: &Program, script: &str| {
+        let mut program = command(interpreter(workspace, peer, None)?);
+        program.arg(scripts.join(script)).arg(&data);
+        Output::Terminal.run(&mut program)
+    };
     if tasks.iter().any(has_video) {
-        let mut prepare = command(interpreter(workspace, &Program::VIDEO_PYAV, None)?);
-        prepare.arg(scripts.join("video_data.py")).arg(&data);
-        Output::Terminal.run(&mut prepare)?;
+        prepare(&Program::VIDEO_PYAV, "video_data.py")?;
     }
     if tasks.iter().any(has_audio) {
-        let mut prepare = command(interpreter(workspace, &Program::SOUNDFILE, None)?);
-        prepare.arg(scripts.join("audio_data.py")).arg(&data);
-        Output::Terminal.run(&mut prepare)?;
+        prepare(&Program::SOUNDFILE, "audio_data.py")?;
     }
     if tasks.iter().any(|task| task.name == PACKING) {
         ours.install(&mut Output::Terminal, &["pyarrow"])?;
-        let mut prepare = command(interpreter(workspace, &Program::NUMPY, None)?);
-        prepare.arg(scripts.join("token_data.py")).arg(&data);
-        Output::Terminal.run(&mut prepare)?;
+        prepare(&Program::NUMPY, "token_data.py")?;
     }
 
     let mut parts = Vec::new();

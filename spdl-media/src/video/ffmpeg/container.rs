@@ -139,7 +139,7 @@ impl Packets {
         for (number, packet) in (0_u32..).zip(&self.packets) {
             let bytes = &self.bytes[packet.offset as usize..][..packet.bytes as usize];
             // A packet that fails has no frame.
-            damage(decoder.send(bytes, number, true))?;
+            damage(decoder.send(bytes, number))?;
             receive_numbers(&mut *decoder, &mut order)?;
         }
         damage(decoder.finish())?;

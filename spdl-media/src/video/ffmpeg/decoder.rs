@@ -140,8 +140,7 @@ fn set_extradata(context: &CodecContext, setup: &[u8]) -> Result<()> {
 }
 
 impl VideoDecoder for FfmpegDecoder {
-    // `wanted` is not used: FFmpeg's option to skip frames hides errors, and `VideoReader` omits the packets.
-    fn send(&mut self, packet: &[u8], number: u32, _wanted: bool) -> Result<()> {
+    fn send(&mut self, packet: &[u8], number: u32) -> Result<()> {
         if packet.is_empty() {
             let message = format!("corrupt {} video: packet {number} is empty", self.codec);
             return Err(Error::new(ErrorKind::Corrupt, message));
