@@ -12,6 +12,7 @@ import sys
 import numpy
 import pytest
 from conftest import write_png
+from spdl_rs.io.utils import get_ffmpeg_versions
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
 # Each takes less than a minute on an idle machine.
@@ -32,6 +33,7 @@ WITHOUT_IMAGES = {
     "pipeline_from_yaml": ["hydra"],
     "simulate_pipeline": [],
     "text_sequences": [],
+    "video_clips": [],
 }
 NAMES = {"hydra": "Hydra", "jax": "JAX", "torch": "PyTorch", "PIL": "pillow", "matplotlib": "matplotlib"}
 CLASSES = 10
@@ -226,6 +228,17 @@ def test_u05_text_is_packed_into_sequences_in_an_order_of_the_seed(tmp_path):
     words = ["texts", "--length", "9", "--batch-size", "2", "--epochs", "1"]
     # 101 tokens with the end token are 10 sequences of 10.
     assert run(tmp_path, "text_sequences", *words).startswith("epoch 0: 5 batches, 90 tokens, ")
+
+
+@pytest.mark.skipif(not get_ffmpeg_versions(), reason="spdl_rs was built without FFmpeg")
+def test_u05_clips_of_videos_have_their_frames_and_times(tmp_path):
+    printed = run(tmp_path, "video_clips", "--frames", "30", "--every", "0.1s", "--size", "32")
+    assert re.search(r"^2 clips in [\d.]+ s: ", printed, re.MULTILINE)
+    assert "video: uint8 [2, 30, 32, 32, 3]\n" in printed
+    # Both videos have 20 frames in 2 seconds.
+    times = [round(0.1 * frame, 2) for frame in range(20)]
+    for name in ("h264.mp4", "vp9.webm"):
+        assert f"{name}: 20 frames at {times} s\n" in printed
 
 
 def test_u05_hydra_builds_a_pipeline_with_changed_settings(tmp_path):

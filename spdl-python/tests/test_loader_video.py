@@ -174,6 +174,29 @@ def test_damaged_videos_are_errors_or_black_frames(tmp_path, frames):
     numpy.testing.assert_array_equal(video, frames[:2])
 
 
+@pytest.mark.parametrize(("degrees", "turns"), [(90, 1), (180, 2), (270, -1)])
+def test_rotated_videos_are_upright(frames, degrees, turns):
+    # As `ffmpeg` and `ffprobe`, which count the degrees counterclockwise.
+    rotated = SOURCE.with_name(f"h264_rotated_{degrees}.mp4")
+    size = (HEIGHT, WIDTH) if turns == 2 else (WIDTH, HEIGHT)
+    video, count, _ = clips(rotated, size=size, frames=5, every=1)
+    assert count == 5
+    difference = abs(video.astype(int) - numpy.rot90(frames[:5], turns, axes=(1, 2)))
+    # Rounding of each plane depends on the order of the axes.
+    assert difference.max() <= 4 and difference.mean() < 0.5
+
+
+def test_a_sample_without_its_video_has_zeros(tmp_path):
+    write_members(tmp_path / "a.tar", [("0.txt", b"no video"), ("1.txt", b"a video"), ("1.mp4", SOURCE.read_bytes())])
+    video = fields.Video(16, frames=2, every=5, optional=True)
+    loader = Loader(tmp_path, batch_size=2, video=video, n=fields.VideoFrames(), t=fields.VideoTimes(), key=fields.Key())
+    (batch,) = loader
+    absent, present = batch["video"]
+    assert not absent.any() and present.any()
+    assert batch["n"].tolist() == [0, 2]
+    assert batch["t"].tolist() == [[0, 0], [0, 0.5]]
+
+
 def test_varying_sizes_are_a_list():
     video = fields.Video(frames=2, crop=Resize(24))
     (batch,) = Loader([SOURCE], batch_size=1, video=video)
