@@ -70,6 +70,7 @@
 //! | compute log-mel spectrograms, filter banks, cepstral coefficients | [`AudioFeatures`](audio::AudioFeatures) |
 //! | read the header of a WAV file | `audio::WavHeader` (feature `wav`) |
 //! | decode frames of a video | [`video::VideoReader`] (decoders: feature `ffmpeg`) |
+//! | demux, decode, filter, encode, mux step by step | `ffmpeg` (feature `ffmpeg`) |
 //! | decode a clip into a batch | [`fill::FillVideo`] with a [`VideoTransform`](video::VideoTransform) |
 //! | add an audio codec | [`AudioCodec`](audio::AudioCodec); [`AudioRegistry::register`](audio::AudioRegistry::register) |
 //! | add a codec | [`ImageCodec`](image::ImageCodec), tested by `testing::codec_contract` (feature `testing`); [`CodecRegistry::register`] |
@@ -145,7 +146,7 @@
 //! | `encode` | `encode`: JPEG, PNG, BMP and lossless WebP encoders |
 //! | `webp-lossy` | `encode::LossyWebpEncoder`: lossy WebP by libwebp, which is built with gcc |
 //! | `records` | `fill::SampleSpec`: samples of several fields, read by the crate `spdl-io` |
-//! | `ffmpeg` | [`video`] decoding, by the system's FFmpeg; requires clang and pkg-config |
+//! | `ffmpeg` | [`video`] decoding, and `ffmpeg`: demuxing, filtering, encoding; by the system's FFmpeg; requires clang and pkg-config |
 //! | `testing` | `testing`: contract tests for third-party codecs |
 //!
 //! [glossary]: https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md
@@ -158,9 +159,12 @@ pub mod audio;
 pub mod augment;
 #[cfg(feature = "encode")]
 pub mod encode;
+#[cfg(feature = "ffmpeg")]
+pub mod ffmpeg;
 pub mod fill;
 pub mod formats;
 pub mod image;
+mod source;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod transform;
@@ -174,6 +178,8 @@ pub use fill::{FillImage, Shrink};
 pub use formats::decode_rgb;
 #[doc(inline)]
 pub use image::{CodecRegistry, Decoder, Image, Limits, OnTruncated, Orientation, Rect, Size};
+#[doc(inline)]
+pub use source::MediaSource;
 #[doc(inline)]
 pub use transform::{
     Crop, Flip, ImageTransform, Layout, Mode, ResizeFilter, Sample, SampleColor, SampleFormat,

@@ -8,10 +8,11 @@ mod files;
 use files::{golden, read};
 use sha2::{Digest, Sha256};
 use spdl_core::ErrorKind;
+use spdl_media::MediaSource;
 use spdl_media::OnTruncated;
 use spdl_media::image::{ColorModel, Picture, YCbCrEncoding};
 use spdl_media::video::{
-    ClipDecoded, MediaSource, VideoIndex, VideoLimits, VideoPacket, VideoReader, VideoRegistry,
+    ClipDecoded, VideoIndex, VideoLimits, VideoPacket, VideoReader, VideoRegistry,
 };
 
 /// The files whose hashes are those of 8-bit planes.

@@ -7,6 +7,7 @@
 //!       │          pipeline: stages that call Python functions, on Python threads
 //!       │          operators: reading a file, decoding and augmenting an image
 //!       │          io: headers of tar, zip, npy and WAV files in memory
+//!       │          media: packets and frames of audio and video, by FFmpeg
 //!       │          cuda: CUDA devices, device memory, decoding on a device
 //!       │          sampler: indices of distributed samplers
 //!       │          statistics, trace: counters, and timelines in the trace event format
@@ -20,6 +21,7 @@ mod cuda;
 mod interop;
 mod io;
 mod loader;
+mod media;
 mod operators;
 mod pipeline;
 mod sampler;
@@ -42,9 +44,18 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::interop::wait::uninterrupted;
     #[pymodule_export]
-    use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory, ffmpeg_versions};
+    use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};
     #[pymodule_export]
     use crate::loader::{ArrowTable, BatchIterator, Epoch, SampleFields, Samples, Settings};
+    #[cfg(feature = "ffmpeg")]
+    #[pymodule_export]
+    use crate::media::{
+        MediaBitStreamFilter, MediaCodec, MediaDecoder, MediaDemuxer, MediaEncoder,
+        MediaFilterGraph, MediaFrames, MediaMuxer, MediaPackets, decode_media_frames,
+        decode_media_packets,
+    };
+    #[pymodule_export]
+    use crate::media::{ffmpeg_filters, ffmpeg_log_level, ffmpeg_versions, set_ffmpeg_log_level};
     #[pymodule_export]
     use crate::operators::{Draws, ImageAugmenter, ImageDecoder, Reader};
     #[pymodule_export]

@@ -9,8 +9,9 @@ use super::image::FillImage;
 #[cfg(feature = "augment")]
 use crate::augment::Augmenter;
 use crate::image::{CodecRegistry, Limits};
+use crate::source::MediaSource;
 use crate::transform::Sample;
-use crate::video::{MediaSource, VideoLimits, VideoReader, VideoRegistry, VideoTransform};
+use crate::video::{VideoLimits, VideoReader, VideoRegistry, VideoTransform};
 
 /// Decodes the frames of a clip, transforms them, and writes them into the slot of a batch.
 ///

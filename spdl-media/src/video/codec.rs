@@ -6,8 +6,8 @@ use spdl_core::Result;
 
 use super::index::{VideoIndex, VideoStream};
 use super::limits::VideoLimits;
-use super::source::MediaSource;
 use crate::image::Picture;
+use crate::source::MediaSource;
 
 /// The number of leading bytes of a file that [`VideoContainer::sniff`] receives. A shorter file is
 /// passed whole.

@@ -9,8 +9,8 @@ use super::codec::VideoContainer;
 use super::index::{VideoFrame, VideoIndex, VideoPacket, VideoStream};
 use super::limits::VideoLimits;
 use super::mp4::codec_of_entry;
-use super::source::MediaSource;
 use crate::image::{Orientation, Size};
+use crate::source::MediaSource;
 
 /// Element identifiers, with their length marker.
 mod id {

@@ -6,7 +6,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `limits`, `source` | limits of files; where their bytes are read from |
+//! | `limits` | limits of files |
 //! | `index` | the packets of a stream, and its frames in order of presentation |
 //! | `codec`, `registry` | the traits of containers and codecs; their selection by content |
 //! | `mp4`, `matroska` | the tables of MP4 and MOV files; of Matroska and WebM files |
@@ -16,7 +16,7 @@
 //! | `ffmpeg` | containers and codecs by FFmpeg (feature `ffmpeg`) |
 //! | `transform` | which frames become a sample, and how |
 //!
-//! Imports: [`image`](crate::image).
+//! Imports: `source`, `ffmpeg`, [`image`](crate::image).
 
 mod clip;
 mod codec;
@@ -29,7 +29,6 @@ mod matroska;
 mod mp4;
 mod reader;
 mod registry;
-mod source;
 mod transform;
 
 use std::sync::Arc;
@@ -44,7 +43,6 @@ pub use matroska::MatroskaContainer;
 pub use mp4::Mp4Container;
 pub use reader::{ClipDecoded, VideoReader};
 pub use registry::VideoRegistry;
-pub use source::MediaSource;
 pub use transform::VideoTransform;
 
 /// The containers of this build: those of this crate first.

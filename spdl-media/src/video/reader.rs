@@ -10,8 +10,8 @@ use super::disposable::Disposable;
 use super::index::{VideoIndex, VideoPacket, VideoStream};
 use super::limits::VideoLimits;
 use super::registry::VideoRegistry;
-use super::source::{MediaSource, outside};
 use crate::image::{OnTruncated, Picture, panicked};
+use crate::source::{MediaSource, outside};
 
 /// How many key frames before the nearest one are tried if a frame cannot be decoded.
 const EARLIER_STARTS: usize = 2;

@@ -225,6 +225,15 @@ def text_or_none(name: str, value: Any) -> str | None:
     return None if value is None else text(name, value)
 
 
+def options(name: str, value: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns names and values of options."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a dict of str, not {type(value).__name__}")
+    return {text(f"a name in {name}", key): text(f"{name}[{key!r}]", each) for key, each in value.items()}
+
+
 def function(name: str, value: Any) -> None:
     """Checks that `value` is callable."""
     if not callable(value):

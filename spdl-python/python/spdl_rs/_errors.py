@@ -140,6 +140,11 @@ class DatasetWarning(UserWarning):
     """A data set was opened, but files are ignored, labels are missing, or no batch remains."""
 
 
+class MediaError(SpdlError, RuntimeError):
+    """FFmpeg could not read, decode or write media. Errors of `spdl_rs.io` with a more specific class are also of
+    that class, such as `CorruptError`."""
+
+
 _BY_KIND: dict[str, type[SpdlError]] = {
     "not-found": NotFoundError,
     "permission-denied": PermissionDeniedError,
@@ -159,10 +164,34 @@ _BY_KIND: dict[str, type[SpdlError]] = {
 }
 
 # Tracebacks show the public name, by which users catch the exceptions.
-_OTHERS = [DataError, DatasetWarning, ForkedProcessError]
+_OTHERS = [DataError, DatasetWarning, ForkedProcessError, MediaError]
 _OTHERS += [CudaError, CudaUnavailable, CudaFallbackWarning]
 for _error in [*_BY_KIND.values(), *_OTHERS]:
     _error.__module__ = "spdl_rs"
+
+
+def _media_error(error: type[SpdlError]) -> type[MediaError]:
+    # A class of the module, so that its instances can be pickled.
+    made = type(f"Media{error.__name__}", (MediaError, error), {"__doc__": error.__doc__})
+    made.__module__ = __name__
+    globals()[made.__name__] = made
+    return made
+
+
+_MEDIA_ERRORS = {kind: _media_error(error) for kind, error in _BY_KIND.items() if error is not SpdlError}
+
+
+def of_media(error: SpdlError) -> SpdlError:
+    """Returns an error of the same kind that is also a `MediaError`. The native module calls this function."""
+    media_error = _MEDIA_ERRORS.get(error.kind, MediaError)
+    return media_error(
+        str(error),
+        kind=error.kind,
+        key=error.key,
+        stage=error.stage,
+        offset=error.offset,
+        errno=getattr(error, "errno", None),
+    )
 
 
 def _fill_in_os_error(

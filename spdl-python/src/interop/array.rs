@@ -90,6 +90,9 @@ impl Array {
             DType::BF16 => "|V2".to_owned(),
             other => type_string(other)?,
         };
+        // The entries of NumPy's own arrays.
+        interface.set_item("descr", vec![("", &type_string)])?;
+        interface.set_item("strides", py.None())?;
         interface.set_item("typestr", type_string)?;
         interface.set_item("data", (self.address, READ_ONLY))?;
         Ok(interface)
@@ -136,7 +139,7 @@ impl Array {
 }
 
 /// Allocates zeroed memory, in a pool that is not shared.
-fn zeros(dtype: DType, shape: Vec<usize>) -> spdl_core::Result<spdl_core::Array> {
+pub(crate) fn zeros(dtype: DType, shape: Vec<usize>) -> spdl_core::Result<spdl_core::Array> {
     let bytes = shape.iter().try_fold(dtype.size(), |bytes, &extent| bytes.checked_mul(extent));
     let bytes = bytes.ok_or_else(|| {
         let message = format!("cannot allocate a {dtype} array of shape {shape:?}: size overflow");
@@ -145,7 +148,7 @@ fn zeros(dtype: DType, shape: Vec<usize>) -> spdl_core::Result<spdl_core::Array>
     spdl_core::Array::new(dtype, shape, BufferPool::new().take(bytes)?)
 }
 
-fn named(dtype: &str) -> spdl_core::Result<DType> {
+pub(crate) fn named(dtype: &str) -> spdl_core::Result<DType> {
     DTYPES.into_iter().find(|known| known.name() == dtype).ok_or_else(|| {
         let names = DTYPES.map(DType::name).join(", ");
         let message = format!("unsupported dtype {dtype:?}; use one of: {names}");

@@ -3,13 +3,15 @@
 use ffmpeg_next::ffi;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::decoder::codec_name;
-use super::input::Input;
-use super::memory::Packet;
+use crate::ffmpeg::DemuxOptions;
+use crate::ffmpeg::input::{Input, MEDIA_FORMATS};
+use crate::ffmpeg::memory::Packet;
+use crate::ffmpeg::names;
 use crate::image::Size;
+use crate::source::MediaSource;
 use crate::video::{
-    MediaSource, VideoCodec, VideoContainer, VideoDecoder, VideoDecoderOptions, VideoFrame,
-    VideoIndex, VideoLimits, VideoPacket, VideoStream,
+    VideoCodec, VideoContainer, VideoDecoder, VideoDecoderOptions, VideoFrame, VideoIndex,
+    VideoLimits, VideoPacket, VideoStream,
 };
 
 /// The containers that FFmpeg reads, such as AVI, MPEG transport streams and Flash video.
@@ -30,16 +32,14 @@ impl VideoContainer for FfmpegContainer {
     }
 
     fn index(&self, file: &dyn MediaSource, limits: &VideoLimits) -> Result<VideoIndex> {
-        let mut input = Input::open(file)?;
+        let mut input = Input::open(Box::new(file), MEDIA_FORMATS, &DemuxOptions::default())?;
         let (stream, number) = stream(&input)?;
         limits.check_size(stream.size)?;
-        let mut found = Packets::default();
+        let mut found = PacketList::default();
         let mut packet = Packet::new()?;
         while input.read(&mut packet)? {
-            // SAFETY: the packet is valid, and nothing changes it now.
-            let fields = unsafe { &*packet.as_ptr() };
-            if fields.stream_index == number && fields.size > 0 && !fields.data.is_null() {
-                found.add(fields, limits)?;
+            if packet.fields().stream_index == number && !packet.bytes().is_empty() {
+                found.add(&packet, limits)?;
             }
         }
         found.index(stream, limits)
@@ -57,7 +57,7 @@ fn stream(input: &Input<'_>) -> Result<(VideoStream, i32)> {
     let parameters = unsafe { &*found.codecpar };
     let side = |pixels: i32| u32::try_from(pixels).unwrap_or(0);
     let size = Size::new(side(parameters.width), side(parameters.height));
-    let mut stream = VideoStream::new(codec_name(parameters), size);
+    let mut stream = VideoStream::new(names::of_codec(parameters), size);
     let setup = usize::try_from(parameters.extradata_size).unwrap_or(0);
     if !parameters.extradata.is_null() && setup > 0 {
         // SAFETY: the parameters have this many bytes of set-up data.
@@ -69,7 +69,7 @@ fn stream(input: &Input<'_>) -> Result<(VideoStream, i32)> {
 
 /// The packets of a stream.
 #[derive(Default)]
-struct Packets {
+struct PacketList {
     packets: Vec<VideoPacket>,
     bytes: Vec<u8>,
     /// The time stamps of decoding.
@@ -78,18 +78,19 @@ struct Packets {
     end: i64,
 }
 
-impl Packets {
-    fn add(&mut self, packet: &ffi::AVPacket, limits: &VideoLimits) -> Result<()> {
+impl PacketList {
+    fn add(&mut self, packet: &Packet, limits: &VideoLimits) -> Result<()> {
+        let bytes = packet.bytes();
+        let packet = packet.fields();
         limits.check_packets(self.packets.len() as u64 + 1)?;
-        let size = usize::try_from(packet.size).unwrap_or(0);
+        let size = bytes.len();
         limits.check_packet_bytes(size as u64)?;
         limits.check_index_bytes(self.bytes.len() as u64 + size as u64)?;
         let full =
             |_| Error::new(ErrorKind::LimitExceeded, "cannot allocate the packets of a video");
         self.bytes.try_reserve(size).map_err(full)?;
         let offset = self.bytes.len() as u64;
-        // SAFETY: the packet has `size` bytes of data.
-        self.bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(packet.data, size) });
+        self.bytes.extend_from_slice(bytes);
         let none = ffi::AV_NOPTS_VALUE;
         self.lack_timestamps |= packet.pts == none;
         let last = self.decoding.last().copied();

@@ -1,14 +1,14 @@
 //! Decoders of video streams.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::ptr;
 
 use ffmpeg_next::ffi;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::errors::{error_of, out_of_memory};
-use super::memory::{CodecContext, Frame, Packet};
 use super::planes::copy_planes;
+use crate::ffmpeg::errors::{error_of, out_of_memory};
+use crate::ffmpeg::memory::{CodecContext, Frame, Packet};
 use crate::image::{Picture, Size};
 use crate::video::{
     DecodedFrame, VideoCodec, VideoDecoder, VideoDecoderOptions, VideoLimits, VideoStream,
@@ -38,7 +38,7 @@ impl VideoCodec for FfmpegCodec {
         stream: &VideoStream,
         options: &VideoDecoderOptions,
     ) -> Result<Box<dyn VideoDecoder>> {
-        super::start();
+        crate::ffmpeg::start();
         Ok(Box::new(FfmpegDecoder::new(stream, options)?))
     }
 }
@@ -75,13 +75,11 @@ impl FfmpegDecoder {
         // SAFETY: `codec` is a constant of the library.
         let context = unsafe { ffi::avcodec_alloc_context3(codec) };
         // SAFETY: the function returned a new context or null.
-        let context = unsafe { CodecContext::from_raw(context) };
-        let context = context.ok_or_else(|| out_of_memory("a video decoder"))?;
-        set_extradata(&context, &stream.setup)?;
+        let mut context = unsafe { CodecContext::from_raw(context, "a video decoder") }?;
+        set_extradata(&mut context, &stream.setup)?;
         let side = |pixels: u32| i32::try_from(pixels).unwrap_or(i32::MAX);
         {
-            // SAFETY: the context is valid, and nothing else refers to it.
-            let fields = unsafe { &mut *context.as_ptr() };
+            let fields = context.fields_mut();
             fields.width = side(stream.size.width);
             fields.height = side(stream.size.height);
             fields.thread_count = side(options.threads.max(1));
@@ -117,7 +115,7 @@ impl FfmpegDecoder {
 }
 
 /// Gives the set-up data to a context that is not open yet.
-fn set_extradata(context: &CodecContext, setup: &[u8]) -> Result<()> {
+fn set_extradata(context: &mut CodecContext, setup: &[u8]) -> Result<()> {
     if setup.is_empty() {
         return Ok(());
     }
@@ -132,8 +130,8 @@ fn set_extradata(context: &CodecContext, setup: &[u8]) -> Result<()> {
     }
     // SAFETY: `memory` has room for `setup`, and was allocated just now.
     unsafe { ptr::copy_nonoverlapping(setup.as_ptr(), memory, setup.len()) };
-    // SAFETY: the context is valid, and nothing else refers to it. It frees the memory.
-    let fields = unsafe { &mut *context.as_ptr() };
+    // The context frees the memory.
+    let fields = context.fields_mut();
     fields.extradata = memory;
     fields.extradata_size = size;
     Ok(())
@@ -146,12 +144,8 @@ impl VideoDecoder for FfmpegDecoder {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         self.packet.fill(packet)?;
-        {
-            // SAFETY: the packet is valid, and nothing else refers to it.
-            let fields = unsafe { &mut *self.packet.as_ptr() };
-            // The decoder returns this number with the frame.
-            fields.pts = number.into();
-        }
+        // The decoder returns this number with the frame.
+        self.packet.fields_mut().pts = number.into();
         // SAFETY: context and packet are valid; the decoder copies or references the packet.
         let code = unsafe { ffi::avcodec_send_packet(self.context.as_ptr(), self.packet.as_ptr()) };
         self.packet.clear();
@@ -198,20 +192,4 @@ impl std::fmt::Debug for FfmpegDecoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FfmpegDecoder").field("codec", &self.codec).finish_non_exhaustive()
     }
-}
-
-unsafe extern "C" {
-    /// As in libavcodec, with the identifier as a number: a newer library may have identifiers that the
-    /// enumeration of the bindings lacks.
-    fn avcodec_get_name(id: std::ffi::c_uint) -> *const std::ffi::c_char;
-}
-
-/// The name of the codec of a stream.
-pub(super) fn codec_name(parameters: &ffi::AVCodecParameters) -> String {
-    // SAFETY: an enumeration of C has the size of an unsigned integer.
-    let id = unsafe { (&raw const parameters.codec_id).cast::<std::ffi::c_uint>().read() };
-    // SAFETY: any identifier is allowed.
-    let name = unsafe { avcodec_get_name(id) };
-    // SAFETY: the result of the function is a string of the library, and never null.
-    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }

@@ -5,7 +5,7 @@ use std::ptr;
 use ffmpeg_next::ffi;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::memory::Frame;
+use crate::ffmpeg::memory::Frame;
 use crate::image::{CHANNELS, ColorModel, Picture, PlaneShape, Rect, Size, YCbCrEncoding};
 
 /// Copies the planes of a frame, in 8 bits per sample.

@@ -2,8 +2,8 @@
 
 use spdl_core::{Error, ErrorKind, Result};
 
+use crate::source::MediaSource;
 use crate::video::limits::VideoLimits;
-use crate::video::source::MediaSource;
 
 /// A four-character code.
 pub(super) type FourCc = [u8; 4];

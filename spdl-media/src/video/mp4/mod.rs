@@ -24,8 +24,8 @@ use self::tables::{Mp4Sample, SampleDescription, SampleTables};
 use super::codec::VideoContainer;
 use super::index::{VideoIndex, VideoPacket, VideoStream};
 use super::limits::VideoLimits;
-use super::source::MediaSource;
 use crate::image::{Orientation, Size};
+use crate::source::MediaSource;
 
 /// ISO base media files: MP4, MOV, M4V, 3GP, with sample tables or fragments.
 ///

@@ -5,6 +5,9 @@
 | read files and object stores, decode, augment, batch | `Fetch`, `DecodeImage`, `AugmentImage`, `BatchImages` |
 | choose a crop, or augmentations | `CenterCrop`, `Letterbox`, …; `RandAugment`, `ColorJitter`, … |
 | read tar, zip, npy, npz or WAV from memory | `iter_tarfile`, `iter_zipfile`, `load_npy`, `load_npz`, `load_wav` |
+| decode whole files of audio, video, images, by FFmpeg | `load_audio`, `load_video`, `load_image`, `load_image_batch` |
+| demux, decode, filter, convert step by step | `Demuxer`, `decode_packets`, `Decoder`, `FilterGraph`, `convert_frames` |
+| encode, write files | `save_image`, `Muxer`, `create_reference_video_frame` |
 | share memory with NumPy, PyTorch, JAX, Numba | `to_numpy`, `to_torch`, `to_jax`, `to_numba` |
 | upload to a CUDA device, download | `transfer_tensor`, `transfer_tensor_d2h` |
 | decode JPEG or video on a CUDA device | `decode_image_nvjpeg`, `decode_packets_nvdec`, `nvdec_decoder` |
@@ -27,7 +30,10 @@ samples are copied.) A view is writable if the memory is writable. Corrupt and t
 As stages of a pipeline, the operators run in Rust, without the GIL. `BatchImages` does so only after
 `DecodeImage`.
 
-Access to a name that SPDL has and this package lacks, such as `load_video`, raises an exception that names
+Functions that need FFmpeg raise `UnsupportedError` if `spdl_rs` was built without it. Their errors are also
+`RuntimeError`s.
+
+Access to a name that SPDL has and this package lacks, such as `encode_image`, raises an exception that names
 the alternative.
 """
 
@@ -81,6 +87,28 @@ from ._crops import (
     Stretch,
     TenCrop,
 )
+from ._decoding import (
+    AudioDecoder,
+    DecodeConfig,
+    Decoder,
+    FilterGraph,
+    VideoDecoder,
+    convert_array,
+    convert_frames,
+    decode_config,
+    decode_packets,
+    sample_decode_video,
+)
+from ._demuxing import (
+    BSF,
+    DemuxConfig,
+    Demuxer,
+    apply_bsf,
+    demux_audio,
+    demux_config,
+    demux_image,
+    demux_video,
+)
 from ._device_images import decode_image_nvjpeg, load_image_batch_nvjpeg
 from ._device_video import (
     NvDecDecoder,
@@ -88,6 +116,42 @@ from ._device_video import (
     nv12_to_bgr,
     nv12_to_rgb,
     nvdec_decoder,
+)
+from ._encoding import (
+    AudioEncodeConfig,
+    AudioEncoder,
+    Muxer,
+    VideoEncodeConfig,
+    VideoEncoder,
+    audio_encode_config,
+    create_reference_audio_frame,
+    create_reference_video_frame,
+    save_image,
+    video_encode_config,
+)
+from ._filter_descriptions import (
+    get_abuffer_desc,
+    get_audio_filter_desc,
+    get_buffer_desc,
+    get_filter_desc,
+    get_video_filter_desc,
+)
+from ._media_loading import (
+    load_audio,
+    load_image,
+    load_image_batch,
+    load_video,
+)
+from ._media_values import (
+    AudioCodec,
+    AudioFrames,
+    AudioPackets,
+    ImageCodec,
+    ImageFrames,
+    ImagePackets,
+    VideoCodec,
+    VideoFrames,
+    VideoPackets,
 )
 from ._npy import NpzFile, UnsupportedTypeError, load_npy, load_npz
 from ._operators import AugmentImage, BatchImages, DecodeImage, Fetch
@@ -109,21 +173,38 @@ __all__ = [
     "Array",
     "ArrayInterface",
     "AspectBuckets",
+    "AudioCodec",
+    "AudioDecoder",
+    "AudioEncodeConfig",
+    "AudioEncoder",
+    "AudioFrames",
+    "AudioPackets",
     "AugMix",
     "AugmentImage",
     "Augmentation",
     "AutoAugment",
+    "BSF",
     "BatchImages",
+    "CPUBuffer",
     "CUDAArrayInterface",
     "CUDAConfig",
     "CenterCrop",
     "ColorJitter",
     "Crop",
+    "DecodeConfig",
     "DecodeImage",
+    "Decoder",
+    "DemuxConfig",
+    "Demuxer",
     "Fetch",
+    "FilterGraph",
     "FiveCrop",
     "GaussianBlur",
+    "ImageCodec",
+    "ImageFrames",
+    "ImagePackets",
     "Letterbox",
+    "Muxer",
     "NpzFile",
     "NvDecDecoder",
     "RandAugment",
@@ -150,21 +231,50 @@ __all__ = [
     "TimmRandAugment",
     "TrivialAugmentWide",
     "UnsupportedTypeError",
+    "VideoCodec",
+    "VideoDecoder",
+    "VideoEncodeConfig",
+    "VideoEncoder",
+    "VideoFrames",
+    "VideoPackets",
     "WAVHeader",
+    "apply_bsf",
+    "audio_encode_config",
+    "convert_array",
+    "convert_frames",
     "cpu_storage",
+    "create_reference_audio_frame",
+    "create_reference_video_frame",
     "cuda_config",
+    "decode_config",
     "decode_image_nvjpeg",
+    "decode_packets",
     "decode_packets_nvdec",
+    "demux_audio",
+    "demux_config",
+    "demux_image",
+    "demux_video",
+    "get_abuffer_desc",
+    "get_audio_filter_desc",
+    "get_buffer_desc",
+    "get_filter_desc",
+    "get_video_filter_desc",
     "iter_tarfile",
     "iter_zipfile",
+    "load_audio",
+    "load_image",
+    "load_image_batch",
     "load_image_batch_nvjpeg",
     "load_npy",
     "load_npz",
+    "load_video",
     "load_wav",
     "nv12_to_bgr",
     "nv12_to_rgb",
     "nvdec_decoder",
     "parse_wav",
+    "sample_decode_video",
+    "save_image",
     "to_jax",
     "to_numba",
     "to_numpy",
@@ -174,7 +284,11 @@ __all__ = [
     "transfer_tensor",
     "transfer_tensor_d2h",
     "transfer_tensor_h2d",
+    "video_encode_config",
 ]
+
+CPUBuffer = Array
+"""The name that SPDL gives to arrays of `convert_frames`."""
 
 if TYPE_CHECKING:
     from . import utils as utils

@@ -1,4 +1,4 @@
-"""Tracing, and the versions of FFmpeg. Tracing records when and on which thread each item and event ran, for viewers such as Perfetto.
+"""Tracing, and questions to FFmpeg. Tracing records when and on which thread each item and event ran, for viewers such as Perfetto.
 
 >>> import json
 >>> from spdl_rs.io.utils import trace_event, tracing
@@ -10,13 +10,22 @@
 ['step']
 """
 
-from typing import TYPE_CHECKING
-
 from ... import _spdl_rs
-from .. import _missing_names
 from ._tracing import trace_counter, trace_event, trace_gc, tracing
 
-__all__ = ["get_ffmpeg_versions", "trace_counter", "trace_event", "trace_gc", "tracing"]
+__all__ = [
+    "built_with_cuda",
+    "built_with_nvcodec",
+    "built_with_nvjpeg",
+    "get_ffmpeg_filters",
+    "get_ffmpeg_log_level",
+    "get_ffmpeg_versions",
+    "set_ffmpeg_log_level",
+    "trace_counter",
+    "trace_event",
+    "trace_gc",
+    "tracing",
+]
 
 
 def get_ffmpeg_versions() -> dict[str, tuple[int, int, int]]:
@@ -31,7 +40,43 @@ def get_ffmpeg_versions() -> dict[str, tuple[int, int, int]]:
     """
     return dict(_spdl_rs.ffmpeg_versions())
 
-if not TYPE_CHECKING:
 
-    def __getattr__(name):
-        _missing_names.refuse(__name__, name, _missing_names.UTILITIES)
+def get_ffmpeg_filters() -> list[str]:
+    """The names of the filters of the linked FFmpeg, sorted; empty if `spdl_rs` was built without FFmpeg.
+
+    >>> from spdl_rs.io.utils import get_ffmpeg_filters
+    >>> filters = get_ffmpeg_filters()
+    >>> not filters or "scale" in filters
+    True
+    """
+    return _spdl_rs.ffmpeg_filters()
+
+
+def get_ffmpeg_log_level() -> int:
+    """How much FFmpeg writes to standard error: from -8, nothing, which is the default, to 56, everything."""
+    return _spdl_rs.ffmpeg_log_level()
+
+
+def set_ffmpeg_log_level(val: int, /) -> None:
+    """Changes how much FFmpeg writes to standard error, in all threads. Failures are raised in any case.
+
+    Args:
+        val: -8: nothing; 16: errors; 32: information; 48: details for debugging.
+    """
+    _spdl_rs.set_ffmpeg_log_level(val)
+
+
+def built_with_cuda() -> bool:
+    """Whether CUDA can be used: `True`, because its libraries are loaded when they are needed. See
+    `spdl_rs.cuda.status` for this machine."""
+    return True
+
+
+def built_with_nvcodec() -> bool:
+    """Whether NVDEC can be used: as `built_with_cuda`."""
+    return True
+
+
+def built_with_nvjpeg() -> bool:
+    """Whether nvJPEG can be used: as `built_with_cuda`."""
+    return True

@@ -7,7 +7,7 @@ use spdl_core::{Error, ErrorKind, Result};
 /// A media file whose parts are read by position: memory, a file, or an object in a store.
 ///
 /// ```
-/// use spdl_media::video::MediaSource;
+/// use spdl_media::MediaSource;
 /// let file: &[u8] = b"....ftypisom";
 /// let mut memory = Vec::new();
 /// assert_eq!(file.read(4..8, &mut memory)?, b"ftyp");
@@ -38,6 +38,16 @@ impl MediaSource for [u8] {
     }
 }
 
+impl MediaSource for bytes::Bytes {
+    fn size(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        self[..].read(range, memory)
+    }
+}
+
 impl<T: MediaSource + ?Sized> MediaSource for &T {
     fn size(&self) -> u64 {
         (**self).size()
@@ -63,12 +73,12 @@ impl MediaSource for std::fs::File {
         let bytes = (range.end - range.start) as usize;
         memory.clear();
         memory.try_reserve_exact(bytes).map_err(|_| {
-            let message = format!("cannot allocate {bytes} bytes for a part of a video");
+            let message = format!("cannot allocate {bytes} bytes for a part of a media file");
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
         memory.resize(bytes, 0);
         self.read_exact_at(memory, range.start).map_err(|error| {
-            let message = format!("cannot read bytes {range:?} of the video: {error}");
+            let message = format!("cannot read bytes {range:?} of the media file: {error}");
             Error::new(ErrorKind::Io, message).with_offset(range.start)
         })?;
         Ok(memory)
@@ -76,9 +86,9 @@ impl MediaSource for std::fs::File {
 }
 
 /// The error for bytes that the file does not have.
-pub(super) fn outside(range: &Range<u64>, size: u64) -> Error {
+pub(crate) fn outside(range: &Range<u64>, size: u64) -> Error {
     let message = format!(
-        "truncated video: bytes {} to {} are beyond the end of the file of {size} bytes",
+        "truncated media file: bytes {} to {} are beyond the end of the file of {size} bytes",
         range.start, range.end
     );
     Error::new(ErrorKind::Truncated, message).with_offset(size)

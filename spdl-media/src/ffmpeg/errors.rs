@@ -6,7 +6,7 @@ use ffmpeg_next::ffi;
 use spdl_core::{Error, ErrorKind};
 
 /// The error for a code that a function of the libraries returned; `what` failed.
-pub(super) fn error_of(code: c_int, what: &str) -> Error {
+pub(crate) fn error_of(code: c_int, what: &str) -> Error {
     let kind = match code {
         ffi::AVERROR_INVALIDDATA | ffi::AVERROR_EOF => ErrorKind::Corrupt,
         ffi::AVERROR_DECODER_NOT_FOUND
@@ -19,7 +19,7 @@ pub(super) fn error_of(code: c_int, what: &str) -> Error {
 }
 
 /// The error for a failed allocation.
-pub(super) fn out_of_memory(what: &str) -> Error {
+pub(crate) fn out_of_memory(what: &str) -> Error {
     Error::new(ErrorKind::LimitExceeded, format!("cannot allocate {what}"))
 }
 

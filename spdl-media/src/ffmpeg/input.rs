@@ -1,6 +1,6 @@
 //! The bytes of a file for the libraries.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
@@ -8,21 +8,42 @@ use ffmpeg_next::ffi;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::errors::{error_of, out_of_memory};
-use super::memory::Packet;
-use crate::video::MediaSource;
+use super::memory::{Dictionary, Packet, c_string, text};
+use crate::source::MediaSource;
 
-/// The bytes that the libraries read at a time.
-const BUFFER_BYTES: usize = 64 << 10;
-
-/// The formats that the libraries may open: containers of audio and video that refer to no other
-/// files. Playlists, scripts and image sequences are missing.
-const FORMATS: &CStr =
-    c"mov,matroska,avi,mpegts,mpeg,mpegvideo,flv,live_flv,asf,ogg,h264,hevc,m4v,h263,\
+/// Containers of audio and video that refer to no other files. Playlists, scripts and image sequences
+/// are missing.
+pub(crate) const MEDIA_FORMATS: &str = "mov,matroska,avi,mpegts,mpeg,mpegvideo,flv,live_flv,asf,ogg,h264,hevc,m4v,h263,\
 ivf,av1,obu,mjpeg,dv,mxf,nut,rm,gif,swf,wtv,y4m,yuv4mpegpipe,vc1,dirac,gxf,nsv,3g2,xwma,\
 wav,w64,flac,mp3,aac,aiff,caf,ac3,eac3,amr,ape,tta,wv,mpc,mpc8,au,voc,dts,adts,latm,loas,tak,shn";
 
+/// Formats of files with one image.
+pub(super) const IMAGE_FORMATS: &str = "bmp_pipe,dds_pipe,dpx_pipe,exr_pipe,gem_pipe,gif_pipe,j2k_pipe,\
+jpeg_pipe,jpegls_pipe,jpegxl_pipe,pam_pipe,pbm_pipe,pcx_pipe,pfm_pipe,pgm_pipe,pgmyuv_pipe,pgx_pipe,png_pipe,\
+ppm_pipe,psd_pipe,qdraw_pipe,qoi_pipe,sgi_pipe,sunrast_pipe,tiff_pipe,webp_pipe,xbm_pipe,xpm_pipe,xwd_pipe,\
+apng,hdr_pipe,phm_pipe,vbn_pipe";
+
+/// How to open a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DemuxOptions {
+    /// FFmpeg's name of the format, such as `s16le` for audio without a header; by default, the format
+    /// is recognised by the content.
+    pub format: Option<String>,
+    /// Options of the format: names and values.
+    pub options: Vec<(String, String)>,
+    /// The bytes that are read at a time, by default 65,536.
+    pub buffer_bytes: usize,
+}
+
+impl Default for DemuxOptions {
+    fn default() -> Self {
+        DemuxOptions { format: None, options: Vec::new(), buffer_bytes: 64 << 10 }
+    }
+}
+
 /// A file that the libraries have opened.
-pub(super) struct Input<'a> {
+pub(crate) struct Input<'a> {
     format: NonNull<ffi::AVFormatContext>,
     io: NonNull<ffi::AVIOContext>,
     /// What the callbacks of `io` use. `io` has a pointer to it.
@@ -31,7 +52,7 @@ pub(super) struct Input<'a> {
 
 /// Reads a source from a position.
 struct SourceReader<'a> {
-    source: &'a dyn MediaSource,
+    source: Box<dyn MediaSource + 'a>,
     position: u64,
     memory: Vec<u8>,
     /// The first error of the source, which the libraries do not keep.
@@ -101,7 +122,7 @@ unsafe extern "C" fn seek_source(opaque: *mut c_void, offset: i64, whence: c_int
 }
 
 /// Refuses to open other files.
-unsafe extern "C" fn refuse_to_open(
+pub(super) unsafe extern "C" fn refuse_to_open(
     _context: *mut ffi::AVFormatContext,
     _opened: *mut *mut ffi::AVIOContext,
     _address: *const std::ffi::c_char,
@@ -111,20 +132,48 @@ unsafe extern "C" fn refuse_to_open(
     ffi::AVERROR(ffi::EPERM)
 }
 
+/// The format of this name, if it reads from a file.
+fn find_format(name: &str) -> Result<*const ffi::AVInputFormat> {
+    let string = c_string(name)?;
+    // SAFETY: the string is terminated with 0; the result is null or a constant of the library.
+    let found = unsafe { ffi::av_find_input_format(string.as_ptr()) };
+    // SAFETY: as above.
+    let reads_files = unsafe { found.as_ref() }
+        .is_some_and(|format| format.flags & ffi::AVFMT_NOFILE as c_int == 0);
+    if reads_files {
+        return Ok(found);
+    }
+    let message = format!("FFmpeg has no format {name:?} of files");
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
 impl<'a> Input<'a> {
-    /// Opens `source`, and reads its header and the parameters of its streams.
-    pub(super) fn open(source: &'a dyn MediaSource) -> Result<Self> {
+    /// Opens `source`, and reads its header and the parameters of its streams. `formats` lists those that
+    /// may be recognised.
+    pub(crate) fn open(
+        source: Box<dyn MediaSource + 'a>,
+        formats: &str,
+        options: &DemuxOptions,
+    ) -> Result<Self> {
         super::start();
+        let (forced, formats) = match &options.format {
+            Some(name) => (find_format(name)?, name.as_str()),
+            None => (ptr::null(), formats),
+        };
+        let given = options.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let fixed = [("format_whitelist", formats), ("protocol_whitelist", "none")];
+        let mut dictionary = Dictionary::new(given.chain(fixed))?;
+        let buffer_bytes = options.buffer_bytes.clamp(512, 64 << 20);
         let reader = SourceReader { source, position: 0, memory: Vec::new(), failure: None };
         let reader = NonNull::from(Box::leak(Box::new(reader)));
         // SAFETY: the function has no conditions; the result is null or has this size.
-        let buffer = unsafe { ffi::av_malloc(BUFFER_BYTES) }.cast::<u8>();
+        let buffer = unsafe { ffi::av_malloc(buffer_bytes as _) }.cast::<u8>();
         // SAFETY: the callbacks expect a `SourceReader`, which lives as long as the context. A null
         // buffer is allowed.
         let io = unsafe {
             ffi::avio_alloc_context(
                 buffer,
-                BUFFER_BYTES as c_int,
+                buffer_bytes as c_int,
                 0,
                 reader.as_ptr().cast(),
                 Some(read_source),
@@ -146,25 +195,18 @@ impl<'a> Input<'a> {
             fields.flags |= ffi::AVFMT_FLAG_CUSTOM_IO;
             fields.io_open = Some(refuse_to_open);
         }
-        let mut options = ptr::null_mut();
-        let allowed = [(c"format_whitelist", FORMATS), (c"protocol_whitelist", c"none")];
-        for (name, value) in allowed {
-            // SAFETY: name and value are terminated with 0, and are copied.
-            unsafe { ffi::av_dict_set(&mut options, name.as_ptr(), value.as_ptr(), 0) };
-        }
         let mut opened = format.as_ptr();
         // SAFETY: the context is new and has its input. If the function fails, it frees the context.
         let code = unsafe {
-            ffi::avformat_open_input(&mut opened, c"".as_ptr(), ptr::null(), &mut options)
+            ffi::avformat_open_input(&mut opened, c"".as_ptr(), forced, dictionary.as_mut_ptr())
         };
-        // SAFETY: the dictionary belongs to this function.
-        unsafe { ffi::av_dict_free(&mut options) };
         if code < 0 {
             let error = input.failed(code, "cannot open the media file");
             input.drop_io();
             std::mem::forget(input);
             return Err(error);
         }
+        dictionary.check_used("the format")?;
         // SAFETY: the context is open; options are allowed to be null.
         let code =
             unsafe { ffi::avformat_find_stream_info(input.format.as_ptr(), ptr::null_mut()) };
@@ -182,14 +224,21 @@ impl<'a> Input<'a> {
     }
 
     /// The best stream of a kind.
-    pub(super) fn best_stream(&self, kind: ffi::AVMediaType) -> Option<&ffi::AVStream> {
+    pub(crate) fn best_stream(&self, kind: ffi::AVMediaType) -> Option<&ffi::AVStream> {
         // SAFETY: the context is open; no decoder is requested.
         let number = unsafe {
             ffi::av_find_best_stream(self.format.as_ptr(), kind, -1, -1, ptr::null_mut(), 0)
         };
-        let number = usize::try_from(number).ok()?;
+        self.stream(usize::try_from(number).ok()?)
+    }
+
+    /// The stream of this number.
+    pub(super) fn stream(&self, number: usize) -> Option<&ffi::AVStream> {
         // SAFETY: the context is open, and `&self` excludes changes.
         let fields = unsafe { self.format.as_ref() };
+        if fields.streams.is_null() {
+            return None;
+        }
         // SAFETY: the context has `nb_streams` pointers.
         let streams =
             unsafe { std::slice::from_raw_parts(fields.streams, fields.nb_streams as usize) };
@@ -198,8 +247,16 @@ impl<'a> Input<'a> {
         unsafe { stream.as_ref() }
     }
 
+    /// Moves to the last key frame of a stream whose time stamp is not later than `timestamp`.
+    pub(super) fn seek(&mut self, stream: i32, timestamp: i64) -> Result<()> {
+        let backward = ffi::AVSEEK_FLAG_BACKWARD as c_int;
+        // SAFETY: the context is open, and has this stream.
+        let code = unsafe { ffi::av_seek_frame(self.format.as_ptr(), stream, timestamp, backward) };
+        if code < 0 { Err(self.failed(code, "cannot seek in the media file")) } else { Ok(()) }
+    }
+
     /// Reads the next packet of any stream; `false` at the end of the file.
-    pub(super) fn read(&mut self, packet: &mut Packet) -> Result<bool> {
+    pub(crate) fn read(&mut self, packet: &mut Packet) -> Result<bool> {
         packet.clear();
         // SAFETY: context and packet are valid.
         let code = unsafe { ffi::av_read_frame(self.format.as_ptr(), packet.as_ptr()) };
@@ -212,13 +269,13 @@ impl<'a> Input<'a> {
     }
 
     /// The name of the container.
-    pub(super) fn container(&self) -> String {
+    pub(crate) fn container(&self) -> String {
         // SAFETY: the context is open, and `&self` excludes changes.
         let format = unsafe { self.format.as_ref() }.iformat;
         // SAFETY: the format of an open context is a constant of the library.
         let name = unsafe { format.as_ref() }.map_or(c"media".as_ptr(), |format| format.name);
         // SAFETY: the name of a format is a string of the library.
-        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+        unsafe { text(name) }
     }
 
     /// Frees the input and its reader.

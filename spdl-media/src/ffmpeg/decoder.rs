@@ -1,0 +1,314 @@
+//! From packets to frames.
+
+use std::ptr;
+
+use ffmpeg_next::ffi;
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::codec::{MediaKind, Rational, StreamCodec};
+use super::errors::error_of;
+use super::filter::FilterGraph;
+use super::frames::Frames;
+use super::memory::{CodecContext, Dictionary, Frame, Packet, c_string};
+use super::names;
+use super::packets::{Packets, TimeWindow};
+
+/// How to decode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DecodeOptions {
+    /// FFmpeg's name of the decoder; by default, that of the codec.
+    pub decoder: Option<String>,
+    /// Options of the decoder: names and values. By default, a decoder uses one thread; `threads` changes
+    /// that.
+    pub options: Vec<(String, String)>,
+}
+
+/// Packets that a decoder could not decode.
+#[derive(Debug, Default)]
+pub struct DecodeFailures {
+    /// Their number.
+    pub count: u64,
+    /// The first error.
+    pub first: Option<Error>,
+}
+
+impl DecodeFailures {
+    fn add(&mut self, error: Error) {
+        self.count += 1;
+        self.first.get_or_insert(error);
+    }
+}
+
+/// Decodes the packets of one stream, and filters the frames.
+#[derive(Debug)]
+pub struct StreamDecoder {
+    context: CodecContext,
+    graph: Option<FilterGraph>,
+    kind: MediaKind,
+    time_base: Rational,
+    frame: Frame,
+    window: Option<TimeWindow>,
+    failures: DecodeFailures,
+}
+
+impl StreamDecoder {
+    /// Starts a decoder. `filters` is the description of a [`FilterGraph`] with one input and one output;
+    /// without it, frames are those of the decoder.
+    ///
+    /// # Errors
+    /// `Unsupported` if FFmpeg has no decoder; `InvalidArgument` for wrong options or filters.
+    pub fn new(
+        codec: &StreamCodec,
+        filters: Option<&str>,
+        options: &DecodeOptions,
+    ) -> Result<Self> {
+        super::start();
+        let decoder = find(codec, options)?;
+        // SAFETY: the decoder is a constant of the library; the function returns a new context or null.
+        let pointer = unsafe { ffi::avcodec_alloc_context3(decoder) };
+        // SAFETY: the value is new, or null.
+        let mut context = unsafe { CodecContext::from_raw(pointer, "a decoder") }?;
+        let parameters = codec.parameters().as_ptr();
+        // SAFETY: both are valid.
+        let code = unsafe { ffi::avcodec_parameters_to_context(context.as_ptr(), parameters) };
+        let what = || format!("cannot decode {}", codec.name());
+        if code < 0 {
+            return Err(error_of(code, &what()));
+        }
+        let fields = context.fields_mut();
+        fields.pkt_timebase = codec.time_base().to_ffi();
+        fields.thread_count = 1;
+        let given = options.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut dictionary = Dictionary::new(given)?;
+        // SAFETY: the context was made for this decoder, and is not open yet.
+        let code =
+            unsafe { ffi::avcodec_open2(context.as_ptr(), decoder, dictionary.as_mut_ptr()) };
+        if code < 0 {
+            return Err(error_of(code, &what()));
+        }
+        dictionary.check_used("the decoder")?;
+        let graph = filters.map(|filters| FilterGraph::with_colors(filters, Some(codec)));
+        Ok(StreamDecoder {
+            context,
+            graph: graph.transpose()?,
+            kind: codec.kind(),
+            time_base: codec.time_base(),
+            frame: Frame::new()?,
+            window: None,
+            failures: DecodeFailures::default(),
+        })
+    }
+
+    /// Decodes packets; the frames that are ready.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for packets of another kind; the errors of filters. Packets that cannot be decoded are
+    /// counted: see [`failures`](StreamDecoder::failures).
+    pub fn decode(&mut self, packets: &Packets) -> Result<Frames> {
+        self.decode_up_to(packets, usize::MAX)
+    }
+
+    /// Decodes packets until there are `most` frames.
+    fn decode_up_to(&mut self, packets: &Packets, most: usize) -> Result<Frames> {
+        if packets.kind() != self.kind {
+            let (given, own) = (packets.kind().name(), self.kind.name());
+            let message = format!("{given} packets were given to a decoder of {own}");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let mut frames = self.none();
+        for packet in packets.as_slice() {
+            if frames.len() >= most {
+                break;
+            }
+            frames.append(self.send(Some(packet))?);
+        }
+        Ok(frames)
+    }
+
+    /// The remaining frames, after the last packet. Afterwards the decoder accepts packets again, as after a
+    /// seek; a graph of filters does not.
+    ///
+    /// # Errors
+    /// Those of filters.
+    pub fn finish(&mut self) -> Result<Frames> {
+        let mut frames = self.send(None)?;
+        // SAFETY: the context is open.
+        unsafe { ffi::avcodec_flush_buffers(self.context.as_ptr()) };
+        if let Some(graph) = &mut self.graph {
+            graph.finish()?;
+            let rest = graph.take(None)?;
+            let rest = self.in_window(rest)?;
+            frames.append(rest);
+        }
+        Ok(frames)
+    }
+
+    /// The packets that could not be decoded so far.
+    pub fn failures(&self) -> &DecodeFailures {
+        &self.failures
+    }
+
+    fn none(&self) -> Frames {
+        Frames::new(self.kind, self.time_base)
+    }
+
+    /// Decodes a packet, or ends the stream; the frames that are ready.
+    fn send(&mut self, packet: Option<&Packet>) -> Result<Frames> {
+        let pointer = packet.map_or(ptr::null(), |packet| packet.as_ptr().cast_const());
+        // SAFETY: the context is open; the packet is valid, or null to end the stream.
+        let code = unsafe { ffi::avcodec_send_packet(self.context.as_ptr(), pointer) };
+        if code < 0 && code != ffi::AVERROR_EOF {
+            let at = packet.map(|packet| packet.fields().pos).and_then(|at| u64::try_from(at).ok());
+            let error = error_of(code, "cannot decode a packet");
+            self.failures.add(match at {
+                Some(offset) => error.with_offset(offset),
+                None => error,
+            });
+        }
+        let mut decoded = self.none();
+        loop {
+            // SAFETY: context and frame are valid.
+            let code =
+                unsafe { ffi::avcodec_receive_frame(self.context.as_ptr(), self.frame.as_ptr()) };
+            if code == ffi::AVERROR(ffi::EAGAIN) || code == ffi::AVERROR_EOF {
+                break;
+            }
+            if code < 0 {
+                self.failures.add(error_of(code, "cannot decode a frame"));
+                // A decoder that always fails must not be asked forever.
+                if self.failures.count > MAX_FAILURES {
+                    break;
+                }
+                continue;
+            }
+            let fields = self.frame.fields_mut();
+            fields.pts = fields.best_effort_timestamp;
+            decoded.push(self.frame.take()?);
+        }
+        let frames = match &mut self.graph {
+            None => decoded,
+            Some(graph) => {
+                graph.add(None, &decoded)?;
+                graph.take(None)?
+            }
+        };
+        self.in_window(frames)
+    }
+
+    /// The frames of a video that are in the window. A filter cuts audio.
+    fn in_window(&self, frames: Frames) -> Result<Frames> {
+        let Some(window) = self.window.filter(|_| self.kind == MediaKind::Video) else {
+            return Ok(self.of_own_kind(frames));
+        };
+        let unit = frames.time_base();
+        let stamps = frames.timestamps();
+        let wanted = (0..stamps.len()).filter(|&at| window.contains(stamps[at], unit));
+        Ok(self.of_own_kind(frames.pick(wanted)?))
+    }
+
+    /// The frames of a graph that starts with an image are images.
+    fn of_own_kind(&self, mut frames: Frames) -> Frames {
+        if self.kind == MediaKind::Image {
+            frames.set_kind(MediaKind::Image);
+        }
+        frames
+    }
+}
+
+/// The most packets of a stream that may fail.
+const MAX_FAILURES: u64 = 1_000_000;
+
+fn find(codec: &StreamCodec, options: &DecodeOptions) -> Result<*const ffi::AVCodec> {
+    let found = match &options.decoder {
+        Some(name) => {
+            let name = c_string(name)?;
+            // SAFETY: the name is terminated with 0; the result is null or a constant of the library.
+            unsafe { ffi::avcodec_find_decoder_by_name(name.as_ptr()) }
+        }
+        None => {
+            let number = names::codec_number(codec.parameters().fields());
+            // SAFETY: any number is allowed; the result is null or a constant of the library.
+            unsafe { avcodec_find_decoder(number) }
+        }
+    };
+    if !found.is_null() {
+        return Ok(found);
+    }
+    let message = match &options.decoder {
+        Some(name) => format!("FFmpeg was built without a decoder {name:?}"),
+        None => format!("FFmpeg was built without a decoder of {}", codec.name()),
+    };
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+unsafe extern "C" {
+    /// As in libavcodec, with the identifier as a number, as in `names`.
+    fn avcodec_find_decoder(id: std::ffi::c_uint) -> *const ffi::AVCodec;
+}
+
+/// Decodes packets with a new decoder: all frames, or the first `most`. Of a video with a window, the frames
+/// in the window.
+///
+/// # Errors
+/// `InvalidArgument` if the packets have no codec; `Corrupt` if they have no decodable frame; as
+/// [`StreamDecoder::new`] and [`StreamDecoder::decode`].
+pub fn decode_packets(
+    packets: &Packets,
+    filters: Option<&str>,
+    options: &DecodeOptions,
+    most: Option<usize>,
+) -> Result<(Frames, DecodeFailures)> {
+    let codec = packets.codec().ok_or_else(|| {
+        let message = "the packets have no codec: use a StreamDecoder of the demuxer's codec";
+        Error::new(ErrorKind::InvalidArgument, message)
+    })?;
+    let most = most.unwrap_or(usize::MAX);
+    let mut decoder = StreamDecoder::new(codec, filters, options)?;
+    decoder.window = packets.window();
+    let mut frames = decoder.decode_up_to(packets, most)?;
+    if frames.len() < most {
+        frames.append(decoder.finish()?);
+    }
+    frames.truncate(most);
+    match decoder.failures.first.take() {
+        Some(error) if frames.is_empty() => Err(error),
+        first => Ok((frames, DecodeFailures { count: decoder.failures.count, first })),
+    }
+}
+
+/// Decodes some frames of a video: from the nearest key frame before each, up to the frame.
+///
+/// `indices` are the numbers of the frames among those in the window of the packets, in the order of
+/// presentation, ascending.
+///
+/// # Errors
+/// `InvalidArgument` if there are fewer frames; `Corrupt` if a frame cannot be decoded; as
+/// [`decode_packets`].
+pub fn decode_frames(
+    packets: &Packets,
+    indices: &[usize],
+    filters: Option<&str>,
+    options: &DecodeOptions,
+) -> Result<Frames> {
+    let mut found = Frames::new(packets.kind(), packets.time_base());
+    for group in packets.groups_of(indices)? {
+        let last = group.wanted.iter().map(|wanted| wanted.position).max().unwrap_or(0);
+        let (frames, failures) = decode_packets(&group.packets, filters, options, Some(last + 1))?;
+        let (stamps, unit) = (frames.timestamps(), frames.time_base());
+        for wanted in &group.wanted {
+            // Filters may change time stamps; otherwise the stamp is right even if a frame is missing.
+            let same = |&stamp: &i64| unit == packets.time_base() && stamp == wanted.timestamp;
+            let position = stamps.iter().position(same).unwrap_or(wanted.position);
+            if position >= frames.len() {
+                return Err(failures.first.unwrap_or_else(|| {
+                    let message =
+                        format!("corrupt video: the frame at {} is missing", wanted.timestamp);
+                    Error::new(ErrorKind::Corrupt, message)
+                }));
+            }
+            found.append(frames.pick([position])?);
+        }
+    }
+    Ok(found)
+}

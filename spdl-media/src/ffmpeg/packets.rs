@@ -1,0 +1,309 @@
+//! Encoded packets as values.
+
+use ffmpeg_next::ffi;
+use spdl_core::{Error, ErrorKind, Result};
+
+use super::codec::{MediaKind, Rational, StreamCodec};
+use super::memory::Packet;
+
+/// A time in seconds, as an exact fraction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time {
+    numerator: i64,
+    denominator: i64,
+}
+
+impl Time {
+    /// `numerator` / `denominator` seconds.
+    ///
+    /// # Errors
+    /// `InvalidArgument` unless the denominator is positive.
+    pub fn new(numerator: i64, denominator: i64) -> Result<Self> {
+        if denominator > 0 {
+            return Ok(Time { numerator, denominator });
+        }
+        let message = format!("the time {numerator}/{denominator} has no positive denominator");
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    /// Numerator and denominator.
+    pub(super) fn parts(self) -> (i64, i64) {
+        (self.numerator, self.denominator)
+    }
+
+    /// In seconds, rounded.
+    pub fn to_f64(self) -> f64 {
+        self.numerator as f64 / self.denominator as f64
+    }
+
+    /// In units, rounded down; at most [`i64::MAX`].
+    pub(super) fn in_units(self, unit: Rational) -> i64 {
+        let scaled = i128::from(self.numerator) * i128::from(unit.denominator);
+        let divisor = i128::from(self.denominator) * i128::from(unit.numerator.max(1));
+        i64::try_from(scaled.div_euclid(divisor)).unwrap_or(i64::MAX)
+    }
+
+    /// Whether a time stamp is before this time.
+    fn is_later_than(self, timestamp: i64, unit: Rational) -> bool {
+        let stamp = i128::from(timestamp) * i128::from(unit.numerator);
+        // Products of 64 and 32 bits; the other factor has 64 bits, so the product may exceed 128 bits.
+        match stamp.checked_mul(self.denominator.into()) {
+            Some(stamp) => stamp < i128::from(self.numerator) * i128::from(unit.denominator),
+            None => stamp < 0,
+        }
+    }
+}
+
+/// The times from a start up to, but not including, an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeWindow {
+    start: Time,
+    end: Time,
+}
+
+impl TimeWindow {
+    /// The times `[start, end)`; none if they are equal.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the end is before the start.
+    pub fn new(start: Time, end: Time) -> Result<Self> {
+        let (left, right) = (
+            i128::from(start.numerator) * i128::from(end.denominator),
+            i128::from(end.numerator) * i128::from(start.denominator),
+        );
+        if left <= right {
+            return Ok(TimeWindow { start, end });
+        }
+        let message = format!(
+            "the window must not end before its start; it is {} to {} s",
+            start.to_f64(),
+            end.to_f64()
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    /// The first time.
+    pub fn start(self) -> Time {
+        self.start
+    }
+
+    /// The end.
+    pub fn end(self) -> Time {
+        self.end
+    }
+
+    /// Whether a time stamp is in the window.
+    pub(super) fn contains(self, timestamp: i64, unit: Rational) -> bool {
+        !self.start.is_later_than(timestamp, unit) && self.end.is_later_than(timestamp, unit)
+    }
+
+    /// Whether a time stamp is after the window.
+    pub(super) fn is_over(self, timestamp: i64, unit: Rational) -> bool {
+        !self.end.is_later_than(timestamp, unit)
+    }
+}
+
+/// Packets of one stream, in the order of decoding.
+#[derive(Debug)]
+pub struct Packets {
+    kind: MediaKind,
+    codec: Option<StreamCodec>,
+    time_base: Rational,
+    window: Option<TimeWindow>,
+    packets: Vec<Packet>,
+}
+
+impl Packets {
+    pub(super) fn new(kind: MediaKind, time_base: Rational) -> Self {
+        Packets { kind, codec: None, time_base, window: None, packets: Vec::new() }
+    }
+
+    pub(super) fn with_codec(mut self, codec: StreamCodec) -> Self {
+        self.codec = Some(codec);
+        self
+    }
+
+    pub(super) fn set_window(&mut self, window: Option<TimeWindow>) {
+        self.window = window;
+    }
+
+    pub(super) fn push(&mut self, packet: Packet) {
+        self.packets.push(packet);
+    }
+
+    /// Adds the packets of `other` after the own ones.
+    pub fn append(&mut self, mut other: Packets) {
+        self.packets.append(&mut other.packets);
+    }
+
+    pub(super) fn as_slice(&self) -> &[Packet] {
+        &self.packets
+    }
+
+    /// Whether the packets are audio, video or an image.
+    pub fn kind(&self) -> MediaKind {
+        self.kind
+    }
+
+    /// How the packets are encoded. Packets of [`Demuxer::read_some`](super::Demuxer::read_some) lack it.
+    pub fn codec(&self) -> Option<&StreamCodec> {
+        self.codec.as_ref()
+    }
+
+    /// The unit of time stamps, in seconds.
+    pub fn time_base(&self) -> Rational {
+        self.time_base
+    }
+
+    /// The times whose frames are wanted.
+    pub fn window(&self) -> Option<TimeWindow> {
+        self.window
+    }
+
+    /// The number of packets.
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// The bytes of all packets.
+    pub fn bytes(&self) -> usize {
+        self.packets.iter().map(|packet| packet.bytes().len()).sum()
+    }
+
+    /// The encoded bytes of one packet.
+    pub fn packet(&self, index: usize) -> Option<&[u8]> {
+        self.packets.get(index).map(Packet::bytes)
+    }
+
+    /// Whether decoding can start at the packet.
+    pub fn is_key(&self, index: usize) -> bool {
+        let packet = self.packets.get(index).map(Packet::fields);
+        packet.is_some_and(|packet| packet.flags & ffi::AV_PKT_FLAG_KEY != 0)
+    }
+
+    /// The time stamps of presentation in units of [`time_base`](Packets::time_base), in the order of the
+    /// packets. Packets without one have that of decoding.
+    pub fn timestamps(&self) -> Vec<i64> {
+        self.packets.iter().map(timestamp).collect()
+    }
+
+    /// The times of the frames in the window in seconds, in the order of presentation.
+    pub fn frame_times(&self) -> Vec<f64> {
+        let mut stamps = self.timestamps();
+        stamps.retain(|&stamp| {
+            self.window.is_none_or(|window| window.contains(stamp, self.time_base))
+        });
+        stamps.sort_unstable();
+        self.in_seconds(&stamps)
+    }
+
+    /// Time stamps in seconds.
+    pub fn in_seconds(&self, stamps: &[i64]) -> Vec<f64> {
+        stamps.iter().map(|&stamp| seconds(stamp, self.time_base)).collect()
+    }
+
+    /// Another value that shares the bytes of the packets.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if no memory is left.
+    pub fn share(&self) -> Result<Self> {
+        self.part(0..self.packets.len())
+    }
+
+    /// Some of the packets, with shared bytes.
+    pub(super) fn part(&self, part: std::ops::Range<usize>) -> Result<Self> {
+        let packets = self.packets[part].iter().map(Packet::share).collect::<Result<_>>()?;
+        let Packets { kind, codec, time_base, window, .. } = self;
+        Ok(Packets {
+            kind: *kind,
+            codec: codec.clone(),
+            time_base: *time_base,
+            window: *window,
+            packets,
+        })
+    }
+
+    /// The packets that decoding some frames of a video needs: for each group of them the packets from a key
+    /// frame on, and the numbers of the wanted frames among the frames of the group, in the order of presentation.
+    ///
+    /// `indices` are the numbers of the wanted frames among the frames in the window, ascending.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are fewer frames; `LimitExceeded` if no memory is left.
+    pub(super) fn groups_of(&self, indices: &[usize]) -> Result<Vec<FrameGroup>> {
+        let stamps = self.timestamps();
+        let in_window = |at: &usize| {
+            self.window.is_none_or(|window| window.contains(stamps[*at], self.time_base))
+        };
+        let mut shown: Vec<usize> = (0..stamps.len()).filter(in_window).collect();
+        shown.sort_by_key(|&at| stamps[at]);
+        let mut starts: Vec<usize> =
+            (0..self.len()).filter(|&at| at == 0 || self.is_key(at)).collect();
+        let mut groups: Vec<FrameGroup> = Vec::new();
+        starts.push(self.len());
+        let mut previous = None;
+        for &index in indices {
+            let at = *shown.get(index).ok_or_else(|| {
+                let message = format!("there is no frame {index} in {} frames", shown.len());
+                Error::new(ErrorKind::InvalidArgument, message)
+            })?;
+            let mut group = starts.partition_point(|&start| start <= at) - 1;
+            // In an open group of pictures, frames before the key frame need the group before it.
+            let end = starts[group + 1];
+            if group > 0 && stamps[at] < stamps[starts[group]] {
+                group -= 1;
+            }
+            let part = starts[group]..end;
+            if previous.as_ref() != Some(&part) {
+                let mut packets = self.part(part.clone())?;
+                packets.window = None;
+                groups.push(FrameGroup { packets, wanted: Vec::new() });
+                previous = Some(part.clone());
+            }
+            let earlier = stamps[part].iter().filter(|&&stamp| stamp < stamps[at]).count();
+            if let Some(group) = groups.last_mut() {
+                group.wanted.push(WantedFrame { position: earlier, timestamp: stamps[at] });
+            }
+        }
+        Ok(groups)
+    }
+}
+
+/// Packets from a key frame on, and the frames among them that are wanted.
+#[derive(Debug)]
+pub(super) struct FrameGroup {
+    pub(super) packets: Packets,
+    pub(super) wanted: Vec<WantedFrame>,
+}
+
+/// A frame of a [`FrameGroup`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WantedFrame {
+    /// The number of the frame in the order of presentation.
+    pub(super) position: usize,
+    /// In units of the packets.
+    pub(super) timestamp: i64,
+}
+
+/// The time stamp of presentation; without one, that of decoding.
+pub(super) fn timestamp(packet: &Packet) -> i64 {
+    let fields = packet.fields();
+    match fields.pts {
+        ffi::AV_NOPTS_VALUE if fields.dts == ffi::AV_NOPTS_VALUE => 0,
+        ffi::AV_NOPTS_VALUE => fields.dts,
+        timestamp => timestamp,
+    }
+}
+
+/// A time stamp in seconds.
+pub(super) fn seconds(timestamp: i64, unit: Rational) -> f64 {
+    match unit.denominator {
+        0 => 0.0,
+        denominator => timestamp as f64 * f64::from(unit.numerator) / f64::from(denominator),
+    }
+}

@@ -1,0 +1,193 @@
+//! From a file to packets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use spdl_core::{Error, ErrorKind};
+use spdl_media::MediaSource;
+use spdl_media::ffmpeg::{BitStreamFilter, DemuxOptions, Demuxer, Portion, Time, TimeWindow};
+
+use super::values::{MediaCodec, MediaPackets, detached, kind_of, media_error};
+use crate::io::buffer::Buffer;
+
+/// Names and values of options.
+pub(super) type Options = Vec<(String, String)>;
+
+/// A window of times: the numerators and denominators of its start and its end in seconds.
+type Window = (i64, i64, i64, i64);
+
+/// A file that FFmpeg reads.
+#[pyclass(frozen, module = "spdl_rs._spdl_rs")]
+pub(crate) struct MediaDemuxer(Mutex<Option<Demuxer>>);
+
+#[pymethods]
+impl MediaDemuxer {
+    /// Opens the path, or reads the buffer, `source`.
+    #[new]
+    #[pyo3(signature = (source, name, *, format, options, buffer_size))]
+    fn new(
+        source: &Bound<'_, PyAny>,
+        name: Option<String>,
+        format: Option<String>,
+        options: Options,
+        buffer_size: usize,
+    ) -> PyResult<Self> {
+        let py = source.py();
+        let mut settings = DemuxOptions::default();
+        (settings.format, settings.options) = (format, options);
+        settings.buffer_bytes = buffer_size;
+        let opened = match source.extract::<String>() {
+            Ok(path) => {
+                let name = name.unwrap_or_else(|| path.clone());
+                py.detach(|| Demuxer::open(open(&path)?, &name, &settings))
+            }
+            Err(_) => {
+                let buffer = Buffer::of(source)?;
+                let bytes = buffer.read(py, 0..buffer.len());
+                let bytes = bytes.map_err(|error| media_error(py, &error))?;
+                let name = name.unwrap_or_else(|| format!("{} bytes in memory", bytes.len()));
+                py.detach(|| Demuxer::open(Box::new(bytes), &name, &settings))
+            }
+        };
+        let demuxer = opened.map_err(|error| media_error(py, &failed_to_open(error)))?;
+        Ok(MediaDemuxer(Mutex::new(Some(demuxer))))
+    }
+
+    fn has_audio(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |demuxer| Ok(demuxer.has_audio()))
+    }
+
+    fn stream_index(&self, py: Python<'_>, kind: &str) -> PyResult<usize> {
+        self.with(py, |demuxer| demuxer.stream_index(kind_of(kind)?))
+    }
+
+    fn codec(&self, py: Python<'_>, kind: &str) -> PyResult<MediaCodec> {
+        self.with(py, |demuxer| demuxer.codec(kind_of(kind)?).map(MediaCodec))
+    }
+
+    #[pyo3(signature = (kind, window, bsf))]
+    fn demux(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        window: Option<Window>,
+        bsf: Option<&str>,
+    ) -> PyResult<MediaPackets> {
+        self.with(py, |demuxer| {
+            let window = window.map(|(start, start_unit, end, end_unit)| {
+                TimeWindow::new(Time::new(start, start_unit)?, Time::new(end, end_unit)?)
+            });
+            let packets = demuxer.demux(kind_of(kind)?, window.transpose()?)?;
+            match (bsf, packets.codec()) {
+                (Some(bsf), Some(codec)) => {
+                    let mut filter = BitStreamFilter::new(codec, bsf)?;
+                    let mut filtered = filter.filter(&packets)?;
+                    filtered.append(filter.finish()?);
+                    Ok(MediaPackets(filtered))
+                }
+                _ => Ok(MediaPackets(packets)),
+            }
+        })
+    }
+
+    /// The next packets of some streams; an empty dictionary at the end of the file.
+    fn read_some(
+        &self,
+        py: Python<'_>,
+        streams: BTreeSet<usize>,
+        num_packets: usize,
+        duration: f64,
+    ) -> PyResult<BTreeMap<usize, MediaPackets>> {
+        let portion = match num_packets {
+            0 => Portion::Seconds(duration),
+            count => Portion::Packets(count),
+        };
+        let read = self.with(py, |demuxer| demuxer.read_some(&streams, portion))?;
+        Ok(read.into_iter().map(|(number, packets)| (number, MediaPackets(packets))).collect())
+    }
+
+    /// Closes the file.
+    fn close(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl MediaDemuxer {
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Demuxer) -> spdl_core::Result<R> + Send,
+    ) -> PyResult<R> {
+        detached(py, || {
+            let mut demuxer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let demuxer = demuxer
+                .as_mut()
+                .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "the demuxer is closed"))?;
+            work(demuxer)
+        })
+    }
+}
+
+/// Opens a path.
+fn open(path: &str) -> spdl_core::Result<Box<dyn MediaSource + Send>> {
+    if path.contains("://") {
+        let message = "addresses are not opened; fetch the file, and pass its bytes";
+        return Err(Error::new(ErrorKind::Unsupported, message).with_key(path));
+    }
+    let file = File::open(path).map_err(|error| {
+        let kind = match error.kind() {
+            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+            std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+            _ => ErrorKind::Io,
+        };
+        Error::new(kind, error.to_string()).with_key(path)
+    })?;
+    Ok(Box::new(file))
+}
+
+fn failed_to_open(error: Error) -> Error {
+    let (kind, key) = (error.kind(), error.key().map(str::to_owned));
+    let made = Error::new(kind, format!("Failed to open the input: {}", error.message()));
+    match key {
+        Some(key) => made.with_key(key),
+        None => made,
+    }
+}
+
+/// Filters of packets.
+#[pyclass(frozen, module = "spdl_rs._spdl_rs")]
+pub(crate) struct MediaBitStreamFilter(Mutex<BitStreamFilter>);
+
+#[pymethods]
+impl MediaBitStreamFilter {
+    #[new]
+    fn new(py: Python<'_>, codec: &MediaCodec, description: &str) -> PyResult<Self> {
+        detached(py, || BitStreamFilter::new(&codec.0, description))
+            .map(|filter| MediaBitStreamFilter(Mutex::new(filter)))
+    }
+
+    /// The packets that are ready; all that are left if `flush` is set.
+    fn filter(
+        &self,
+        py: Python<'_>,
+        packets: Option<&MediaPackets>,
+        flush: bool,
+    ) -> PyResult<MediaPackets> {
+        detached(py, || {
+            let mut filter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match packets {
+                None => filter.finish(),
+                Some(packets) => {
+                    let mut filtered = filter.filter(&packets.0)?;
+                    if flush {
+                        filtered.append(filter.finish()?);
+                    }
+                    Ok(filtered)
+                }
+            }
+        })
+        .map(MediaPackets)
+    }
+}
