@@ -461,3 +461,65 @@ fn features_are_those_of_the_reference_programs() {
     let stereo = AudioTransform::new().sample_rate(16_000).features(AudioFeatures::whisper(80));
     assert!(stereo.validate().unwrap_err().message().contains("one channel"));
 }
+
+/// The files were made with ffmpeg 5.1 from the samples in `container.i16`: ALAC in MP4, FLAC in Matroska, MPEG layer II
+/// in a transport stream.
+#[cfg(feature = "ffmpeg")]
+mod containers {
+    use super::*;
+
+    const RATE: u64 = 8000;
+
+    #[test]
+    fn lossless_audio_in_containers_has_the_samples_that_were_encoded() {
+        let samples = data("container.i16");
+        let (samples, _) = samples.as_chunks::<2>();
+        let expected: Vec<f32> =
+            samples.iter().map(|&bytes| f32::from(i16::from_le_bytes(bytes)) / 32_768.0).collect();
+        for name in ["container.m4a", "container.mka"] {
+            let file = data(name);
+            assert_eq!(whole(&file), [&*expected], "{name}");
+            let info = reader().inspect(&file).unwrap();
+            assert_eq!(
+                (info.sample_rate, info.channels, info.frames),
+                (8000, 1, Some(24_000)),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_window_of_a_container_has_the_samples_of_the_whole() {
+        for (name, rate) in
+            [("container.m4a", RATE), ("container.mka", RATE), ("container.ts", 2 * RATE)]
+        {
+            let file = data(name);
+            let all = whole(&file).remove(0);
+            assert!(all.len() as u64 >= 3 * rate, "{name}: {}", all.len());
+            // Windows after two seconds are found by seeking.
+            for start in [0, 7, rate, 2 * rate + 11, 2 * rate + rate / 2, 3 * rate - 40] {
+                let request = AudioRequest::frames(start..start + 500);
+                let found = decode(&file, &request).unwrap().remove(0);
+                let end = all.len().min(start as usize + 500);
+                assert_eq!(found, all[start as usize..end], "{name} from {start}");
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_containers_are_errors_or_have_their_first_frames() {
+        for name in ["container.m4a", "container.mka", "container.ts"] {
+            let file = data(name);
+            for at in (0..file.len()).step_by(file.len() / 40) {
+                let request = AudioRequest::all();
+                if let Err(error) = decode(&file[..at], &request) {
+                    let kinds = [ErrorKind::Truncated, ErrorKind::Corrupt, ErrorKind::Unsupported];
+                    assert!(kinds.contains(&error.kind()), "{name} at {at}: {error}");
+                }
+                let mut damaged = file.clone();
+                damaged[at] ^= 0x55;
+                let _ = decode(&damaged, &request);
+            }
+        }
+    }
+}

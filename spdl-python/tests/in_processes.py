@@ -189,13 +189,13 @@ async def double_async(item):
 def load_missing(item):
     import spdl_rs.io
 
-    return spdl_rs.io.load_image_batch([item])
+    return spdl_rs.io.encode_image(item)
 
 
 def import_missing(item):
-    from spdl_rs.io import load_image_batch
+    from spdl_rs.io import encode_image
 
-    return load_image_batch([item])
+    return encode_image(item)
 
 
 async def load_missing_async(item):

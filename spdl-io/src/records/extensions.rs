@@ -7,8 +7,10 @@ pub const IMAGE_EXTENSIONS: [&str; 10] =
 
 /// File name extensions of audio, for
 /// [`ImageFolder::with_extensions`](crate::ImageFolder::with_extensions). Letter case is ignored.
-pub const AUDIO_EXTENSIONS: [&str; 13] =
-    ["wav", "wave", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "aifc", "au"];
+pub const AUDIO_EXTENSIONS: [&str; 16] = [
+    "wav", "wave", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "aifc", "au",
+    "mka", "caf", "wma",
+];
 
 /// File name extensions of video, for
 /// [`ImageFolder::with_extensions`](crate::ImageFolder::with_extensions). Letter case is ignored.

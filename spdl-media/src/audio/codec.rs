@@ -159,6 +159,7 @@ impl AudioRequest {
 #[cfg_attr(
     not(any(
         feature = "aac",
+        feature = "ffmpeg",
         feature = "flac",
         feature = "mp3",
         feature = "opus",

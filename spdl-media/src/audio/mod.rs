@@ -11,13 +11,14 @@
 //! | `wav`, `pcm` | the header of WAV files; their samples |
 //! | `flac`, `mpeg` | FLAC; MPEG audio layers I to III |
 //! | `adts`, `ogg` | frames of AAC; pages of Vorbis, Opus and FLAC |
+//! | `ffmpeg` | other containers and codecs, by FFmpeg (feature `ffmpeg`) |
 //! | `packets` | decoders of packets |
 //! | `crc` | checksums of FLAC and Ogg |
 //! | `resample` | sample rate conversion |
 //! | `features` | log-mel spectrograms, filter banks, cepstral coefficients |
 //! | `transform` | which part of a file becomes a sample, and how |
 //!
-//! Imports: [`image`](crate::image).
+//! Imports: `ffmpeg`, [`image`](crate::image).
 
 #[cfg(feature = "aac")]
 mod adts;
@@ -30,6 +31,8 @@ mod collector;
 #[cfg(any(feature = "flac", feature = "vorbis", feature = "opus"))]
 mod crc;
 mod features;
+#[cfg(feature = "ffmpeg")]
+mod ffmpeg;
 #[cfg(feature = "flac")]
 mod flac;
 mod limits;
@@ -80,5 +83,7 @@ fn defaults() -> Vec<Arc<dyn AudioCodec>> {
         Arc::new(adts::AdtsCodec),
         #[cfg(feature = "mp3")]
         Arc::new(mpeg::MpegCodec),
+        #[cfg(feature = "ffmpeg")]
+        Arc::new(ffmpeg::FfmpegAudioCodec),
     ]
 }

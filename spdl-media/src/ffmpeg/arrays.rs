@@ -134,7 +134,8 @@ impl Frames {
             return Err(unsupported(&format!(" of {width} × {height} pixels: a side is odd")));
         }
         let mut shape = picture.to_vec();
-        if self.kind() == MediaKind::Video {
+        // Filters may make several pictures of an image.
+        if self.kind() == MediaKind::Video || self.len() > 1 {
             shape.insert(0, self.len());
         }
         Ok((shape, dtype))
@@ -193,6 +194,9 @@ impl Frames {
         let mut start = 0;
         for frame in self.as_slice() {
             let bytes = samples_of(frame) * per_sample;
+            if bytes == 0 {
+                continue;
+            }
             for (number, out) in out.chunks_exact_mut(plane_bytes.max(1)).enumerate() {
                 let out = &mut out[start..start + bytes];
                 // SAFETY: a plane of this frame has `bytes` bytes.
@@ -230,17 +234,17 @@ impl Frames {
             let message = format!("{format} pictures have elements of {needed:?}, not {dtype:?}");
             return Err(invalid(&message));
         }
-        let (frames, width, height) = size_of(arrangement, shape).ok_or_else(|| {
+        let (_, width, height) = size_of(arrangement, shape).ok_or_else(|| {
             invalid(&format!("{format} pictures do not have the shape {shape:?}"))
         })?;
-        let bytes = shape[1..].iter().product::<usize>() * dtype.size();
+        let bytes = bytes_of(&shape[1..], dtype)?;
         let side = |pixels: usize| {
             c_int::try_from(pixels).map_err(|_| invalid("the pictures are too large"))
         };
         let (width, height) = (side(width)?, side(height)?);
         // SAFETY: any numbers are allowed.
         let expected = unsafe { av_image_get_buffer_size(number, width, height, 1) };
-        if usize::try_from(expected).ok() != Some(bytes) || array.len() != bytes * frames {
+        if usize::try_from(expected).ok() != Some(bytes) || array.len() != bytes_of(shape, dtype)? {
             return Err(invalid(&format!("{format} pictures do not have the shape {shape:?}")));
         }
         if frame_rate.numerator <= 0 || frame_rate.denominator <= 0 {
@@ -285,7 +289,7 @@ impl Frames {
         let number_of = |count: usize| c_int::try_from(count).ok().filter(|&count| count > 0);
         let sizes =
             number_of(channels).zip(number_of(samples)).zip(number_of(sample_rate as usize));
-        let fits = array.len() == channels * samples * dtype.size();
+        let fits = array.len() == bytes_of(&shape, dtype)?;
         let Some(((channel_count, sample_count), rate)) = sizes.filter(|_| fits) else {
             let message =
                 format!("{format} audio at {sample_rate} Hz cannot have the shape {shape:?}");
@@ -311,8 +315,18 @@ impl Frames {
     }
 }
 
+/// The bytes of an array.
+fn bytes_of(shape: &[usize], dtype: DType) -> Result<usize> {
+    let bytes = shape.iter().try_fold(dtype.size(), |bytes, &extent| bytes.checked_mul(extent));
+    bytes.ok_or_else(|| invalid("the array is too large"))
+}
+
 /// The frames, width and height of an array of pictures.
 fn size_of(arrangement: Arrangement, shape: &[usize]) -> Option<(usize, usize, usize)> {
+    // FFmpeg has no larger sides.
+    if shape.iter().skip(1).any(|&extent| extent > 1 << 24) {
+        return None;
+    }
     let (frames, width, height) = match (arrangement, shape) {
         // One channel or plane may be omitted.
         (Arrangement::Packed(1) | Arrangement::Planes(1), &[frames, height, width]) => {

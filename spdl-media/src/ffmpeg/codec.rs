@@ -7,7 +7,7 @@ use ffmpeg_next::ffi;
 use spdl_core::Result;
 
 use super::memory::{Parameters, text};
-use super::names;
+use super::names::{self, number_of};
 
 /// What a stream contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,10 @@ impl StreamCodec {
 
     /// The name of the pixel format, such as `yuv420p`; empty if it is unknown.
     pub fn pixel_format(&self) -> String {
-        names::of_pixel_format(self.parameters.fields().format)
+        match self.kind {
+            MediaKind::Audio => String::new(),
+            _ => names::of_pixel_format(self.parameters.fields().format),
+        }
     }
 
     /// Width / height of a pixel; the numerator is 0 if it is unknown.
@@ -164,7 +167,10 @@ impl StreamCodec {
 
     /// The name of the sample format, such as `fltp`; empty if it is unknown.
     pub fn sample_format(&self) -> String {
-        names::of_sample_format(self.parameters.fields().format)
+        match self.kind {
+            MediaKind::Audio => names::of_sample_format(self.parameters.fields().format),
+            _ => String::new(),
+        }
     }
 
     /// FFmpeg's description of the channels, such as `stereo`.
@@ -175,15 +181,19 @@ impl StreamCodec {
 
 /// FFmpeg's description of channels.
 pub(super) fn layout_name(layout: &ffi::AVChannelLayout) -> String {
-    if layout.order == ffi::AVChannelOrder::AV_CHANNEL_ORDER_UNSPEC {
-        // Descriptions of filters have no spaces.
-        return format!("{}C", layout.nb_channels.max(0));
+    if layout.nb_channels <= 0 {
+        return String::new();
+    }
+    // Descriptions of filters have no spaces.
+    let unordered = format!("{}C", layout.nb_channels);
+    if number_of!(layout.order) == ffi::AVChannelOrder::AV_CHANNEL_ORDER_UNSPEC as c_int {
+        return unordered;
     }
     let mut name: [c_char; 256] = [0; 256];
     // SAFETY: the pointer and the length describe `name`, which the function terminates with 0.
     let code = unsafe { ffi::av_channel_layout_describe(layout, name.as_mut_ptr(), name.len()) };
-    if code < 0 {
-        return String::new();
+    if usize::try_from(code).map_or(true, |needed| needed > name.len()) {
+        return unordered;
     }
     // SAFETY: the function has terminated `name` with 0.
     unsafe { text(name.as_ptr()) }

@@ -7,11 +7,11 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::{MediaKind, Rational, StreamCodec};
 use super::errors::error_of;
-use super::filter::FilterGraph;
+use super::filter::FilterChain;
 use super::frames::Frames;
 use super::memory::{CodecContext, Dictionary, Frame, Packet, c_string};
 use super::names;
-use super::packets::{Packets, TimeWindow};
+use super::packets::{Packets, TimeWindow, WantedFrame};
 
 /// How to decode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl DecodeFailures {
 #[derive(Debug)]
 pub struct StreamDecoder {
     context: CodecContext,
-    graph: Option<FilterGraph>,
+    filters: Option<FilterChain>,
     kind: MediaKind,
     time_base: Rational,
     frame: Frame,
@@ -53,11 +53,13 @@ pub struct StreamDecoder {
 }
 
 impl StreamDecoder {
-    /// Starts a decoder. `filters` is the description of a [`FilterGraph`] with one input and one output;
-    /// without it, frames are those of the decoder.
+    /// Starts a decoder. `filters` are filters with one input and one output, such as `hflip,format=rgb24`: what a
+    /// [`FilterGraph`](super::FilterGraph) has between `buffer` and `buffersink`. Without them, frames are those of the
+    /// decoder.
     ///
     /// # Errors
-    /// `Unsupported` if FFmpeg has no decoder; `InvalidArgument` for wrong options or filters.
+    /// `Unsupported` if FFmpeg has no decoder; `InvalidArgument` for wrong options. Wrong filters are an error of
+    /// the first frame.
     pub fn new(
         codec: &StreamCodec,
         filters: Option<&str>,
@@ -79,19 +81,23 @@ impl StreamDecoder {
         let fields = context.fields_mut();
         fields.pkt_timebase = codec.time_base().to_ffi();
         fields.thread_count = 1;
+        fields.has_b_frames = fields.has_b_frames.clamp(0, 16);
+        fields.max_pixels = MAX_PIXELS;
         let given = options.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let mut dictionary = Dictionary::new(given)?;
         // SAFETY: the context was made for this decoder, and is not open yet.
         let code =
             unsafe { ffi::avcodec_open2(context.as_ptr(), decoder, dictionary.as_mut_ptr()) };
         if code < 0 {
-            return Err(error_of(code, &what()));
+            let error = error_of(code, &what());
+            // With options, these are at fault.
+            let is_argument = !options.options.is_empty() || options.decoder.is_some();
+            return Err(if is_argument { invalid(&error.report()) } else { error });
         }
         dictionary.check_used("the decoder")?;
-        let graph = filters.map(|filters| FilterGraph::with_colors(filters, Some(codec)));
         Ok(StreamDecoder {
             context,
-            graph: graph.transpose()?,
+            filters: filters.map(|filters| FilterChain::new(filters, codec.time_base())),
             kind: codec.kind(),
             time_base: codec.time_base(),
             frame: Frame::new()?,
@@ -113,33 +119,36 @@ impl StreamDecoder {
     fn decode_up_to(&mut self, packets: &Packets, most: usize) -> Result<Frames> {
         if packets.kind() != self.kind {
             let (given, own) = (packets.kind().name(), self.kind.name());
-            let message = format!("{given} packets were given to a decoder of {own}");
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
+            return Err(invalid(&format!("cannot decode {given} packets with a decoder of {own}")));
         }
         let mut frames = self.none();
         for packet in packets.as_slice() {
             if frames.len() >= most {
                 break;
             }
-            frames.append(self.send(Some(packet))?);
+            frames.append(self.send(Some(packet), most - frames.len())?)?;
         }
         Ok(frames)
     }
 
     /// The remaining frames, after the last packet. Afterwards the decoder accepts packets again, as after a
-    /// seek; a graph of filters does not.
+    /// seek.
     ///
     /// # Errors
     /// Those of filters.
     pub fn finish(&mut self) -> Result<Frames> {
-        let mut frames = self.send(None)?;
+        self.finish_up_to(usize::MAX)
+    }
+
+    fn finish_up_to(&mut self, most: usize) -> Result<Frames> {
+        let ended = self.send(None, most);
         // SAFETY: the context is open.
         unsafe { ffi::avcodec_flush_buffers(self.context.as_ptr()) };
-        if let Some(graph) = &mut self.graph {
-            graph.finish()?;
-            let rest = graph.take(None)?;
+        let mut frames = ended?;
+        if let Some(filters) = &mut self.filters {
+            let rest = filters.finish(most - frames.len().min(most))?;
             let rest = self.in_window(rest)?;
-            frames.append(rest);
+            frames.append(rest)?;
         }
         Ok(frames)
     }
@@ -154,11 +163,11 @@ impl StreamDecoder {
     }
 
     /// Decodes a packet, or ends the stream; the frames that are ready.
-    fn send(&mut self, packet: Option<&Packet>) -> Result<Frames> {
+    fn send(&mut self, packet: Option<&Packet>, most: usize) -> Result<Frames> {
         let pointer = packet.map_or(ptr::null(), |packet| packet.as_ptr().cast_const());
         // SAFETY: the context is open; the packet is valid, or null to end the stream.
         let code = unsafe { ffi::avcodec_send_packet(self.context.as_ptr(), pointer) };
-        if code < 0 && code != ffi::AVERROR_EOF {
+        if code < 0 && (code != ffi::AVERROR_EOF || packet.is_some()) {
             let at = packet.map(|packet| packet.fields().pos).and_then(|at| u64::try_from(at).ok());
             let error = error_of(code, "cannot decode a packet");
             self.failures.add(match at {
@@ -167,6 +176,7 @@ impl StreamDecoder {
             });
         }
         let mut decoded = self.none();
+        let mut failures = 0;
         loop {
             // SAFETY: context and frame are valid.
             let code =
@@ -176,8 +186,8 @@ impl StreamDecoder {
             }
             if code < 0 {
                 self.failures.add(error_of(code, "cannot decode a frame"));
-                // A decoder that always fails must not be asked forever.
-                if self.failures.count > MAX_FAILURES {
+                failures += 1;
+                if failures >= MAX_FAILURES {
                     break;
                 }
                 continue;
@@ -186,12 +196,9 @@ impl StreamDecoder {
             fields.pts = fields.best_effort_timestamp;
             decoded.push(self.frame.take()?);
         }
-        let frames = match &mut self.graph {
+        let frames = match &mut self.filters {
             None => decoded,
-            Some(graph) => {
-                graph.add(None, &decoded)?;
-                graph.take(None)?
-            }
+            Some(filters) => filters.filter(&decoded, most)?,
         };
         self.in_window(frames)
     }
@@ -209,15 +216,22 @@ impl StreamDecoder {
 
     /// The frames of a graph that starts with an image are images.
     fn of_own_kind(&self, mut frames: Frames) -> Frames {
-        if self.kind == MediaKind::Image {
+        if self.kind == MediaKind::Image && frames.kind() == MediaKind::Video {
             frames.set_kind(MediaKind::Image);
         }
         frames
     }
 }
 
-/// The most packets of a stream that may fail.
-const MAX_FAILURES: u64 = 1_000_000;
+/// A decoder that fails more often after one packet is not called again.
+const MAX_FAILURES: u32 = 64;
+
+/// The most pixels of a frame; the option `max_pixels` of the decoder changes it.
+const MAX_PIXELS: i64 = 1 << 28;
+
+fn invalid(message: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
+}
 
 fn find(codec: &StreamCodec, options: &DecodeOptions) -> Result<*const ffi::AVCodec> {
     let found = match &options.decoder {
@@ -251,7 +265,7 @@ unsafe extern "C" {
 /// in the window.
 ///
 /// # Errors
-/// `InvalidArgument` if the packets have no codec; `Corrupt` if they have no decodable frame; as
+/// `InvalidArgument` if the packets have no codec; the first failure if there are failures and no frames; as
 /// [`StreamDecoder::new`] and [`StreamDecoder::decode`].
 pub fn decode_packets(
     packets: &Packets,
@@ -259,16 +273,12 @@ pub fn decode_packets(
     options: &DecodeOptions,
     most: Option<usize>,
 ) -> Result<(Frames, DecodeFailures)> {
-    let codec = packets.codec().ok_or_else(|| {
-        let message = "the packets have no codec: use a StreamDecoder of the demuxer's codec";
-        Error::new(ErrorKind::InvalidArgument, message)
-    })?;
     let most = most.unwrap_or(usize::MAX);
-    let mut decoder = StreamDecoder::new(codec, filters, options)?;
+    let mut decoder = StreamDecoder::new(codec_of(packets)?, filters, options)?;
     decoder.window = packets.window();
     let mut frames = decoder.decode_up_to(packets, most)?;
     if frames.len() < most {
-        frames.append(decoder.finish()?);
+        frames.append(decoder.finish_up_to(most - frames.len())?)?;
     }
     frames.truncate(most);
     match decoder.failures.first.take() {
@@ -277,7 +287,13 @@ pub fn decode_packets(
     }
 }
 
-/// Decodes some frames of a video: from the nearest key frame before each, up to the frame.
+fn codec_of(packets: &Packets) -> Result<&StreamCodec> {
+    packets.codec().ok_or_else(|| {
+        invalid("the packets have no codec: use a StreamDecoder of the demuxer's codec")
+    })
+}
+
+/// Decodes some frames of a video: from the nearest key frame before each, up to the frame. Other frames are not kept.
 ///
 /// `indices` are the numbers of the frames among those in the window of the packets, in the order of
 /// presentation, ascending.
@@ -292,23 +308,56 @@ pub fn decode_frames(
     options: &DecodeOptions,
 ) -> Result<Frames> {
     let mut found = Frames::new(packets.kind(), packets.time_base());
+    let codec = codec_of(packets)?;
     for group in packets.groups_of(indices)? {
-        let last = group.wanted.iter().map(|wanted| wanted.position).max().unwrap_or(0);
-        let (frames, failures) = decode_packets(&group.packets, filters, options, Some(last + 1))?;
-        let (stamps, unit) = (frames.timestamps(), frames.time_base());
-        for wanted in &group.wanted {
-            // Filters may change time stamps; otherwise the stamp is right even if a frame is missing.
-            let same = |&stamp: &i64| unit == packets.time_base() && stamp == wanted.timestamp;
-            let position = stamps.iter().position(same).unwrap_or(wanted.position);
-            if position >= frames.len() {
-                return Err(failures.first.unwrap_or_else(|| {
-                    let message =
-                        format!("corrupt video: the frame at {} is missing", wanted.timestamp);
-                    Error::new(ErrorKind::Corrupt, message)
-                }));
+        let mut decoder = StreamDecoder::new(codec, filters, options)?;
+        let mut search = Search { wanted: &group.wanted, unit: packets.time_base(), passed: 0 };
+        let before = found.len();
+        for packet in group.packets.as_slice() {
+            let frames = decoder.send(Some(packet), usize::MAX)?;
+            search.keep(&frames, &mut found)?;
+            if found.len() - before == group.wanted.len() {
+                break;
             }
-            found.append(frames.pick([position])?);
+        }
+        if found.len() - before < group.wanted.len() {
+            search.keep(&decoder.finish()?, &mut found)?;
+        }
+        if found.len() - before < group.wanted.len() {
+            return Err(decoder.failures.first.take().unwrap_or_else(|| {
+                let times = group.wanted.iter().map(|wanted| wanted.timestamp);
+                let times = packets.in_seconds(&times.collect::<Vec<_>>());
+                let message =
+                    format!("corrupt video: not all frames at {times:?} s could be decoded");
+                Error::new(ErrorKind::Corrupt, message)
+            }));
         }
     }
     Ok(found)
+}
+
+/// Finds the wanted frames of a group among the decoded ones.
+struct Search<'a> {
+    wanted: &'a [WantedFrame],
+    unit: Rational,
+    /// The frames that were decoded before.
+    passed: usize,
+}
+
+impl Search<'_> {
+    /// Keeps those of `frames` that are wanted.
+    fn keep(&mut self, frames: &Frames, found: &mut Frames) -> Result<()> {
+        for (at, stamp) in frames.timestamps().into_iter().enumerate() {
+            // If filters have changed the time stamps, frames are found by their number.
+            let is_wanted = match frames.time_base() == self.unit {
+                true => self.wanted.iter().any(|wanted| wanted.timestamp == stamp),
+                false => self.wanted.iter().any(|wanted| wanted.position == self.passed + at),
+            };
+            if is_wanted {
+                found.append(frames.pick([at])?)?;
+            }
+        }
+        self.passed += frames.len();
+        Ok(())
+    }
 }

@@ -205,7 +205,7 @@ impl StreamEncoder {
         let name = name_of(encoder);
         if code < 0 {
             let reason = error_of(code, &format!("the encoder {name} refuses {what}")).to_string();
-            return Err(invalid(&reason));
+            return Err(invalid(&format!("{reason}{}", rates(encoder))));
         }
         dictionary.check_used("the encoder")?;
         let parameters = Parameters::new()?;
@@ -270,6 +270,7 @@ impl StreamEncoder {
         }
         // The encoder chooses the types of frames.
         fields.pict_type = ffi::AVPictureType::AV_PICTURE_TYPE_NONE;
+        fields.quality = self.context.fields().global_quality;
         Ok(shared)
     }
 
@@ -305,6 +306,9 @@ impl StreamEncoder {
         let pointer = frame.map_or(ptr::null(), |frame| frame.as_ptr().cast_const());
         // SAFETY: the context is open; the frame is valid, or null to end the stream.
         let code = unsafe { ffi::avcodec_send_frame(self.context.as_ptr(), pointer) };
+        if code == ffi::AVERROR_EOF && frame.is_some() {
+            return Err(invalid("the encoder is finished"));
+        }
         if code < 0 && code != ffi::AVERROR_EOF {
             let size = self.frame_size();
             let reason = error_of(code, "cannot encode a frame").to_string();
@@ -362,7 +366,7 @@ fn new_context(
     let mut context = unsafe { CodecContext::from_raw(pointer, "an encoder") }?;
     let fields = context.fields_mut();
     fields.thread_count = 1;
-    // Encoders that FFmpeg calls experimental were chosen by name.
+    // Encoders that FFmpeg calls experimental are allowed.
     fields.strict_std_compliance = ffi::FF_COMPLIANCE_EXPERIMENTAL;
     if target.has_global_header {
         fields.flags |= ffi::AV_CODEC_FLAG_GLOBAL_HEADER as c_int;
@@ -393,6 +397,15 @@ fn formats(encoder: *const ffi::AVCodec, kind: MediaKind) -> Vec<c_int> {
     }
     let formats = codec.video().ok().and_then(|video| video.formats());
     formats.into_iter().flatten().map(|format| ffi::AVPixelFormat::from(format) as c_int).collect()
+}
+
+/// The sample rates that an encoder supports, for an error message.
+fn rates(encoder: *const ffi::AVCodec) -> String {
+    // SAFETY: the encoder is a constant of the library, which is only read.
+    let codec = unsafe { ffmpeg_next::Codec::wrap(encoder) };
+    let rates = codec.audio().ok().and_then(|audio| audio.rates());
+    let rates: Vec<_> = rates.into_iter().flatten().map(|rate| rate.to_string()).collect();
+    if rates.is_empty() { String::new() } else { format!("; it supports {} Hz", rates.join(", ")) }
 }
 
 /// The number of the wanted format, or of the first that is supported.

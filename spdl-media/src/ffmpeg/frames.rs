@@ -30,13 +30,23 @@ impl Frames {
     }
 
     /// Adds the frames of `other` after the own ones.
-    pub fn append(&mut self, mut other: Frames) {
-        // Filters may change the unit.
-        if self.frames.is_empty() {
-            self.time_base = other.time_base;
-            self.kind = other.kind;
+    ///
+    /// # Errors
+    /// `InvalidArgument` if both have frames, of different kinds or units of time.
+    pub fn append(&mut self, mut other: Frames) -> Result<()> {
+        if other.is_empty() {
+            return Ok(());
+        }
+        // Filters may change kind and unit.
+        if self.is_empty() {
+            (self.kind, self.time_base) = (other.kind, other.time_base);
+        }
+        if (self.kind, self.time_base) != (other.kind, other.time_base) {
+            let message = "cannot join frames of different kinds or units of time";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         self.frames.append(&mut other.frames);
+        Ok(())
     }
 
     /// Removes the first `count` frames, or all, and returns them.

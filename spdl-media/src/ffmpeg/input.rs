@@ -1,5 +1,6 @@
 //! The bytes of a file for the libraries.
 
+use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
@@ -22,6 +23,9 @@ pub(super) const IMAGE_FORMATS: &str = "bmp_pipe,dds_pipe,dpx_pipe,exr_pipe,gem_
 jpeg_pipe,jpegls_pipe,jpegxl_pipe,pam_pipe,pbm_pipe,pcx_pipe,pfm_pipe,pgm_pipe,pgmyuv_pipe,pgx_pipe,png_pipe,\
 ppm_pipe,psd_pipe,qdraw_pipe,qoi_pipe,sgi_pipe,sunrast_pipe,tiff_pipe,webp_pipe,xbm_pipe,xpm_pipe,xwd_pipe,\
 apng,hdr_pipe,phm_pipe,vbn_pipe";
+
+/// The most pixels of a frame that is decoded to find the format of its stream.
+const MAX_PROBED_PIXELS: &str = "268435456";
 
 /// How to open a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +57,7 @@ pub(crate) struct Input<'a> {
 /// Reads a source from a position.
 struct SourceReader<'a> {
     source: Box<dyn MediaSource + 'a>,
+    size: u64,
     position: u64,
     memory: Vec<u8>,
     /// The first error of the source, which the libraries do not keep.
@@ -67,8 +72,8 @@ struct SourceReader<'a> {
 unsafe extern "C" fn read_source(opaque: *mut c_void, out: *mut u8, size: c_int) -> c_int {
     // SAFETY: the caller is `io`, whose opaque pointer is that of a living `SourceReader`.
     let reader = unsafe { &mut *opaque.cast::<SourceReader<'_>>() };
-    let SourceReader { source, position, memory, failure } = reader;
-    let available = source.size().saturating_sub(*position);
+    let SourceReader { source, size: file_size, position, memory, failure } = reader;
+    let available = file_size.saturating_sub(*position);
     let bytes = u64::try_from(size).unwrap_or(0).min(available);
     if bytes == 0 {
         return ffi::AVERROR_EOF;
@@ -104,7 +109,7 @@ unsafe extern "C" fn read_source(opaque: *mut c_void, out: *mut u8, size: c_int)
 unsafe extern "C" fn seek_source(opaque: *mut c_void, offset: i64, whence: c_int) -> i64 {
     // SAFETY: the caller is `io`, whose opaque pointer is that of a living `SourceReader`.
     let reader = unsafe { &mut *opaque.cast::<SourceReader<'_>>() };
-    let size = reader.source.size();
+    let size = reader.size;
     let from = match whence & !ffi::AVSEEK_FORCE {
         ffi::AVSEEK_SIZE => return i64::try_from(size).unwrap_or(i64::MAX),
         ffi::SEEK_SET => 0,
@@ -164,27 +169,38 @@ impl<'a> Input<'a> {
         let fixed = [("format_whitelist", formats), ("protocol_whitelist", "none")];
         let mut dictionary = Dictionary::new(given.chain(fixed))?;
         let buffer_bytes = options.buffer_bytes.clamp(512, 64 << 20);
-        let reader = SourceReader { source, position: 0, memory: Vec::new(), failure: None };
+        let size = source.size();
+        let reader = SourceReader { source, size, position: 0, memory: Vec::new(), failure: None };
         let reader = NonNull::from(Box::leak(Box::new(reader)));
         // SAFETY: the function has no conditions; the result is null or has this size.
-        let buffer = unsafe { ffi::av_malloc(buffer_bytes as _) }.cast::<u8>();
-        // SAFETY: the callbacks expect a `SourceReader`, which lives as long as the context. A null
-        // buffer is allowed.
-        let io = unsafe {
-            ffi::avio_alloc_context(
-                buffer,
-                buffer_bytes as c_int,
-                0,
-                reader.as_ptr().cast(),
-                Some(read_source),
-                None,
-                Some(seek_source),
-            )
+        let mut buffer = unsafe { ffi::av_malloc(buffer_bytes as _) }.cast::<u8>();
+        let io = match buffer.is_null() {
+            true => ptr::null_mut(),
+            // SAFETY: the callbacks expect a `SourceReader`, which lives as long as the context.
+            false => unsafe {
+                ffi::avio_alloc_context(
+                    buffer,
+                    buffer_bytes as c_int,
+                    0,
+                    reader.as_ptr().cast(),
+                    Some(read_source),
+                    None,
+                    Some(seek_source),
+                )
+            },
         };
         // SAFETY: the function has no conditions.
         let format = unsafe { ffi::avformat_alloc_context() };
         let (Some(io), Some(format)) = (NonNull::new(io), NonNull::new(format)) else {
-            // The rest of a failed allocation is leaked: less than 100 KB.
+            // SAFETY: the context is null or new.
+            unsafe { ffi::avformat_free_context(format) };
+            let mut io = io;
+            // SAFETY: as above.
+            unsafe { ffi::avio_context_free(&mut io) };
+            // SAFETY: the buffer is null or new.
+            unsafe { ffi::av_freep((&raw mut buffer).cast()) };
+            // SAFETY: the reader was a box, and nothing uses it any more.
+            drop(unsafe { Box::from_raw(reader.as_ptr()) });
             return Err(out_of_memory("the reader of a media file"));
         };
         let mut input = Input { format, io, reader };
@@ -207,13 +223,36 @@ impl<'a> Input<'a> {
             return Err(error);
         }
         dictionary.check_used("the format")?;
-        // SAFETY: the context is open; options are allowed to be null.
-        let code =
-            unsafe { ffi::avformat_find_stream_info(input.format.as_ptr(), ptr::null_mut()) };
+        let code = input.find_stream_info()?;
         if code < 0 {
             return Err(input.failed(code, "cannot read the streams of the media file"));
         }
         Ok(input)
+    }
+
+    /// Finds the parameters of the streams, for which some frames may be decoded.
+    fn find_stream_info(&mut self) -> Result<c_int> {
+        // SAFETY: the context is open, and `&mut self` excludes changes.
+        let count = unsafe { self.format.as_ref() }.nb_streams as usize;
+        let limits = || Dictionary::new([("max_pixels", MAX_PROBED_PIXELS)]);
+        let mut limits = (0..count).map(|_| limits()).collect::<Result<Vec<_>>>()?;
+        let mut pointers: Vec<_> = limits.iter_mut().map(Dictionary::take).collect();
+        // SAFETY: the context is open, and there are options for each stream.
+        let code =
+            unsafe { ffi::avformat_find_stream_info(self.format.as_ptr(), pointers.as_mut_ptr()) };
+        for pointer in &mut pointers {
+            // SAFETY: the dictionary is null or valid, and freed once.
+            unsafe { ffi::av_dict_free(pointer) };
+        }
+        Ok(code)
+    }
+
+    /// Moves to the start of a file that has no index.
+    pub(super) fn restart(&mut self) -> Result<()> {
+        let flags = (ffi::AVSEEK_FLAG_BYTE | ffi::AVSEEK_FLAG_BACKWARD) as c_int;
+        // SAFETY: the context is open.
+        let code = unsafe { ffi::av_seek_frame(self.format.as_ptr(), -1, 0, flags) };
+        if code < 0 { Err(self.failed(code, "cannot read the media file again")) } else { Ok(()) }
     }
 
     /// The error of the source, or that of the libraries.
@@ -247,6 +286,27 @@ impl<'a> Input<'a> {
         unsafe { stream.as_ref() }
     }
 
+    /// Sets which streams are read: all if `streams` is empty.
+    pub(super) fn select(&mut self, streams: &BTreeSet<usize>) {
+        // SAFETY: the context is open, and `&mut self` excludes other uses.
+        let fields = unsafe { self.format.as_ref() };
+        if fields.streams.is_null() {
+            return;
+        }
+        // SAFETY: the context has `nb_streams` pointers.
+        let all = unsafe { std::slice::from_raw_parts(fields.streams, fields.nb_streams as usize) };
+        for (number, stream) in all.iter().enumerate() {
+            let is_read = streams.is_empty() || streams.contains(&number);
+            let discard = if is_read {
+                ffi::AVDiscard::AVDISCARD_DEFAULT
+            } else {
+                ffi::AVDiscard::AVDISCARD_ALL
+            };
+            // SAFETY: a stream lives as long as its context.
+            unsafe { &mut **stream }.discard = discard;
+        }
+    }
+
     /// Moves to the last key frame of a stream whose time stamp is not later than `timestamp`.
     pub(super) fn seek(&mut self, stream: i32, timestamp: i64) -> Result<()> {
         let backward = ffi::AVSEEK_FLAG_BACKWARD as c_int;
@@ -264,8 +324,18 @@ impl<'a> Input<'a> {
         if let Some(failure) = unsafe { self.reader.as_mut() }.failure.take() {
             return Err(failure);
         }
+        if code == ffi::AVERROR(ffi::ENOMEM) {
+            return Err(out_of_memory("a packet"));
+        }
         // A damaged end of the file is treated as its end.
         Ok(code >= 0)
+    }
+
+    /// The duration of the file in seconds, as its header has it.
+    pub(super) fn seconds(&self) -> Option<f64> {
+        // SAFETY: the context is open, and `&self` excludes changes.
+        let duration = unsafe { self.format.as_ref() }.duration;
+        (duration > 0).then(|| duration as f64 / f64::from(ffi::AV_TIME_BASE))
     }
 
     /// The name of the container.

@@ -55,7 +55,7 @@ macro_rules! owner {
         // SAFETY: the libraries bind these values to no thread; `&mut` or ownership passes on.
         unsafe impl Send for $name {}
         // SAFETY: through `&self`, this crate only reads fields, and takes references, which the libraries
-        // count atomically.
+        // count atomically; functions that change the value have `&mut self`, or a new reference.
         unsafe impl Sync for $name {}
     };
 }
@@ -213,6 +213,13 @@ impl Frame {
         planes[number]
     }
 
+    /// The bytes of memory that the frame refers to.
+    pub(crate) fn bytes(&self) -> usize {
+        let buffers = self.fields().buf.iter();
+        // SAFETY: a buffer of a frame is null or valid.
+        buffers.filter_map(|buffer| unsafe { buffer.as_ref() }).map(|buffer| buffer.size).sum()
+    }
+
     /// Moves the content to a new frame.
     pub(crate) fn take(&mut self) -> Result<Self> {
         let taken = Frame::new()?;
@@ -239,6 +246,24 @@ impl Parameters {
     }
 }
 
+/// A copy of set-up data with padding, for a value of the libraries that frees it; null if there is none.
+pub(crate) fn padded(setup: &[u8]) -> Result<(*mut u8, std::ffi::c_int)> {
+    let size = std::ffi::c_int::try_from(setup.len()).ok();
+    let size = size.filter(|size| size.checked_add(PADDING as std::ffi::c_int).is_some());
+    let size = size.ok_or_else(|| out_of_memory("set-up data of 2 GiB"))?;
+    if setup.is_empty() {
+        return Ok((ptr::null_mut(), 0));
+    }
+    // SAFETY: any size is allowed; the result is null or has this size, filled with 0.
+    let memory = unsafe { ffi::av_mallocz((setup.len() + PADDING) as _) }.cast::<u8>();
+    if memory.is_null() {
+        return Err(out_of_memory("set-up data"));
+    }
+    // SAFETY: `memory` has room for `setup`, and was allocated just now.
+    unsafe { ptr::copy_nonoverlapping(setup.as_ptr(), memory, setup.len()) };
+    Ok((memory, size))
+}
+
 /// Options for functions of the libraries.
 #[derive(Debug)]
 pub(crate) struct Dictionary(*mut ffi::AVDictionary);
@@ -256,6 +281,11 @@ impl Dictionary {
             }
         }
         Ok(dictionary)
+    }
+
+    /// The dictionary for a function that frees it.
+    pub(crate) fn take(&mut self) -> *mut ffi::AVDictionary {
+        std::mem::replace(&mut self.0, ptr::null_mut())
     }
 
     pub(crate) fn as_mut_ptr(&mut self) -> *mut *mut ffi::AVDictionary {

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
 use ffmpeg_next::ffi;
@@ -12,6 +12,7 @@ use super::codec::{MediaKind, Rational, StreamCodec};
 use super::encoder::{AudioEncoding, EncodeOptions, StreamEncoder, Target, VideoEncoding};
 use super::errors::{error_of, out_of_memory};
 use super::memory::{Dictionary, c_string, text};
+use super::names;
 use super::output::Output;
 use super::packets::Packets;
 
@@ -21,7 +22,9 @@ use super::packets::Packets;
 /// `finish`, the file may be unreadable.
 pub struct Muxer {
     format: NonNull<ffi::AVFormatContext>,
-    output: Output,
+    /// The file, from the start on.
+    output: Option<Output>,
+    path: PathBuf,
     name: String,
     streams: Vec<MediaKind>,
     state: State,
@@ -32,47 +35,32 @@ enum State {
     Streams,
     Packets,
     Finished,
+    Failed,
 }
 
 // SAFETY: the libraries bind a context to no thread, and the output is `Send`.
 unsafe impl Send for Muxer {}
 
 impl Muxer {
-    /// Creates a file, and replaces an existing one. `format` is FFmpeg's name of its format; by default, the
-    /// extension of the path decides.
+    /// Describes a file. `format` is FFmpeg's name of its format; by default, the extension of the path decides.
+    /// [`start`](Muxer::start) creates the file, and replaces an existing one.
     ///
     /// # Errors
-    /// `Unsupported` if FFmpeg has no such format, or it is no file; the errors of the file system.
-    pub fn create(path: &Path, format: Option<&str>) -> Result<Self> {
+    /// `Unsupported` if FFmpeg has no such format, or it is no file.
+    pub fn new(path: &Path, format: Option<&str>) -> Result<Self> {
         super::start();
         let name = path.display().to_string();
         let format = guess(&name, format)?;
         // SAFETY: the function has no conditions; the format is a constant of the library.
         let context = unsafe { ffi::avformat_alloc_context() };
         let context = NonNull::new(context).ok_or_else(|| out_of_memory("a media file"))?;
-        let file = File::create(path).map_err(|error| {
-            let kind = match error.kind() {
-                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-                std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
-                _ => ErrorKind::Io,
-            };
-            Error::new(kind, format!("cannot create the file: {error}")).with_key(name.as_str())
-        });
-        let output = match file.and_then(Output::new) {
-            Ok(output) => output,
-            Err(error) => {
-                // SAFETY: the context is new, and freed once.
-                unsafe { ffi::avformat_free_context(context.as_ptr()) };
-                return Err(error);
-            }
-        };
         // SAFETY: the context is new, and nothing else refers to it.
         let fields = unsafe { &mut *context.as_ptr() };
         fields.oformat = format;
-        fields.pb = output.as_ptr();
         fields.flags |= ffi::AVFMT_FLAG_CUSTOM_IO as c_int;
         fields.io_open = Some(super::input::refuse_to_open);
-        Ok(Muxer { format: context, output, name, streams: Vec::new(), state: State::Streams })
+        let (path, streams) = (path.to_owned(), Vec::new());
+        Ok(Muxer { format: context, output: None, path, name, streams, state: State::Streams })
     }
 
     /// Adds a stream of audio; its encoder.
@@ -118,24 +106,40 @@ impl Muxer {
         let stream = unsafe { ffi::avformat_new_stream(self.format.as_ptr(), ptr::null()) };
         // SAFETY: the result is null or a new stream of the context, and nothing else refers to it.
         let stream = unsafe { stream.as_mut() }.ok_or_else(|| out_of_memory("a stream"))?;
+        self.streams.push(codec.kind());
         let source = codec.parameters().as_ptr();
         // SAFETY: a stream has parameters.
         let code = unsafe { ffi::avcodec_parameters_copy(stream.codecpar, source) };
         if code < 0 {
             return Err(error_of(code, "cannot add a stream"));
         }
-        if is_from_other_format {
-            // The tag depends on the format.
-            // SAFETY: as above.
-            unsafe { (*stream.codecpar).codec_tag = 0 };
+        // SAFETY: as above, and nothing else refers to them.
+        let parameters = unsafe { &mut *stream.codecpar };
+        if is_from_other_format && !self.knows_tag(parameters) {
+            parameters.codec_tag = 0;
         }
         stream.time_base = codec.time_base().to_ffi();
         let rate = codec.frame_rate();
         if rate.numerator > 0 && rate.denominator > 0 {
             stream.avg_frame_rate = rate.to_ffi();
         }
-        self.streams.push(codec.kind());
         Ok(())
+    }
+
+    /// Whether the tag of a codec is one of the format for this codec, or the format has none for it.
+    fn knows_tag(&self, parameters: &ffi::AVCodecParameters) -> bool {
+        // SAFETY: the context is valid, and nothing changes it now.
+        let format = unsafe { self.format.as_ref() }.oformat;
+        // SAFETY: the format of the context is a constant of the library.
+        let tables = unsafe { &*format }.codec_tag;
+        if tables.is_null() {
+            return true;
+        }
+        let codec = names::codec_number(parameters);
+        // SAFETY: the tables are a constant of the library; any tag is allowed.
+        let of_tag = unsafe { av_codec_get_id(tables.cast(), parameters.codec_tag) };
+        // SAFETY: as above.
+        of_tag == codec || unsafe { av_codec_get_tag(tables.cast(), codec) } == 0
     }
 
     /// The encoder of the format for a kind of stream.
@@ -154,28 +158,45 @@ impl Muxer {
         Ok(Target { codec, has_global_header })
     }
 
-    /// Writes the header. `options` are those of the format.
+    /// Creates the file, and writes the header. `options` are those of the format.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are no streams, the format does not support them, or lacks an option; the errors of the
-    /// file system.
+    /// `InvalidArgument` if there are no streams, the format does not support them, or lacks an option; `Unsupported` for
+    /// `movflags` that read the file again; the errors of the file system.
     pub fn start(&mut self, options: &[(String, String)]) -> Result<()> {
         self.expect(State::Streams, "the file is already started")?;
         if self.streams.is_empty() {
             return Err(invalid("add a stream before the file is started"));
         }
+        if options.iter().any(|(name, value)| name == "movflags" && value.contains("faststart")) {
+            let message = "movflags=faststart reads the file again, which is not supported";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let given = options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let mut dictionary = Dictionary::new(given)?;
+        let file = File::create(&self.path).map_err(|error| {
+            let kind = match error.kind() {
+                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+                std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+                _ => ErrorKind::Io,
+            };
+            Error::new(kind, format!("cannot create the file: {error}")).with_key(&*self.name)
+        })?;
+        let output = self.output.insert(Output::new(file)?);
+        // SAFETY: the context is valid, and nothing else refers to it.
+        unsafe { self.format.as_mut() }.pb = output.as_ptr();
+        self.state = State::Failed;
         // SAFETY: the context has its output and its streams.
         let code =
             unsafe { ffi::avformat_write_header(self.format.as_ptr(), dictionary.as_mut_ptr()) };
         if code < 0 {
-            self.output.flush()?;
-            let reason = error_of(code, "cannot write the header of the media file").to_string();
+            output.flush()?;
+            let reason = error_of(code, "cannot write the header of the media file").report();
             return Err(invalid(&reason).with_key(self.name.as_str()));
         }
+        dictionary.check_used("the format")?;
         self.state = State::Packets;
-        dictionary.check_used("the format")
+        Ok(())
     }
 
     /// Writes packets of the stream with a number, in the order in which the streams were added.
@@ -218,7 +239,7 @@ impl Muxer {
         Ok(())
     }
 
-    /// Writes the packets that wait for those of other streams.
+    /// Writes the buffered packets, which wait for those of other streams.
     ///
     /// # Errors
     /// Those of the file system.
@@ -226,14 +247,14 @@ impl Muxer {
         if self.state != State::Packets {
             return Ok(());
         }
-        // SAFETY: the context is valid; a null packet writes those that wait.
+        // SAFETY: the context is valid; a null packet writes the buffered ones.
         let code =
             unsafe { ffi::av_interleaved_write_frame(self.format.as_ptr(), ptr::null_mut()) };
         self.check(code, "cannot write packets")?;
-        self.output.flush()
+        self.flush_output()
     }
 
-    /// Writes the end of the file. Has no effect if the file is not started, or already finished.
+    /// Writes the end of the file. The call has no effect if the file is not started, or already finished.
     ///
     /// # Errors
     /// Those of the file system.
@@ -245,7 +266,11 @@ impl Muxer {
         // SAFETY: the header is written.
         let code = unsafe { ffi::av_write_trailer(self.format.as_ptr()) };
         self.check(code, "cannot write the end of the media file")?;
-        self.output.flush()
+        self.flush_output()
+    }
+
+    fn flush_output(&mut self) -> Result<()> {
+        self.output.as_mut().map_or(Ok(()), Output::flush)
     }
 
     /// The unit of the time stamps of a stream.
@@ -262,7 +287,7 @@ impl Muxer {
         if code >= 0 {
             return Ok(());
         }
-        self.output.flush()?;
+        self.flush_output()?;
         Err(error_of(code, what).with_key(self.name.as_str()))
     }
 
@@ -290,7 +315,9 @@ impl std::fmt::Debug for Muxer {
 }
 
 unsafe extern "C" {
-    /// As in libavformat, with the identifier as a number, as in `names`.
+    // As in libavformat, with identifiers as numbers, as in `names`.
+    fn av_codec_get_id(tables: *const std::ffi::c_void, tag: u32) -> std::ffi::c_uint;
+    fn av_codec_get_tag(tables: *const std::ffi::c_void, id: std::ffi::c_uint) -> u32;
     fn av_guess_codec(
         format: *const ffi::AVOutputFormat,
         short_name: *const std::ffi::c_char,

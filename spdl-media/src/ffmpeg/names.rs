@@ -10,6 +10,15 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::memory::{c_string, text};
 
+/// The number of an enumeration, a field of a value of the libraries.
+macro_rules! number_of {
+    ($field:expr) => {
+        // SAFETY: an enumeration of C has the size of an integer.
+        unsafe { (&raw const $field).cast::<std::ffi::c_int>().read() }
+    };
+}
+pub(super) use number_of;
+
 unsafe extern "C" {
     fn av_get_pix_fmt_name(format: c_int) -> *const c_char;
     fn av_get_pix_fmt(name: *const c_char) -> c_int;

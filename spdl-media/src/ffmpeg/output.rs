@@ -65,7 +65,10 @@ unsafe extern "C" fn seek(opaque: *mut c_void, offset: i64, whence: c_int) -> i6
                 Err(error) => writer.failed(&error).into(),
             };
         }
-        ffi::SEEK_SET => SeekFrom::Start(u64::try_from(offset).unwrap_or(0)),
+        ffi::SEEK_SET => match u64::try_from(offset) {
+            Ok(position) => SeekFrom::Start(position),
+            Err(_) => return ffi::AVERROR(ffi::EINVAL).into(),
+        },
         ffi::SEEK_CUR => SeekFrom::Current(offset),
         ffi::SEEK_END => SeekFrom::End(offset),
         _ => return ffi::AVERROR(ffi::EINVAL).into(),
@@ -92,28 +95,31 @@ unsafe extern "C" {
 impl Output {
     pub(super) fn new(file: File) -> Result<Self> {
         // SAFETY: the function has no conditions; the result is null or has this size.
-        let buffer = unsafe { ffi::av_malloc(BUFFER_BYTES as _) }.cast::<u8>();
+        let mut buffer = unsafe { ffi::av_malloc(BUFFER_BYTES as _) }.cast::<u8>();
         let writer = NonNull::from(Box::leak(Box::new(Writer { file, failure: None })));
-        // SAFETY: the callbacks expect a `Writer`, which lives as long as the context. A null buffer is allowed.
-        let io = unsafe {
-            avio_alloc_context(
-                buffer,
-                BUFFER_BYTES as c_int,
-                1,
-                writer.as_ptr().cast(),
-                None,
-                Some(write),
-                Some(seek),
-            )
+        let io = match buffer.is_null() {
+            true => std::ptr::null_mut(),
+            // SAFETY: the callbacks expect a `Writer`, which lives as long as the context.
+            false => unsafe {
+                avio_alloc_context(
+                    buffer,
+                    BUFFER_BYTES as c_int,
+                    1,
+                    writer.as_ptr().cast(),
+                    None,
+                    Some(write),
+                    Some(seek),
+                )
+            },
         };
-        match NonNull::new(io) {
-            Some(io) => Ok(Output { io, writer }),
-            None => {
-                // SAFETY: the writer was leaked just now, and nothing else has it.
-                drop(unsafe { Box::from_raw(writer.as_ptr()) });
-                Err(out_of_memory("the writer of a media file"))
-            }
+        if let Some(io) = NonNull::new(io) {
+            return Ok(Output { io, writer });
         }
+        // SAFETY: the buffer is null or new.
+        unsafe { ffi::av_freep((&raw mut buffer).cast()) };
+        // SAFETY: the writer was leaked just now, and nothing else has it.
+        drop(unsafe { Box::from_raw(writer.as_ptr()) });
+        Err(out_of_memory("the writer of a media file"))
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::AVIOContext {

@@ -110,15 +110,18 @@ pub struct Packets {
     codec: Option<StreamCodec>,
     time_base: Rational,
     window: Option<TimeWindow>,
+    /// Whether packets may have frames that are never shown, as in VP8.
+    is_vp8: bool,
     packets: Vec<Packet>,
 }
 
 impl Packets {
     pub(super) fn new(kind: MediaKind, time_base: Rational) -> Self {
-        Packets { kind, codec: None, time_base, window: None, packets: Vec::new() }
+        Packets { kind, codec: None, time_base, window: None, is_vp8: false, packets: Vec::new() }
     }
 
     pub(super) fn with_codec(mut self, codec: StreamCodec) -> Self {
+        self.is_vp8 = codec.name() == "vp8";
         self.codec = Some(codec);
         self
     }
@@ -132,8 +135,16 @@ impl Packets {
     }
 
     /// Adds the packets of `other` after the own ones.
-    pub fn append(&mut self, mut other: Packets) {
+    ///
+    /// # Errors
+    /// `InvalidArgument` if they differ in kind or unit of time.
+    pub fn append(&mut self, mut other: Packets) -> Result<()> {
+        if (self.kind, self.time_base) != (other.kind, other.time_base) {
+            let message = "cannot join packets of different kinds or units of time";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
         self.packets.append(&mut other.packets);
+        Ok(())
     }
 
     pub(super) fn as_slice(&self) -> &[Packet] {
@@ -194,7 +205,8 @@ impl Packets {
 
     /// The times of the frames in the window in seconds, in the order of presentation.
     pub fn frame_times(&self) -> Vec<f64> {
-        let mut stamps = self.timestamps();
+        let shown = self.packets.iter().filter(|packet| self.is_shown(packet));
+        let mut stamps: Vec<i64> = shown.map(timestamp).collect();
         stamps.retain(|&stamp| {
             self.window.is_none_or(|window| window.contains(stamp, self.time_base))
         });
@@ -205,6 +217,17 @@ impl Packets {
     /// Time stamps in seconds.
     pub fn in_seconds(&self, stamps: &[i64]) -> Vec<f64> {
         stamps.iter().map(|&stamp| seconds(stamp, self.time_base)).collect()
+    }
+
+    /// The seconds from the start of the first frame to the end of the last one.
+    pub fn seconds(&self) -> f64 {
+        let first = self.packets.iter().map(timestamp).min();
+        let end =
+            |packet: &Packet| timestamp(packet).saturating_add(packet.fields().duration.max(0));
+        let end = self.packets.iter().map(end).max();
+        first
+            .zip(end)
+            .map_or(0.0, |(first, end)| seconds(end.saturating_sub(first), self.time_base))
     }
 
     /// Another value that shares the bytes of the packets.
@@ -218,14 +241,29 @@ impl Packets {
     /// Some of the packets, with shared bytes.
     pub(super) fn part(&self, part: std::ops::Range<usize>) -> Result<Self> {
         let packets = self.packets[part].iter().map(Packet::share).collect::<Result<_>>()?;
-        let Packets { kind, codec, time_base, window, .. } = self;
+        let Packets { kind, codec, time_base, window, is_vp8, .. } = self;
         Ok(Packets {
             kind: *kind,
             codec: codec.clone(),
             time_base: *time_base,
             window: *window,
+            is_vp8: *is_vp8,
             packets,
         })
+    }
+
+    /// Whether a packet has a frame that is shown: an edit list can exclude frames that others need, and the first byte of a packet of VP8
+    /// has a bit for it (RFC 6386, section 9.1).
+    fn is_shown(&self, packet: &Packet) -> bool {
+        let is_hidden = self.is_vp8 && packet.bytes().first().is_some_and(|tag| tag & 0x10 == 0);
+        packet.fields().flags & ffi::AV_PKT_FLAG_DISCARD == 0 && !is_hidden
+    }
+
+    /// Whether frames are reordered, and the file does not store their order.
+    fn lacks_order(&self) -> bool {
+        let reorders = |codec: &StreamCodec| codec.parameters().fields().video_delay > 0;
+        let lacks = |packet: &Packet| packet.fields().pts == ffi::AV_NOPTS_VALUE;
+        self.codec.as_ref().is_some_and(reorders) && self.packets.iter().any(lacks)
     }
 
     /// The packets that decoding some frames of a video needs: for each group of them the packets from a key
@@ -234,13 +272,20 @@ impl Packets {
     /// `indices` are the numbers of the wanted frames among the frames in the window, ascending.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are fewer frames; `LimitExceeded` if no memory is left.
+    /// `InvalidArgument` if there are fewer frames; `Unsupported` if the file stores no times of presentation;
+    /// `LimitExceeded` if no memory is left.
     pub(super) fn groups_of(&self, indices: &[usize]) -> Result<Vec<FrameGroup>> {
+        if self.lacks_order() {
+            let message =
+                "the file stores no times of presentation: decode the whole video instead";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let stamps = self.timestamps();
         let in_window = |at: &usize| {
             self.window.is_none_or(|window| window.contains(stamps[*at], self.time_base))
         };
-        let mut shown: Vec<usize> = (0..stamps.len()).filter(in_window).collect();
+        let has_frame = |&at: &usize| self.is_shown(&self.packets[at]);
+        let mut shown: Vec<usize> = (0..stamps.len()).filter(has_frame).filter(in_window).collect();
         shown.sort_by_key(|&at| stamps[at]);
         let mut starts: Vec<usize> =
             (0..self.len()).filter(|&at| at == 0 || self.is_key(at)).collect();
@@ -265,7 +310,8 @@ impl Packets {
                 groups.push(FrameGroup { packets, wanted: Vec::new() });
                 previous = Some(part.clone());
             }
-            let earlier = stamps[part].iter().filter(|&&stamp| stamp < stamps[at]).count();
+            let is_earlier = |&other: &usize| has_frame(&other) && stamps[other] < stamps[at];
+            let earlier = part.filter(is_earlier).count();
             if let Some(group) = groups.last_mut() {
                 group.wanted.push(WantedFrame { position: earlier, timestamp: stamps[at] });
             }

@@ -4,7 +4,7 @@
 //! "SPDLPKT" version │ bytes of the header (u64) │ header │ 0s │ packet, 0s │ packet, 0s │ …
 //! ```
 //!
-//! Numbers are little-endian. Names replace FFmpeg's numbers of codecs and formats, which differ between versions. Each
+//! Numbers are little-endian. Codecs and formats are stored by name, because their numbers differ between versions of FFmpeg. Each
 //! packet starts at a multiple of 64 bytes, and is followed by the 0s that decoders require, so that it
 //! can be decoded in place.
 
@@ -17,9 +17,12 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::{MediaKind, Rational, StreamCodec, layout_name};
 use super::errors::{error_of, out_of_memory};
-use super::memory::{PADDING, Packet, Parameters, c_string};
-use super::names;
+use super::memory::{PADDING, Packet, Parameters, c_string, padded};
+use super::names::{self, number_of};
 use super::packets::{Packets, Time, TimeWindow};
+
+/// FFmpeg's own limit of channels of a decoder.
+const MAX_CHANNELS: c_int = 512;
 
 const MAGIC: &[u8; 8] = b"SPDLPKT\x01";
 
@@ -81,10 +84,20 @@ impl Packets {
     /// # Errors
     /// `Corrupt` for other bytes; `Unsupported` if this build of FFmpeg lacks the codec or a format.
     pub fn from_bytes(bytes: &Bytes) -> Result<Self> {
+        Packets::parse(bytes).map_err(|error| match error.kind() {
+            // The bytes are at fault, not an argument.
+            ErrorKind::InvalidArgument => {
+                Error::new(ErrorKind::Corrupt, error.message().to_owned())
+            }
+            _ => error,
+        })
+    }
+
+    fn parse(bytes: &Bytes) -> Result<Self> {
         let head = bytes.len().min(MAGIC.len() + 8);
         let length = match bytes[..head].split_at_checked(MAGIC.len()) {
             Some((magic, length)) if magic == MAGIC => length,
-            _ => return Err(corrupt("no packets of this version of SPDL start here")),
+            _ => return Err(corrupt("the magic number of version 1 was not found")),
         };
         let length = <[u8; 8]>::try_from(length).map(u64::from_le_bytes);
         let end = length.ok().and_then(|length| usize::try_from(length).ok()?.checked_add(head));
@@ -94,9 +107,13 @@ impl Packets {
             0 => MediaKind::Audio,
             1 => MediaKind::Video,
             2 => MediaKind::Image,
-            other => return Err(corrupt(&format!("there is no kind of media {other}"))),
+            other => return Err(corrupt(&format!("unknown kind of media: {other}"))),
         };
-        let mut packets = Packets::new(kind, reader.rational()?);
+        let unit = reader.rational()?;
+        if unit.numerator <= 0 || unit.denominator <= 0 {
+            return Err(corrupt("the unit of time stamps is not positive"));
+        }
+        let mut packets = Packets::new(kind, unit);
         if reader.number()? == 1 {
             let mut time = || Time::new(reader.number()?, reader.number()?);
             let (start, end) = (time()?, time()?);
@@ -129,7 +146,7 @@ impl Packets {
                     | ffi::AV_PKT_FLAG_DISPOSABLE);
             for _ in 0..reader.number()? {
                 let number = reader.int()?;
-                add_side_data(&packet, number, reader.bytes()?)?;
+                add_side_data(&mut packet, number, reader.bytes()?)?;
             }
             packets.push(packet);
         }
@@ -163,7 +180,7 @@ unsafe extern "C" {
 /// and samples to skip. Others are ignored: they may have pointers.
 const SIDE_DATA: [c_int; 4] = [0, 1, 2, 11];
 
-fn add_side_data(packet: &Packet, number: c_int, bytes: &[u8]) -> Result<()> {
+fn add_side_data(packet: &mut Packet, number: c_int, bytes: &[u8]) -> Result<()> {
     if !SIDE_DATA.contains(&number) || bytes.is_empty() {
         return Ok(());
     }
@@ -175,14 +192,6 @@ fn add_side_data(packet: &Packet, number: c_int, bytes: &[u8]) -> Result<()> {
     // SAFETY: the memory is new, and has the size of `bytes`.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
     Ok(())
-}
-
-/// Reads or writes an enumeration as a number.
-macro_rules! number_of {
-    ($fields:expr, $name:ident) => {
-        // SAFETY: an enumeration of C has the size of an integer.
-        unsafe { (&raw const $fields.$name).cast::<c_int>().read() }
-    };
 }
 
 fn write_codec(header: &mut Header, codec: &StreamCodec) {
@@ -202,7 +211,7 @@ fn write_codec(header: &mut Header, codec: &StreamCodec) {
     }
     let extradata = usize::try_from(fields.extradata_size).unwrap_or(0);
     header.bytes(match extradata {
-        0 => &[],
+        _ if fields.extradata.is_null() => &[],
         // SAFETY: the parameters have this many bytes of set-up data.
         size => unsafe { std::slice::from_raw_parts(fields.extradata, size) },
     });
@@ -212,19 +221,20 @@ fn write_codec(header: &mut Header, codec: &StreamCodec) {
 fn ints(fields: &ffi::AVCodecParameters) -> [c_int; 19] {
     [
         fields.bits_per_coded_sample,
-        fields.bits_per_raw_sample,
+        // Decoders set it; some use it as the index of a table.
+        0,
         fields.profile,
         fields.level,
         fields.width,
         fields.height,
         fields.sample_aspect_ratio.num,
         fields.sample_aspect_ratio.den,
-        number_of!(fields, field_order),
-        number_of!(fields, color_range),
-        number_of!(fields, color_primaries),
-        number_of!(fields, color_trc),
-        number_of!(fields, color_space),
-        number_of!(fields, chroma_location),
+        number_of!(fields.field_order),
+        number_of!(fields.color_range),
+        number_of!(fields.color_primaries),
+        number_of!(fields.color_trc),
+        number_of!(fields.color_space),
+        number_of!(fields.chroma_location),
         fields.video_delay,
         fields.sample_rate,
         fields.block_align,
@@ -250,41 +260,38 @@ fn read_codec(reader: &mut Reader<'_>, kind: MediaKind) -> Result<StreamCodec> {
     if kind == MediaKind::Audio && !layout.is_empty() {
         set_layout(fields, &layout)?;
     }
-    fields.codec_tag = u32::try_from(reader.number()?).map_err(|_| corrupt("a wrong tag"))?;
-    fields.bit_rate = reader.number()?;
-    fields.bits_per_coded_sample = reader.int()?;
-    fields.bits_per_raw_sample = reader.int()?;
+    fields.codec_tag =
+        u32::try_from(reader.number()?).map_err(|_| corrupt("the codec tag is out of range"))?;
+    fields.bit_rate = reader.number()?.max(0);
+    let side = 0..=1 << 24;
+    fields.bits_per_coded_sample = reader.int_in(0..=64)?;
+    reader.int()?;
     fields.profile = reader.int()?;
     fields.level = reader.int()?;
-    fields.width = reader.int()?;
-    fields.height = reader.int()?;
+    fields.width = reader.int_in(side.clone())?;
+    fields.height = reader.int_in(side)?;
     fields.sample_aspect_ratio = ffi::AVRational { num: reader.int()?, den: reader.int()? };
-    let enumerations: [*mut c_int; 6] = [
-        (&raw mut fields.field_order).cast(),
-        (&raw mut fields.color_range).cast(),
-        (&raw mut fields.color_primaries).cast(),
-        (&raw mut fields.color_trc).cast(),
-        (&raw mut fields.color_space).cast(),
-        (&raw mut fields.chroma_location).cast(),
+    // The largest number of each enumeration in all versions of FFmpeg, and the number of an unknown value.
+    let enumerations: [(*mut c_int, c_int, c_int); 6] = [
+        ((&raw mut fields.field_order).cast(), 5, 0),
+        ((&raw mut fields.color_range).cast(), 2, 0),
+        ((&raw mut fields.color_primaries).cast(), 12, 2),
+        ((&raw mut fields.color_trc).cast(), 18, 2),
+        ((&raw mut fields.color_space).cast(), 14, 2),
+        ((&raw mut fields.chroma_location).cast(), 6, 0),
     ];
-    for place in enumerations {
+    for (place, largest, unknown) in enumerations {
         let number = reader.int()?;
-        // The libraries use these numbers as indices of tables.
-        if !(0..=31).contains(&number) {
-            return Err(corrupt("a number of colours is out of range"));
-        }
-        // SAFETY: an enumeration of C has the size of an integer.
+        let number = if (0..=largest).contains(&number) { number } else { unknown };
+        // SAFETY: an enumeration of C has the size of an integer, and has this number.
         unsafe { place.write(number) };
     }
-    fields.video_delay = reader.int()?;
-    fields.sample_rate = reader.int()?;
-    fields.block_align = reader.int()?;
-    fields.frame_size = reader.int()?;
-    fields.seek_preroll = reader.int()?;
-    if fields.width < 0 || fields.height < 0 || fields.sample_rate < 0 {
-        return Err(corrupt("a size or a rate is negative"));
-    }
-    set_extradata(fields, reader.bytes()?)?;
+    fields.video_delay = reader.int_in(0..=16)?;
+    fields.sample_rate = reader.int_in(0..=1 << 24)?;
+    fields.block_align = reader.int_in(0..=1 << 24)?;
+    fields.frame_size = reader.int_in(0..=1 << 24)?;
+    fields.seek_preroll = reader.int_in(0..=1 << 30)?;
+    (fields.extradata, fields.extradata_size) = padded(reader.bytes()?)?;
     Ok(StreamCodec::new(kind, parameters, time_base, frame_rate))
 }
 
@@ -309,23 +316,12 @@ fn set_layout(fields: &mut ffi::AVCodecParameters, name: &str) -> Result<()> {
     // SAFETY: the name is terminated with 0; the layout of new parameters is blank.
     let code =
         unsafe { ffi::av_channel_layout_from_string(&mut fields.ch_layout, string.as_ptr()) };
-    if code < 0 { Err(error_of(code, &format!("no channels {name:?}"))) } else { Ok(()) }
-}
-
-/// Gives set-up data to new parameters, which free it.
-fn set_extradata(fields: &mut ffi::AVCodecParameters, setup: &[u8]) -> Result<()> {
-    let Some(size) = c_int::try_from(setup.len()).ok().filter(|&size| size > 0) else {
-        return Ok(());
-    };
-    // SAFETY: any size is allowed; the result is null or has this size, filled with 0.
-    let memory = unsafe { ffi::av_mallocz((setup.len() + PADDING) as _) }.cast::<u8>();
-    if memory.is_null() {
-        return Err(out_of_memory("set-up data"));
+    if code < 0 {
+        return Err(error_of(code, &format!("unknown channels {name:?}")));
     }
-    // SAFETY: `memory` has room for `setup`, and was allocated just now.
-    unsafe { ptr::copy_nonoverlapping(setup.as_ptr(), memory, setup.len()) };
-    fields.extradata = memory;
-    fields.extradata_size = size;
+    if fields.ch_layout.nb_channels > MAX_CHANNELS {
+        return Err(corrupt("there are more than 512 channels"));
+    }
     Ok(())
 }
 
@@ -364,6 +360,14 @@ impl<'a> Reader<'a> {
 
     fn int(&mut self) -> Result<c_int> {
         c_int::try_from(self.number()?).map_err(|_| corrupt("a number is out of range"))
+    }
+
+    fn int_in(&mut self, allowed: std::ops::RangeInclusive<c_int>) -> Result<c_int> {
+        let number = self.int()?;
+        if allowed.contains(&number) {
+            return Ok(number);
+        }
+        Err(corrupt(&format!("{number} is not in the range {allowed:?}")))
     }
 
     fn size(&mut self) -> Result<usize> {

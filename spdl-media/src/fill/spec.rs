@@ -161,7 +161,8 @@ impl SampleField {
     /// An encoded audio file, of which `transform` selects a part, channels and the sample rate.
     ///
     /// Stored fields by default: the name of the field in the batch, `wav`, `flac`, `mp3` and other
-    /// [`AUDIO_EXTENSIONS`], `audio`, `file`.
+    /// [`AUDIO_EXTENSIONS`], `audio`, `file`; then those of videos, whose sound is decoded. Containers of videos, and other
+    /// codecs than those with a feature, need the cargo feature `ffmpeg`.
     ///
     /// Samples that differ in length become a list, or are [padded](Collation::Padded).
     ///
@@ -490,7 +491,9 @@ impl SampleField {
                 FieldChoice::of([&**name].into_iter().chain(common)).keep_null()
             }
             (None, FieldKind::Audio(_)) => {
-                let common = AUDIO_EXTENSIONS.iter().copied().chain(["audio", "file"]);
+                let audio = AUDIO_EXTENSIONS.iter().copied().chain(["audio", "file"]);
+                // The sound of a video.
+                let common = audio.chain(VIDEO_EXTENSIONS.iter().copied()).chain(["video"]);
                 FieldChoice::of([&**name].into_iter().chain(common)).keep_null()
             }
             (None, FieldKind::Video(_)) => {

@@ -181,7 +181,7 @@ def _media_error(error: type[SpdlError]) -> type[MediaError]:
 _MEDIA_ERRORS = {kind: _media_error(error) for kind, error in _BY_KIND.items() if error is not SpdlError}
 
 
-def of_media(error: SpdlError) -> SpdlError:
+def of_media(error: SpdlError) -> MediaError:
     """Returns an error of the same kind that is also a `MediaError`. The native module calls this function."""
     media_error = _MEDIA_ERRORS.get(error.kind, MediaError)
     return media_error(

@@ -360,7 +360,8 @@ class Audio(Field):
     """An audio file, decoded, cut, and converted to one sample rate.
 
     Formats: WAV (8 to 64 bits, A-law, µ-law), FLAC, MP3, AAC (low complexity, in ADTS frames), Vorbis, Opus and FLAC
-    in Ogg. The delay and the padding of the encoder are removed if the file stores them. The value is `float32`, where ±1 is full
+    in Ogg. With FFmpeg (`io.utils.get_ffmpeg_versions()`), also audio in MP4, MOV, Matroska, AVI, MPEG streams, AIFF and
+    CAF, and the sound of videos: if a sample has no audio file, that of its video. The delay and the padding of the encoder are removed if the file stores them. The value is `float32`, where ±1 is full
     scale, `[N, channels, frames]`, or a list of arrays `[channels, frames]` if samples differ in size. A *frame* is
     one sample of each channel.
 

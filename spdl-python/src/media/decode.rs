@@ -87,8 +87,8 @@ impl MediaDecoder {
     }
 
     /// The number of packets that failed so far, and the first failure.
-    fn failures(&self) -> (u64, Option<String>) {
-        shown(self.0.lock().unwrap_or_else(PoisonError::into_inner).failures())
+    fn failures(&self, py: Python<'_>) -> (u64, Option<String>) {
+        py.detach(|| shown(self.0.lock().unwrap_or_else(PoisonError::into_inner).failures()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -20,7 +21,7 @@ type Window = (i64, i64, i64, i64);
 
 /// A file that FFmpeg reads.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
-pub(crate) struct MediaDemuxer(Mutex<Option<Demuxer>>);
+pub(crate) struct MediaDemuxer(Mutex<Option<Demuxer<'static>>>);
 
 #[pymethods]
 impl MediaDemuxer {
@@ -38,9 +39,9 @@ impl MediaDemuxer {
         let mut settings = DemuxOptions::default();
         (settings.format, settings.options) = (format, options);
         settings.buffer_bytes = buffer_size;
-        let opened = match source.extract::<String>() {
+        let opened: spdl_core::Result<Demuxer<'static>> = match source.extract::<PathBuf>() {
             Ok(path) => {
-                let name = name.unwrap_or_else(|| path.clone());
+                let name = name.unwrap_or_else(|| path.display().to_string());
                 py.detach(|| Demuxer::open(open(&path)?, &name, &settings))
             }
             Err(_) => {
@@ -84,7 +85,7 @@ impl MediaDemuxer {
                 (Some(bsf), Some(codec)) => {
                     let mut filter = BitStreamFilter::new(codec, bsf)?;
                     let mut filtered = filter.filter(&packets)?;
-                    filtered.append(filter.finish()?);
+                    filtered.append(filter.finish()?)?;
                     Ok(MediaPackets(filtered))
                 }
                 _ => Ok(MediaPackets(packets)),
@@ -109,8 +110,8 @@ impl MediaDemuxer {
     }
 
     /// Closes the file.
-    fn close(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
@@ -118,7 +119,7 @@ impl MediaDemuxer {
     fn with<R: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&mut Demuxer) -> spdl_core::Result<R> + Send,
+        work: impl FnOnce(&mut Demuxer<'static>) -> spdl_core::Result<R> + Send,
     ) -> PyResult<R> {
         detached(py, || {
             let mut demuxer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,10 +132,11 @@ impl MediaDemuxer {
 }
 
 /// Opens a path.
-fn open(path: &str) -> spdl_core::Result<Box<dyn MediaSource + Send>> {
-    if path.contains("://") {
+fn open(path: &Path) -> spdl_core::Result<Box<dyn MediaSource + Send>> {
+    let shown = path.display().to_string();
+    if shown.contains("://") {
         let message = "addresses are not opened; fetch the file, and pass its bytes";
-        return Err(Error::new(ErrorKind::Unsupported, message).with_key(path));
+        return Err(Error::new(ErrorKind::Unsupported, message).with_key(shown));
     }
     let file = File::open(path).map_err(|error| {
         let kind = match error.kind() {
@@ -142,14 +144,17 @@ fn open(path: &str) -> spdl_core::Result<Box<dyn MediaSource + Send>> {
             std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
             _ => ErrorKind::Io,
         };
-        Error::new(kind, error.to_string()).with_key(path)
+        Error::new(kind, error.to_string()).with_key(shown)
     })?;
     Ok(Box::new(file))
 }
 
 fn failed_to_open(error: Error) -> Error {
     let (kind, key) = (error.kind(), error.key().map(str::to_owned));
-    let made = Error::new(kind, format!("Failed to open the input: {}", error.message()));
+    let mut made = Error::new(kind, format!("Failed to open the input: {}", error.message()));
+    if let Some(offset) = error.offset() {
+        made = made.with_offset(offset);
+    }
     match key {
         Some(key) => made.with_key(key),
         None => made,
@@ -182,7 +187,7 @@ impl MediaBitStreamFilter {
                 Some(packets) => {
                     let mut filtered = filter.filter(&packets.0)?;
                     if flush {
-                        filtered.append(filter.finish()?);
+                        filtered.append(filter.finish()?)?;
                     }
                     Ok(filtered)
                 }

@@ -31,7 +31,7 @@ type Colors = (Option<String>, Option<String>, Option<String>);
 impl MediaMuxer {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, format: Option<&str>) -> PyResult<Self> {
-        detached(py, || Muxer::create(&path, format)).map(|muxer| MediaMuxer(Mutex::new(muxer)))
+        detached(py, || Muxer::new(&path, format)).map(|muxer| MediaMuxer(Mutex::new(muxer)))
     }
 
     fn add_audio(
@@ -123,8 +123,8 @@ impl MediaEncoder {
     }
 
     #[getter]
-    fn frame_size(&self) -> u32 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).frame_size()
+    fn frame_size(&self, py: Python<'_>) -> u32 {
+        py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).frame_size())
     }
 }
 

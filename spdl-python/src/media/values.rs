@@ -301,7 +301,7 @@ impl MediaFrames {
     /// These frames, followed by others.
     fn joined(&self, py: Python<'_>, others: &MediaFrames) -> PyResult<Self> {
         let joined = self.0.share().and_then(|mut frames| {
-            frames.append(others.0.share()?);
+            frames.append(others.0.share()?)?;
             Ok(MediaFrames(frames))
         });
         joined.map_err(|error| media_error(py, &error))

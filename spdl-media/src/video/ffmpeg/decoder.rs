@@ -7,8 +7,8 @@ use ffmpeg_next::ffi;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::planes::copy_planes;
-use crate::ffmpeg::errors::{error_of, out_of_memory};
-use crate::ffmpeg::memory::{CodecContext, Frame, Packet};
+use crate::ffmpeg::errors::error_of;
+use crate::ffmpeg::memory::{CodecContext, Frame, Packet, padded};
 use crate::image::{Picture, Size};
 use crate::video::{
     DecodedFrame, VideoCodec, VideoDecoder, VideoDecoderOptions, VideoLimits, VideoStream,
@@ -76,10 +76,10 @@ impl FfmpegDecoder {
         let context = unsafe { ffi::avcodec_alloc_context3(codec) };
         // SAFETY: the function returned a new context or null.
         let mut context = unsafe { CodecContext::from_raw(context, "a video decoder") }?;
-        set_extradata(&mut context, &stream.setup)?;
         let side = |pixels: u32| i32::try_from(pixels).unwrap_or(i32::MAX);
         {
             let fields = context.fields_mut();
+            (fields.extradata, fields.extradata_size) = padded(&stream.setup)?;
             fields.width = side(stream.size.width);
             fields.height = side(stream.size.height);
             fields.thread_count = side(options.threads.max(1));
@@ -112,29 +112,6 @@ impl FfmpegDecoder {
         };
         error_of(code, &what)
     }
-}
-
-/// Gives the set-up data to a context that is not open yet.
-fn set_extradata(context: &mut CodecContext, setup: &[u8]) -> Result<()> {
-    if setup.is_empty() {
-        return Ok(());
-    }
-    let padding = ffi::AV_INPUT_BUFFER_PADDING_SIZE as usize;
-    let Ok(size) = i32::try_from(setup.len()) else {
-        return Err(out_of_memory("set-up data of 2 GiB"));
-    };
-    // SAFETY: any size is allowed; the result is null or has this size, filled with 0.
-    let memory = unsafe { ffi::av_mallocz(setup.len() + padding) }.cast::<u8>();
-    if memory.is_null() {
-        return Err(out_of_memory("the set-up data of a video decoder"));
-    }
-    // SAFETY: `memory` has room for `setup`, and was allocated just now.
-    unsafe { ptr::copy_nonoverlapping(setup.as_ptr(), memory, setup.len()) };
-    // The context frees the memory.
-    let fields = context.fields_mut();
-    fields.extradata = memory;
-    fields.extradata_size = size;
-    Ok(())
 }
 
 impl VideoDecoder for FfmpegDecoder {

@@ -1,7 +1,5 @@
 //! From the planes of a frame to a [`Picture`].
 
-use std::ptr;
-
 use ffmpeg_next::ffi;
 use spdl_core::{Error, ErrorKind, Result};
 
@@ -179,18 +177,17 @@ impl<'a> PixelFormat<'a> {
     }
 }
 
+unsafe extern "C" {
+    // As in libavutil, with the format as a number: a newer library may have formats that the bindings lack.
+    fn av_pix_fmt_desc_get(format: std::ffi::c_int) -> *const ffi::AVPixFmtDescriptor;
+}
+
 /// The descriptor of the pixel format of this number.
 fn descriptor(number: i32) -> Option<&'static ffi::AVPixFmtDescriptor> {
-    let next = |previous: Option<&'static ffi::AVPixFmtDescriptor>| {
-        let previous = previous.map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: `previous` is null or a descriptor.
-        let next = unsafe { ffi::av_pix_fmt_desc_next(previous) };
-        // SAFETY: the result of the function is null or a constant of the library.
-        unsafe { next.as_ref() }
-    };
-    let mut all = std::iter::successors(next(None), |previous| next(Some(previous)));
-    // SAFETY: the descriptor is a constant of the library.
-    all.find(|found| unsafe { ffi::av_pix_fmt_desc_get_id(*found) } as i32 == number)
+    // SAFETY: any number is allowed.
+    let descriptor = unsafe { av_pix_fmt_desc_get(number) };
+    // SAFETY: the result is null or a constant of the library.
+    unsafe { descriptor.as_ref() }
 }
 
 impl FrameComponent {

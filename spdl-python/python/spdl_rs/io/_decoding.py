@@ -26,6 +26,7 @@ from ._media_values import (
     VideoFrames,
     VideoPackets,
     frames_of,
+    named,
     native,
 )
 
@@ -120,12 +121,13 @@ def decode_packets(
     if codec is None:
         raise RuntimeError("packets of streaming_demux have no codec; use Decoder with that of the Demuxer")
     window = getattr(packets, "timestamp", None)
-    graph = descriptions.of_codec(filter_desc, codec, window)
+    graph = descriptions.resolved(filter_desc, codec, window)
     most = None if num_frames < 0 else num_frames
     taken = packets._take("decode_packets")
-    frames, failed, first = native().decode_media_packets(
-        taken, filters=graph, num_frames=most, **_settings(decode_config)
-    )
+    with named(packets._source):
+        frames, failed, first = native().decode_media_packets(
+            taken, filters=graph, num_frames=most, **_settings(decode_config)
+        )
     _warn(failed, first, packets._source)
     return frames_of(frames)
 
@@ -137,7 +139,7 @@ def _warn(failed: int, first: str | None, source: str | None) -> None:
 
 class _StreamDecoder(Generic[_PacketsType, _FramesType]):
     def __init__(self, codec: Any, filter_desc: str | None, config: DecodeConfig | None) -> None:
-        graph = descriptions.of_codec(filter_desc, codec)
+        graph = descriptions.resolved(filter_desc, codec)
         self._decoder = native().MediaDecoder(codec._native, filters=graph, **_settings(config))
         self._waiting: Any = None
         self._size = 0
@@ -146,8 +148,7 @@ class _StreamDecoder(Generic[_PacketsType, _FramesType]):
     def streaming_decode_packets(self, packets: _PacketsType) -> Iterator[_FramesType]:
         """Decodes packets, and consumes them; yields the frames that are ready."""
         source = packets._source
-        taken = packets._take("streaming_decode_packets")
-        return self._frames(taken, source)
+        return self._frames(packets._take("streaming_decode_packets"), source)
 
     def flush(self) -> Iterator[_FramesType]:
         """Yields the remaining frames, after the last packet."""
@@ -158,11 +159,12 @@ class _StreamDecoder(Generic[_PacketsType, _FramesType]):
         failed, first = self._decoder.failures()
         _warn(failed - self._failed, first, source)
         self._failed = failed
-        if not self._size:
-            if len(decoded):
-                yield frames_of(decoded)
-            return
         waiting = decoded if self._waiting is None else self._waiting.joined(decoded)
+        self._waiting = None
+        if not self._size:
+            if len(waiting):
+                yield frames_of(waiting)
+            return
         start, count = 0, len(waiting)
         while count - start >= self._size:
             yield frames_of(waiting.pick(list(range(start, start + self._size))))
@@ -170,9 +172,7 @@ class _StreamDecoder(Generic[_PacketsType, _FramesType]):
         rest = waiting.pick(list(range(start, count)))
         if packets is not None:
             self._waiting = rest
-            return
-        self._waiting = None
-        if len(rest):
+        elif len(rest):
             yield frames_of(rest)
 
 
@@ -248,10 +248,11 @@ def sample_decode_video(
         raise IndexError(f"indices must be from 0 to {count - 1}, the last of {count} frames")
     if any(left >= right for left, right in zip(wanted, wanted[1:], strict=False)):
         raise ValueError("indices must be ascending, without duplicates")
-    graph = descriptions.of_codec(filter_desc, packets.codec)
-    frames = native().decode_media_frames(
-        packets._use(), wanted, filters=graph, **_settings(decode_config)
-    )
+    graph = descriptions.resolved(filter_desc, packets.codec)
+    with named(packets._source):
+        frames = native().decode_media_frames(
+            packets._use(), wanted, filters=graph, **_settings(decode_config)
+        )
     return [ImageFrames(frames.image(position)) for position in range(len(frames))]
 
 
@@ -335,17 +336,25 @@ def convert_frames(
         TypeError: The frames were consumed before.
     """
     parts = [frames] if isinstance(frames, MediaFrames) else list(frames)
+    for part in parts:
+        if not isinstance(part, MediaFrames):
+            raise TypeError(f"frames must be frames, or a list of frames, not {type(part).__name__}")
+    if len({id(part) for part in parts}) < len(parts):
+        raise TypeError("the list contains the same frames twice; use clone()")
     # Nothing is consumed if a part cannot be used.
     handles = [part._use() for part in parts]
     array = native().MediaFrames.to_array(handles, not isinstance(frames, MediaFrames))
+    result = array if storage is None else _stored(array, storage)
     for part in parts:
         part._take("convert_frames")
-    return array if storage is None else _stored(array, storage)
+    return result
 
 
 def _stored(array: Array | numpy.typing.NDArray[Any], storage: Any) -> numpy.typing.NDArray[Any]:
     source = numpy.asarray(array)
     memory = to_numpy(storage) if isinstance(storage, Array) else numpy.asarray(memoryview(storage))
+    if not memory.flags.c_contiguous or not memory.flags.writeable:
+        raise ValueError("storage must be contiguous memory that can be written")
     flat = memory.reshape(-1).view(numpy.uint8)
     if flat.nbytes < source.nbytes:
         raise ValueError(f"storage has {flat.nbytes} bytes, and the array needs {source.nbytes}")

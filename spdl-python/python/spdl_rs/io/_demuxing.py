@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from decimal import Decimal
@@ -21,6 +22,7 @@ from ._media_values import (
     VideoCodec,
     VideoPackets,
     codec_of,
+    invalid,
     native,
     packets_of,
 )
@@ -34,6 +36,8 @@ _CodecType = TypeVar("_CodecType", AudioCodec, VideoCodec, ImageCodec)
 # A float such as 0.04 means the nearest fraction with a denominator of this size: 1/25.
 _MAX_DENOMINATOR = 10**9
 _MAX_BUFFER = 2**30
+# Seconds: more than 30 years, which stands for an infinite time.
+_MAX_TIME = 10**9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +94,8 @@ class Demuxer:
         self, src: Source, *, demux_config: DemuxConfig | None = None, name: str | None = None
     ) -> None:
         config = DemuxConfig() if demux_config is None else demux_config
-        data, self._source = _resolve(src)
+        data, source = _resolve(src)
+        self._source = source if name is None else name
         self._demuxer = native().MediaDemuxer(
             data,
             name,
@@ -176,6 +181,8 @@ class Demuxer:
             )
         is_one = indices is None or isinstance(indices, int)
         wanted = {0 if indices is None else indices} if is_one else set(cast("Sequence[int]", indices))
+        if any(index < 0 for index in cast("set[int]", wanted)):
+            raise invalid(f"Stream index must not be negative: {sorted(cast('set[int]', wanted))}")
         portions = self._portions(cast("set[int]", wanted), max(num_packets, 0), float(duration))
         if is_one:
             return (packets for portion in portions for packets in portion.values())
@@ -224,8 +231,8 @@ class Demuxer:
 def _resolve(src: Any) -> tuple[Any, str]:
     """Returns a path or a buffer, and its name for `repr` of packets."""
     if isinstance(src, (str, os.PathLike)):
-        path = os.fspath(src)
-        return path, str(path)
+        path = os.fsdecode(src)
+        return src, path
     if hasattr(src, "numpy"):
         src = src.numpy()
     try:
@@ -239,8 +246,17 @@ def _resolve(src: Any) -> tuple[Any, str]:
 
 
 def _fractions(window: tuple[Time, Time]) -> tuple[int, int, int, int]:
-    start, end = (Fraction(time).limit_denominator(_MAX_DENOMINATOR) for time in window)
+    start, end = (_fraction(time) for time in window)
     return start.numerator, start.denominator, end.numerator, end.denominator
+
+
+def _fraction(time: Time) -> Fraction:
+    if isinstance(time, (float, Decimal)) and math.isinf(time):
+        time = math.copysign(_MAX_TIME, time)
+    exact = Fraction(time)
+    if abs(exact) > _MAX_TIME:
+        raise ValueError(f"a time of {time} s is out of range")
+    return exact.limit_denominator(_MAX_DENOMINATOR)
 
 
 def demux_audio(

@@ -20,6 +20,7 @@ from ._media_values import (
     VideoCodec,
     VideoFrames,
     VideoPackets,
+    invalid,
     native,
     packets_of,
 )
@@ -200,7 +201,7 @@ class Muxer:
         format: FFmpeg's name of the format; by default, the extension decides.
 
     Raises:
-        RuntimeError: FFmpeg has no such format, or the file cannot be created.
+        RuntimeError: FFmpeg has no such format.
     """
 
     def __init__(self, dst: str | os.PathLike[str], /, *, format: str | None = None) -> None:
@@ -275,13 +276,13 @@ class Muxer:
         self._muxer.add_encoded(codec._native)
 
     def open(self, muxer_config: Mapping[str, str] | None = None) -> Muxer:
-        """Writes the header of the file. Returns the muxer, for a `with` statement.
+        """Creates the file, and writes its header. Returns the muxer, for a `with` statement.
 
         Args:
             muxer_config: Options of the format.
 
         Raises:
-            RuntimeError: There are no streams, or the format does not support them.
+            RuntimeError: There are no streams, the format does not support them, or the file cannot be created.
         """
         self._muxer.start(list(check.options("muxer_config", muxer_config).items()))
         return self
@@ -296,6 +297,8 @@ class Muxer:
         Raises:
             RuntimeError: There is no such stream, the packets are of another kind, or the file is not open.
         """
+        if stream_index < 0:
+            raise invalid(f"Stream index is out of range: {stream_index}")
         self._muxer.write(stream_index, packets._use())
 
     def flush(self) -> None:
@@ -309,17 +312,26 @@ class Muxer:
     def __enter__(self) -> Muxer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.flush()
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.flush()
+            self.close()
+        except RuntimeError:
+            # The first exception has the cause.
+            if kind is None:
+                raise
 
 
-def _array(array: Any) -> numpy.typing.NDArray[Any]:
+def _array(array: Any, is_big_endian: bool = False) -> numpy.typing.NDArray[Any]:
+    """Returns a contiguous array whose type has the byte order of the machine.
+
+    The bytes of formats such as `gray16be` are those of the array.
+    """
     if hasattr(array, "numpy"):
         array = array.numpy()
-    found = to_numpy(array)
+    found = numpy.ascontiguousarray(to_numpy(array))
     native_order = found.dtype.newbyteorder("=")
-    return numpy.ascontiguousarray(found).view(native_order)
+    return found.view(native_order) if is_big_endian else found.astype(native_order, copy=False)
 
 
 def create_reference_audio_frame(
@@ -335,9 +347,11 @@ def create_reference_audio_frame(
         pts: The number of the first sample.
 
     Raises:
-        RuntimeError: Shape or type of the array do not fit the format.
+        ValueError: Shape or type of the array do not fit the format.
     """
     samples = _array(array)
+    if samples.ndim != 2:
+        raise invalid(f"audio has the shape [channels, samples] or [samples, channels], not {list(samples.shape)}")
     made = native().MediaFrames.of_samples(
         samples, samples.shape, samples.dtype.name, sample_fmt, sample_rate, pts
     )
@@ -357,9 +371,9 @@ def create_reference_video_frame(
         pts: The number of the first frame.
 
     Raises:
-        RuntimeError: Shape or type of the array do not fit the format, or the format has no array.
+        ValueError: Shape or type of the array do not fit the format, or the format has no array.
     """
-    pixels = _array(array)
+    pixels = _array(array, pix_fmt.endswith("be"))
     made = native().MediaFrames.of_pictures(
         pixels, pixels.shape, pixels.dtype.name, pix_fmt, tuple(frame_rate), pts
     )
@@ -398,7 +412,7 @@ def save_image(
         path: The path, such as `"image.png"`. An existing file is replaced.
         data: `[height, width, 3]` for `rgb24` and `bgr24`, `[height, width]` for `gray` (8 bits) and `gray16`,
             `gray16be`, `gray16le` (16 bits), `[3, height, width]` for `yuv444p`; an array or a tensor.
-        pix_fmt: The format of `data`. The encoder must support it: PNG has `rgb24` and grey, JPEG `yuvj444p`.
+        pix_fmt: The format of `data`. The encoder must support it: PNG has `rgb24` and grey, JPEG `yuv444p`.
         bit_rate, compression_level, qscale, gop_size, max_b_frames, colorspace, color_primaries, color_trc:
             See `video_encode_config`.
 
@@ -413,7 +427,7 @@ def save_image(
     if len(shape) != (2 if channels is None else 3) or (channels is not None and shape[channels] != 3):
         expected = {None: "[height, width]", 0: "[3, height, width]", 2: "[height, width, 3]"}[channels]
         raise ValueError(f"{pix_fmt} images have the shape {expected}, not {list(shape)}")
-    pixels = _array(data)
+    pixels = _array(data, pix_fmt.endswith("be"))
     if pixels.dtype.itemsize != item_size or pixels.dtype.kind not in "ui":
         raise ValueError(f"{pix_fmt} images have elements of {8 * item_size} bits, not {pixels.dtype}")
     height, width = shape[1:] if channels == 0 else shape[:2]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import Any
 
-from .._errors import UnsupportedError
 from ._media_values import AudioCodec, AudioPackets, ImageCodec, ImagePackets, VideoCodec, VideoPackets
 
 DEFAULT = "__default__"
@@ -115,7 +115,8 @@ def _window(name: str, timestamp: tuple[float, float] | None) -> list[str]:
     if timestamp is None:
         return []
     ends = zip(("start", "end"), timestamp, strict=True)
-    bounds = [f"{end}={time}" for end, time in ends if not math.isinf(time)]
+    # FFmpeg does not read exponents.
+    bounds = [f"{end}={Decimal(str(time)):f}" for end, time in ends if not math.isinf(time)]
     return [f"{name}={':'.join(bounds)}"] if bounds else []
 
 
@@ -185,19 +186,10 @@ def _named(kind: str, label: str | None) -> str:
     return kind if label is None else f"{kind}@{label}"
 
 
-def of_codec(filter_desc: str | None, codec: Any, timestamp: tuple[float, float] | None = None) -> str | None:
-    """Returns the description of the whole graph for a decoder: input, filters, output.
-
-    Raises:
-        UnsupportedError: The format of the decoded frames is unknown.
-    """
-    if filter_desc is None:
-        return None
-    is_audio = isinstance(codec, AudioCodec)
-    if not (codec.sample_fmt if is_audio else codec.pix_fmt):
-        raise UnsupportedError(f"the format of decoded {codec.name} is unknown", kind="unsupported")
-    if is_audio:
-        filters = get_audio_filter_desc(timestamp=timestamp) if filter_desc == DEFAULT else filter_desc
-        return f"{get_abuffer_desc(codec)},{filters},abuffersink"
-    filters = get_video_filter_desc() if filter_desc == DEFAULT else filter_desc
-    return f"{get_buffer_desc(codec)},{filters},buffersink"
+def resolved(filter_desc: str | None, codec: Any, timestamp: tuple[float, float] | None = None) -> str | None:
+    """Returns the description with the default for a codec."""
+    if filter_desc != DEFAULT:
+        return filter_desc
+    if isinstance(codec, AudioCodec):
+        return get_audio_filter_desc(timestamp=timestamp)
+    return get_video_filter_desc()

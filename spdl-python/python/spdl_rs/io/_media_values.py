@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, overload
 
 from .. import _spdl_rs
-from .._errors import UnsupportedError
+from .._errors import InvalidArgumentError, MediaError, UnsupportedError, of_media
 from ._buffer import Buffer
 
 _Packets = TypeVar("_Packets", bound="MediaPackets")
@@ -22,11 +23,27 @@ def native() -> Any:
         UnsupportedError: It was not.
     """
     if not _spdl_rs.ffmpeg_versions():
-        raise UnsupportedError(
-            "spdl_rs was built without FFmpeg; install a wheel with FFmpeg, or build with the feature `ffmpeg`",
-            kind="unsupported",
-        )
+        advice = "install a wheel with FFmpeg, or build with the feature `ffmpeg`"
+        error = UnsupportedError(f"spdl_rs was built without FFmpeg; {advice}", kind="unsupported")
+        raise of_media(error)
     return importlib.import_module("spdl_rs._spdl_rs")
+
+
+@contextlib.contextmanager
+def named(source: str | None) -> Iterator[None]:
+    """Adds the name of the file to errors of decoding."""
+    try:
+        yield
+    except MediaError as error:
+        if error.key is not None or source is None:
+            raise
+        key, message = source, f"{source}: {error}"
+        raise type(error)(message, kind=error.kind, key=key, offset=error.offset) from None
+
+
+def invalid(message: str) -> MediaError:
+    """Returns an error for an argument, which is a `ValueError` and a `RuntimeError`."""
+    return of_media(InvalidArgumentError(message, kind="invalid-argument"))
 
 
 class _Codec:
