@@ -36,7 +36,7 @@ UPSTREAM = {
     """,
 }
 # `encode_image` fails in SPDL itself; the others are classes and functions that have another form here.
-ABSENT = ["CPUStorage", "CUDABuffer", "encode_image", "streaming_load_video_nvdec"]
+ABSENT = ["CPUStorage", "CUDABuffer", "encode_image"]
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,6 @@ def test_the_missing_names_and_no_others_have_advice():
         ("CPUStorage", ["cpu_storage"]),
         ("CUDABuffer", ["transfer_tensor", "transfer_buffer", "cuda.DeviceArray"]),
         ("encode_image", ["save_image", "Muxer"]),
-        ("streaming_load_video_nvdec", ["nvdec_decoder"]),
     ],
 )
 def test_the_advice_names_what_this_package_has(name, alternatives):

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import pathlib
 import time
 
 import numpy
@@ -11,11 +12,15 @@ from cuda_decoders import HEVC, VP9, colours, headers, ivf, resized, shown
 from spdl_rs import CorruptError, CudaError, CudaUnavailable, UnsupportedError
 from spdl_rs.cuda import DeviceArray
 from spdl_rs.io import (
+    NvDecDecoder,
+    _device_video,
     cuda_config,
     decode_packets_nvdec,
+    demux_video,
     nv12_to_bgr,
     nv12_to_rgb,
     nvdec_decoder,
+    streaming_load_video_nvdec,
     transfer_tensor,
 )
 
@@ -447,3 +452,50 @@ def test_g08_frames_are_convertible_after_a_release(decoding):
 def test_documentation_examples_pass(module):
     result = doctest.testmod(importlib.import_module(f"spdl_rs.{module}"))
     assert result.attempted > 0 and result.failed == 0
+
+
+class RecordingDecoder:
+    """Stands for a native decoder, and records the packets."""
+
+    def __init__(self):
+        self.pushed = []
+
+    def push(self, data, timestamp):
+        self.pushed.append((bytes(data), timestamp))
+        return 0
+
+    def forget(self):
+        pass
+
+    def finish(self):
+        pass
+
+    def take(self, count, output):
+        return None
+
+
+VIDEO = pathlib.Path(__file__).parents[2] / "spdl-media/tests/video"
+
+
+@pytest.mark.parametrize("name", ["h264.mp4", "h264.mkv", "hevc_open_gop.mp4"])
+def test_i06_packets_of_containers_reach_nvdec_with_start_codes(monkeypatch, name):
+    packets = demux_video(VIDEO / name)
+    count, times = len(packets), packets.get_timestamps(raw=True)
+    unit = packets.codec.time_base
+    one, several = RecordingDecoder(), RecordingDecoder()
+    list(NvDecDecoder(one, ("rgb", (0, 0, 0, 0), None), 2)._pushed(packets))
+    made = {}
+
+    def nvdec_decoder(config, codec, **options):
+        made.update(codec=codec.name, **options)
+        return NvDecDecoder(several, ("rgb", (0, 0, 0, 0), None), 2)
+
+    monkeypatch.setattr(_device_video, "nvdec_decoder", nvdec_decoder)
+    stream = streaming_load_video_nvdec(VIDEO / name, None, num_frames=3, post_processing_params={"pix_fmt": "rgb"})
+    assert list(stream) == []
+    assert made == {"codec": name[:4], "pix_fmt": "rgb", "use_cache": True}
+    assert one.pushed == several.pushed and len(one.pushed) == count
+    assert all(data.startswith(b"\0\0\0\1") for data, _ in one.pushed)
+    assert [pts * unit[0] / unit[1] for _, pts in one.pushed] == pytest.approx(times)
+    with pytest.raises(TypeError, match="consumed"):
+        packets.clone()

@@ -29,6 +29,7 @@ from spdl_rs.io import (
     demux_config,
     demux_image,
     demux_video,
+    probe,
     load_audio,
     load_image,
 )
@@ -772,3 +773,16 @@ def test_k08_packets_of_another_kind_are_an_error():
     codec = demux_video(H264).codec
     with pytest.raises(RuntimeError, match="packets of video"):
         BSF(codec, "null").filter(demux_audio(media.AUDIO / "stereo.mp3"))
+
+
+def test_probe_reads_format_duration_and_codecs(tmp_path):
+    found = probe(H264)
+    assert (found.format, found.duration, found.audio) == ("mov,mp4,m4a,3gp,3g2,mj2", 2.0, None)
+    assert (found.video.name, found.video.width, found.video.height) == ("h264", 64, 48)
+    found = probe(media.wav_bytes(media.ramp(800), 8000))
+    assert (found.format, found.duration, found.video) == ("wav", 0.1, None)
+    assert (found.audio.sample_rate, found.audio.num_channels) == (8000, 1)
+    with pytest.raises(FileNotFoundError):
+        probe(tmp_path / "absent.mp4")
+    with pytest.raises(DataError):
+        probe(b"no media")

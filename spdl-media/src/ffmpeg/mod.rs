@@ -8,8 +8,26 @@
 //! file  ◄── Muxer   ◄── Packets ◄── StreamEncoder ◄── Frames ◄── array
 //! ```
 //!
-//! The libraries receive bytes only: no addresses, no file names, no playlists. Formats that open
-//! other files are refused. Training pipelines use [`video`](crate::video) and
+//! ```
+//! use spdl_media::ffmpeg::{
+//!     DecodeOptions, DemuxOptions, Demuxer, MediaKind, Time, TimeWindow, decode_packets,
+//! };
+//! let file: &[u8] = include_bytes!("../../tests/video/h264.mp4");
+//! let mut demuxer = Demuxer::open(Box::new(file), "h264.mp4", &DemuxOptions::default())?;
+//! // 10 frames per second: those from 0.5 s up to 1 s.
+//! let window = TimeWindow::new(Time::new(1, 2)?, Time::new(1, 1)?)?;
+//! let packets = demuxer.demux(MediaKind::Video, Some(window))?;
+//! let options = DecodeOptions::default();
+//! let (frames, failures) = decode_packets(&packets, Some("format=rgb24"), &options, None)?;
+//! let (shape, _) = frames.shape()?;
+//! assert_eq!((&shape[..], failures.count), (&[5, 48, 64, 3][..], 0));
+//! let mut pixels = vec![0; shape.iter().product()];
+//! frames.copy_to(&mut pixels)?;
+//! # Ok::<(), spdl_core::Error>(())
+//! ```
+//!
+//! Demuxers receive bytes only: no addresses, no file names, no playlists. Formats that open
+//! other files are refused. Filters are chosen by the program; some, such as `movie`, open files. Training pipelines use [`video`](crate::video) and
 //! [`audio`](crate::audio), which decode only what a sample needs; this module has the steps for everything
 //! else.
 //!

@@ -186,9 +186,10 @@ impl Packets {
         self.packets.iter().map(|packet| packet.bytes().len()).sum()
     }
 
-    /// The encoded bytes of one packet.
-    pub fn packet(&self, index: usize) -> Option<&[u8]> {
-        self.packets.get(index).map(Packet::bytes)
+    /// The encoded bytes of each packet, and its time stamp of presentation, if it has one.
+    pub fn payloads(&self) -> impl Iterator<Item = (&[u8], Option<i64>)> {
+        let timestamp = |pts| if pts == ffi::AV_NOPTS_VALUE { None } else { Some(pts) };
+        self.packets.iter().map(move |packet| (packet.bytes(), timestamp(packet.fields().pts)))
     }
 
     /// Whether decoding can start at the packet.

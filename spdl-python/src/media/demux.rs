@@ -56,6 +56,16 @@ impl MediaDemuxer {
         Ok(MediaDemuxer(Mutex::new(Some(demuxer))))
     }
 
+    #[getter]
+    fn format(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |demuxer| Ok(demuxer.format()))
+    }
+
+    /// The duration of the best stream of a kind in seconds, as the header has it.
+    fn seconds(&self, py: Python<'_>, kind: &str) -> PyResult<Option<f64>> {
+        self.with(py, |demuxer| demuxer.seconds(kind_of(kind)?))
+    }
+
     fn has_audio(&self, py: Python<'_>) -> PyResult<bool> {
         self.with(py, |demuxer| Ok(demuxer.has_audio()))
     }

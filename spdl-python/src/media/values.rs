@@ -169,6 +169,12 @@ impl MediaPackets {
         self.0.frame_times()
     }
 
+    /// The bytes of each packet, and its time stamp.
+    fn payloads<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Option<i64>)> {
+        let payloads = self.0.payloads();
+        payloads.map(|(bytes, timestamp)| (PyBytes::new(py, bytes), timestamp)).collect()
+    }
+
     /// Another handle of the same packets.
     fn share(&self, py: Python<'_>) -> PyResult<Self> {
         self.0.share().map(MediaPackets).map_err(|error| media_error(py, &error))

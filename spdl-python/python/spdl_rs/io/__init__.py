@@ -6,6 +6,7 @@
 | choose a crop, or augmentations | `CenterCrop`, `Letterbox`, …; `RandAugment`, `ColorJitter`, … |
 | read tar, zip, npy, npz or WAV from memory | `iter_tarfile`, `iter_zipfile`, `load_npy`, `load_npz`, `load_wav` |
 | decode whole files of audio, video, images, by FFmpeg | `load_audio`, `load_video`, `load_image`, `load_image_batch` |
+| read the header of audio or video | `probe` |
 | demux, decode, filter, convert step by step | `Demuxer`, `decode_packets`, `Decoder`, `FilterGraph`, `convert_frames` |
 | encode, write files | `save_image`, `Muxer`, `create_reference_video_frame` |
 | share memory with NumPy, PyTorch, JAX, Numba | `to_numpy`, `to_torch`, `to_jax`, `to_numba` |
@@ -103,11 +104,13 @@ from ._demuxing import (
     BSF,
     DemuxConfig,
     Demuxer,
+    MediaInfo,
     apply_bsf,
     demux_audio,
     demux_config,
     demux_image,
     demux_video,
+    probe,
 )
 from ._device_images import decode_image_nvjpeg, load_image_batch_nvjpeg
 from ._device_video import (
@@ -116,6 +119,7 @@ from ._device_video import (
     nv12_to_bgr,
     nv12_to_rgb,
     nvdec_decoder,
+    streaming_load_video_nvdec,
 )
 from ._encoding import (
     AudioEncodeConfig,
@@ -204,6 +208,7 @@ __all__ = [
     "ImageFrames",
     "ImagePackets",
     "Letterbox",
+    "MediaInfo",
     "Muxer",
     "NpzFile",
     "NvDecDecoder",
@@ -273,8 +278,10 @@ __all__ = [
     "nv12_to_rgb",
     "nvdec_decoder",
     "parse_wav",
+    "probe",
     "sample_decode_video",
     "save_image",
+    "streaming_load_video_nvdec",
     "to_jax",
     "to_numba",
     "to_numpy",

@@ -14,6 +14,7 @@ import numpy
 import numpy.typing
 
 from .. import _arguments as check
+from .._errors import UnsupportedError
 from ._media_values import (
     AudioCodec,
     AudioPackets,
@@ -295,6 +296,45 @@ def demux_image(
     """Returns the packet of an image: `Demuxer(src).demux_image()`."""
     with Demuxer(src, demux_config=demux_config, name=name) as demuxer:
         return demuxer.demux_image(bsf=bsf)
+
+
+@dataclasses.dataclass(frozen=True)
+class MediaInfo:
+    """What a file of audio or video contains; returned by `probe`."""
+
+    format: str
+    """FFmpeg's name of the container, such as `"mov,mp4,m4a,3gp,3g2,mj2"`."""
+    duration: float | None
+    """The duration in seconds, as the header has it; `None` if it has none."""
+    audio: AudioCodec | None
+    """The codec of the best audio stream; `None` if there is no audio."""
+    video: VideoCodec | None
+    """The codec of the best video stream; `None` if there is no video."""
+
+
+def probe(src: Source, *, demux_config: DemuxConfig | None = None, name: str | None = None) -> MediaInfo:
+    """Reads the header of a file of audio or video: format, duration, codecs.
+
+    Args:
+        src: A path, or the content of a file: see `Demuxer`.
+        demux_config: How to open the file, from `demux_config`.
+        name: The name of the file in error messages.
+
+    Raises:
+        RuntimeError: The file cannot be read, or has no known format.
+    """
+    with Demuxer(src, demux_config=demux_config, name=name) as demuxer:
+        found = demuxer._demuxer
+        codecs: dict[str, Any] = {"audio": None, "video": None}
+        seconds = []
+        for kind in codecs:
+            try:
+                codecs[kind] = codec_of(found.codec(kind))
+            except UnsupportedError:
+                continue
+            seconds.append(found.seconds(kind))
+        durations = [duration for duration in seconds if duration is not None]
+        return MediaInfo(found.format, max(durations, default=None), **codecs)
 
 
 class BSF(Generic[_CodecType, _PacketsType]):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from .. import _arguments as check
 from .. import _spdl_rs
 from .._errors import CorruptError
 from ._buffer import Buffer
+from ._demuxing import BSF, Demuxer, Source, apply_bsf
 from ._device_decoders import decoders_of, decoders_of_array, placed, size_of
+from ._media_values import VideoCodec, VideoPackets
 from ._transfer import CUDAConfig
 
 if TYPE_CHECKING:
     from ..cuda import DeviceArray
 
-Packet: TypeAlias = "Buffer | tuple[Buffer, int]"
-VideoData: TypeAlias = "Buffer | Iterable[Packet]"
+Packet: TypeAlias = "Buffer | tuple[Buffer, int | None]"
+VideoData: TypeAlias = "Buffer | Iterable[Packet] | VideoPackets"
 Codec: TypeAlias = Literal[
     "h264", "hevc", "h265", "vp8", "vp9", "av1", "mpeg1video", "mpeg2video", "mpeg4"
 ]
@@ -26,6 +28,8 @@ _MAX_CROP = 2**24
 # `matrix_coefficients` (ITU-T H.273) of matrices with one luma and two colour-difference components.
 _MATRICES = (1, 2, 4, 5, 6, 7, 9)
 _BYTES = (bytes, bytearray, memoryview)
+# Bit stream filters that convert packets of MP4 and Matroska files to start codes.
+_START_CODES = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb"}
 
 
 class NvDecDecoder:
@@ -69,7 +73,8 @@ class NvDecDecoder:
 
         Args:
             packets: The bytes of a stream: H.264 or HEVC with start codes (Annex B), or an IVF file. Or an
-                iterable of packets, one picture each: bytes, or pairs of bytes and a timestamp.
+                iterable of packets, one picture each: bytes, or pairs of bytes and a timestamp. Or the packets of
+                `demux_video`, from MP4, MOV, Matroska and other files, which are consumed.
 
         Returns:
             `uint8 [n, height * 3 / 2, width]` for `pix_fmt="nv12"` (`uint16` for videos with more than 8
@@ -127,6 +132,8 @@ class NvDecDecoder:
 
     def _pushed(self, packets: VideoData) -> Iterator[int]:
         """Decodes packets. Yields the number of complete frames after each packet."""
+        if isinstance(packets, VideoPackets):
+            packets = payloads(packets)
         if isinstance(packets, _BYTES):
             whole = memoryview(packets).cast("B")
             for start, end, timestamp in self._decoder.cut(packets):
@@ -153,7 +160,7 @@ class NvDecDecoder:
 
 def nvdec_decoder(
     device_config: CUDAConfig | None,
-    codec: Codec,
+    codec: Codec | VideoCodec,
     *,
     use_cache: bool = True,
     crop_left: int = 0,
@@ -169,7 +176,7 @@ def nvdec_decoder(
     Args:
         device_config: The device and stream, from `cuda_config`. `None`: the device with the number in the
             environment variable `LOCAL_RANK`, or else device 0, and the per-thread default stream.
-        codec: The codec of the video. Whether the device supports the video is known only after its headers
+        codec: The codec of the video, or the value `video_codec` of a `Demuxer`. Whether the device supports the video is known only after its headers
             are read.
         use_cache: Whether to reuse native decoders of finished videos of similar size, and to keep this
             decoder for reuse. Creating a decoder is slow.
@@ -196,6 +203,8 @@ def nvdec_decoder(
     """
     check.choice("pix_fmt", pix_fmt, ("nv12", "rgb", "bgr"))
     check.flag("use_cache", use_cache)
+    if isinstance(codec, VideoCodec):
+        codec = cast("Codec", codec.name)
     if not isinstance(codec, str):
         raise TypeError(f'codec must be a str such as "h264", not {check.shown(codec)}')
     sides = {"left": crop_left, "top": crop_top, "right": crop_right, "bottom": crop_bottom}
@@ -236,7 +245,7 @@ def decode_packets_nvdec(
         packets: See `NvDecDecoder.decode_packets`.
         device_config, crop_left, crop_top, crop_right, crop_bottom, scale_width, scale_height: As for
             `nvdec_decoder`.
-        codec: The codec. `None`: `packets` is an IVF file, which names its codec.
+        codec: The codec. `None`: `packets` is an IVF file or the result of `demux_video`, which name their codec.
         pix_fmt: `"rgb"` or `"bgr"`.
 
     Raises:
@@ -361,8 +370,60 @@ def _converted(
     return converted
 
 
+def payloads(packets: VideoPackets) -> list[tuple[bytes, int | None]]:
+    """Consumes packets, and returns their bytes with start codes, and their time stamps."""
+    form = _START_CODES.get(packets.codec.name) if packets.codec is not None else None
+    converted = packets if form is None else apply_bsf(packets, form)
+    return [] if converted is None else converted._take("NVDEC").payloads()
+
+
+def streaming_load_video_nvdec(
+    src: Source,
+    device_config: CUDAConfig | None,
+    *,
+    num_frames: int,
+    post_processing_params: Mapping[str, Any] | None = None,
+    use_cache: bool = True,
+) -> Iterator[DeviceArray]:
+    """Decodes a file on a CUDA device, and yields arrays of `num_frames` frames; the last may have fewer.
+
+    Tested without a device only, with a decoder that records the packets.
+
+    Args:
+        src: A path, or the content of a file: see `Demuxer`.
+        device_config: The device and stream: see `nvdec_decoder`.
+        num_frames: The number of frames of each array, and of the packets that are read at a time.
+        post_processing_params: Arguments of `nvdec_decoder`: crops, size and `pix_fmt`.
+        use_cache: See `nvdec_decoder`.
+
+    Raises:
+        The exceptions of `Demuxer`, `nvdec_decoder` and `NvDecDecoder.streaming_decode_packets`.
+    """
+    count = check.whole("num_frames", num_frames, 1, 2**31 - 1)
+    with Demuxer(src) as demuxer:
+        codec = demuxer.video_codec
+        decoder = nvdec_decoder(device_config, codec, use_cache=use_cache, **dict(post_processing_params or {}))
+        decoder.init_buffer(count)
+        form = _START_CODES.get(codec.name)
+        filters = None if form is None else BSF(codec, form)
+
+        def packets() -> Iterator[tuple[bytes, int | None]]:
+            portions = demuxer.streaming_demux(demuxer.video_stream_index, num_packets=count)
+            for portion in portions:
+                ready = portion if filters is None else filters.filter(cast("VideoPackets", portion))
+                if ready is not None:
+                    yield from ready._take("NVDEC").payloads()
+            rest = None if filters is None else filters.flush()
+            if rest is not None:
+                yield from rest._take("NVDEC").payloads()
+
+        yield from decoder.streaming_decode_packets(packets())
+
+
 def _codec(packets: Any) -> Any:
-    """Returns the codec in the header of an IVF file."""
+    """Returns the codec in the header of an IVF file, or of packets."""
+    if isinstance(packets, VideoPackets) and packets.codec is not None:
+        return packets.codec
     found = _spdl_rs.VideoDecoder.codec_of_ivf(packets) if isinstance(packets, _BYTES) else None
     if found is None:
         raise ValueError('codec is required, for example "h264": only IVF files name their codec')

@@ -11,7 +11,6 @@ from typing import NoReturn
 _WRITING = "use save_image, or Muxer"
 _DEVICE = "transfer_tensor and transfer_buffer return spdl_rs.cuda.DeviceArray instead"
 _PINNED = "cpu_storage returns pinned memory as an Array"
-_VIDEO_ON_GPU = "nvdec_decoder(...).streaming_decode_packets decodes H.264 and HEVC with start codes, and IVF files"
 
 
 def _each(advice: str, names: str) -> dict[str, str]:
@@ -22,7 +21,6 @@ NAMES: Mapping[str, str] = {
     **_each(_WRITING, "encode_image"),
     **_each(_PINNED, "CPUStorage"),
     **_each(_DEVICE, "CUDABuffer"),
-    **_each(_VIDEO_ON_GPU, "streaming_load_video_nvdec"),
 }
 """Names of `spdl.io` that `spdl_rs.io` lacks, with the advice of the error message."""
 
