@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy
 import numpy.typing
@@ -181,10 +181,10 @@ class Demuxer:
                 f"{duration!r} and {num_packets!r}"
             )
         is_one = indices is None or isinstance(indices, int)
-        wanted = {0 if indices is None else indices} if is_one else set(cast("Sequence[int]", indices))
-        if any(index < 0 for index in cast("set[int]", wanted)):
-            raise invalid(f"Stream index must not be negative: {sorted(cast('set[int]', wanted))}")
-        portions = self._portions(cast("set[int]", wanted), max(num_packets, 0), float(duration))
+        wanted = {indices or 0} if indices is None or isinstance(indices, int) else set(indices)
+        if any(index < 0 for index in wanted):
+            raise invalid(f"Stream index must not be negative: {sorted(wanted)}")
+        portions = self._portions(wanted, max(num_packets, 0), float(duration))
         if is_one:
             return (packets for portion in portions for packets in portion.values())
         return portions

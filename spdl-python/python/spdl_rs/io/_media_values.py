@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from .. import _spdl_rs
 from .._errors import InvalidArgumentError, MediaError, UnsupportedError, of_media
@@ -437,8 +437,9 @@ class VideoFrames(_PictureFrames):
         count = len(frames)
         if isinstance(key, slice):
             return VideoFrames(frames.pick(list(range(count))[key]))
-        if isinstance(key, Sequence) or hasattr(key, "__len__"):
-            return VideoFrames(frames.pick([_position(index, count) for index in key]))
+        if hasattr(key, "__len__"):
+            positions = cast("Sequence[int]", key)
+            return VideoFrames(frames.pick([_position(index, count) for index in positions]))
         return ImageFrames(frames.image(_position(key, count)))
 
 
