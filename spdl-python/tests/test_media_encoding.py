@@ -1,5 +1,7 @@
 """From arrays to files: reference frames, encoders, muxers, images."""
 
+import doctest
+import importlib
 import os
 import wave
 from fractions import Fraction
@@ -7,6 +9,7 @@ from fractions import Fraction
 import media_files as media
 import numpy
 import pytest
+import spdl_rs
 from spdl_rs import InvalidArgumentError, Loader, UnsupportedError, fields
 from spdl_rs.io import (
     AudioPackets,
@@ -764,3 +767,18 @@ def test_v14_packets_of_an_encoder_can_be_decoded_without_a_file(tmp_path):
     packets = encoder.encode(create_reference_audio_frame(media.ramp(50), "s16", 8000, 0))
     assert isinstance(packets, AudioPackets) and packets.sample_rate == 8000
     numpy.testing.assert_array_equal(convert_frames(decode_packets(packets, None)), media.ramp(50))
+
+
+MODULES = ["_decoding", "_demuxing", "_encoding", "_filter_descriptions", "_media_loading", "_media_values", "utils"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(importlib.import_module(f"spdl_rs.io.{name}"))
+    assert result.failed == 0
+
+
+def test_errors_of_media_can_be_caught_by_their_public_class():
+    with pytest.raises(spdl_rs.MediaError):
+        Muxer("a.no_such_extension")

@@ -24,6 +24,8 @@ pub struct FilterGraph {
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     graph: Graph,
+    /// The most bytes of frames that an output returns at a time.
+    memory: u64,
 }
 
 /// An input or output of a graph.
@@ -153,7 +155,7 @@ impl FilterGraph {
         for input in &mut inputs {
             input.form = Form::of_input(input.filter);
         }
-        Ok(FilterGraph { inputs, outputs, graph })
+        Ok(FilterGraph { inputs, outputs, graph, memory: usable_memory() })
     }
 
     /// Gives frames to an input. `name` is the name of the filter, such as `buffer@in`; it can be omitted
@@ -206,7 +208,6 @@ impl FilterGraph {
         let mut frames = port.frames();
         let mut frame = Frame::new()?;
         let mut bytes = 0;
-        let memory = usable_memory();
         while frames.len() < most {
             // SAFETY: filter and frame are valid, and the frame is blank.
             let code =
@@ -218,7 +219,7 @@ impl FilterGraph {
                 return Err(error_of(code, "cannot filter a frame"));
             }
             bytes += frame.bytes() as u64;
-            if bytes > memory || frames.len() >= MAX_FRAMES {
+            if bytes > self.memory || frames.len() >= MAX_FRAMES {
                 let message = format!(
                     "the output {} has more than {} frames, which exceed the usable memory; does a filter end?",
                     port.name,

@@ -175,12 +175,8 @@ impl Muxer {
         let given = options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let mut dictionary = Dictionary::new(given)?;
         let file = File::create(&self.path).map_err(|error| {
-            let kind = match error.kind() {
-                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-                std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
-                _ => ErrorKind::Io,
-            };
-            Error::new(kind, format!("cannot create the file: {error}")).with_key(&*self.name)
+            let message = format!("cannot create the file: {error}");
+            Error::new(Error::from(error).kind(), message).with_key(&*self.name)
         })?;
         let output = self.output.insert(Output::new(file)?);
         // SAFETY: the context is valid, and nothing else refers to it.

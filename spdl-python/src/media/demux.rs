@@ -148,14 +148,7 @@ fn open(path: &Path) -> spdl_core::Result<Box<dyn MediaSource + Send>> {
         let message = "addresses are not opened; fetch the file, and pass its bytes";
         return Err(Error::new(ErrorKind::Unsupported, message).with_key(shown));
     }
-    let file = File::open(path).map_err(|error| {
-        let kind = match error.kind() {
-            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-            std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
-            _ => ErrorKind::Io,
-        };
-        Error::new(kind, error.to_string()).with_key(shown)
-    })?;
+    let file = File::open(path).map_err(|error| Error::from(error).with_key(shown))?;
     Ok(Box::new(file))
 }
 

@@ -188,13 +188,20 @@ class Muxer:
 
     Add the streams, open the file in a `with` statement, and write the packets. At its end, the file is complete.
 
-    ```python
-    muxer = Muxer("noise.mp4")
-    config = video_encode_config(height=64, width=64, pix_fmt="yuv444p")
-    encoder = muxer.add_encode_stream(config, encoder="mpeg4")
-    with muxer.open():
-        ...
-    ```
+    >>> import numpy, spdl_rs.io
+    >>> muxer = Muxer("dark.mkv")
+    >>> config = video_encode_config(height=48, width=64, pix_fmt="yuv444p")
+    >>> encoder = muxer.add_encode_stream(config, encoder="ffv1")
+    >>> planes = numpy.zeros((10, 3, 48, 64), "uint8")
+    >>> with muxer.open():
+    ...     frames = create_reference_video_frame(planes, "yuv444p", (25, 1), pts=0)
+    ...     for packets in (encoder.encode(frames), encoder.flush()):
+    ...         if packets is not None:
+    ...             muxer.write(0, packets)
+    >>> spdl_rs.io.probe("dark.mkv").video.name
+    'ffv1'
+    >>> numpy.asarray(spdl_rs.io.load_video("dark.mkv")).shape
+    (10, 48, 64, 3)
 
     Args:
         dst: The path of the file. An existing file is replaced.

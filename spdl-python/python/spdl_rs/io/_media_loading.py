@@ -36,8 +36,8 @@ def load_audio(
 ) -> Arrays:
     """Decodes audio to an array: by default, `float32 [channels, samples]`.
 
-    For training, `Loader(files, audio=fields.Audio())` is faster: it decodes in parallel into batches, and needs no
-    FFmpeg for WAV, FLAC, MP3, Vorbis, Opus and AAC.
+    For training, use `Loader(files, audio=fields.Audio())`: it decodes in parallel into batches, and needs no FFmpeg for
+    WAV, FLAC, MP3, Vorbis, Opus and AAC.
 
     Args:
         src: A path, or the content of a file: see `Demuxer`.
@@ -53,8 +53,7 @@ def load_audio(
         RuntimeError: The file cannot be read, has no audio, or cannot be decoded.
     """
     packets = demux_audio(src, timestamp=timestamp, demux_config=demux_config, name=name)
-    frames = decode_packets(packets, filter_desc, decode_config)
-    return _placed(convert_frames(frames), device_config)
+    return _decoded(packets, filter_desc, decode_config, device_config)
 
 
 def load_video(
@@ -69,8 +68,8 @@ def load_video(
 ) -> Arrays:
     """Decodes a video to an array: by default, `uint8 [frames, height, width, 3]`.
 
-    For training, `Loader(videos, video=fields.Video(size, frames=16))` is faster: it decodes only the frames of a sample,
-    in parallel, into batches.
+    For training, use `Loader(videos, video=fields.Video(size, frames=16))`: it decodes only the frames of a sample, in
+    parallel, into batches.
 
     Args:
         src: A path, or the content of a file: see `Demuxer`.
@@ -85,8 +84,7 @@ def load_video(
         RuntimeError: The file cannot be read, has no video, or cannot be decoded.
     """
     packets = demux_video(src, timestamp=timestamp, demux_config=demux_config, name=name)
-    frames = decode_packets(packets, filter_desc, decode_config)
-    return _placed(convert_frames(frames), device_config)
+    return _decoded(packets, filter_desc, decode_config, device_config)
 
 
 def load_image(
@@ -100,7 +98,7 @@ def load_image(
 ) -> Arrays:
     """Decodes an image to an array: by default, `uint8 [height, width, 3]`.
 
-    For training, `DecodeImage` and `ImageLoader` are faster.
+    For training, use `ImageLoader`: it decodes in parallel, without FFmpeg, into batches.
 
     Args:
         src: A path, or the content of a file: see `Demuxer`.
@@ -114,8 +112,7 @@ def load_image(
         RuntimeError: The file cannot be read, is no image, or cannot be decoded.
     """
     packets = demux_image(src, demux_config=demux_config, name=name)
-    frames = decode_packets(packets, filter_desc, decode_config)
-    return _placed(convert_frames(frames), device_config)
+    return _decoded(packets, filter_desc, decode_config, device_config)
 
 
 def load_image_batch(
@@ -133,7 +130,7 @@ def load_image_batch(
 ) -> Arrays:
     """Decodes images one after the other to one array: by default, `uint8 [images, height, width, 3]`.
 
-    For training, `ImageLoader` is several times faster.
+    For training, use `ImageLoader`: it decodes in parallel, without FFmpeg.
 
     Args:
         srcs: Paths, or contents of files.
@@ -170,6 +167,15 @@ def load_image_batch(
         failed = len(srcs) - len(frames)
         raise RuntimeError(f"{failed} of {len(srcs)} images were not decoded; the first: {failure}") from failure
     return _placed(convert_frames(frames, storage), device_config)
+
+
+def _decoded(
+    packets: Any,
+    filter_desc: str | None,
+    decode_config: DecodeConfig | None,
+    device_config: CUDAConfig | None,
+) -> Arrays:
+    return _placed(convert_frames(decode_packets(packets, filter_desc, decode_config)), device_config)
 
 
 def _placed(array: Any, device_config: CUDAConfig | None) -> Arrays:
