@@ -114,7 +114,7 @@ impl FfmpegAudioDecoder {
     }
 }
 
-/// Errors of this codec are named by their caller.
+/// The caller adds the key of the file to errors.
 fn without_key(error: Error) -> Error {
     Error::new(error.kind(), error.message().to_owned())
 }

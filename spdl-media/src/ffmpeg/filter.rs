@@ -221,7 +221,7 @@ impl FilterGraph {
             bytes += frame.bytes() as u64;
             if bytes > self.memory || frames.len() >= MAX_FRAMES {
                 let message = format!(
-                    "the output {} has more than {} frames, which exceed the usable memory; does a filter end?",
+                    "the output {} has more than {} frames, which exceed the usable memory; limit endless filters, for example with trim",
                     port.name,
                     frames.len()
                 );

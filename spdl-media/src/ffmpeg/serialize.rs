@@ -221,7 +221,7 @@ fn write_codec(header: &mut Header, codec: &StreamCodec) {
 fn ints(fields: &ffi::AVCodecParameters) -> [c_int; 19] {
     [
         fields.bits_per_coded_sample,
-        // Decoders set it; some use it as the index of a table.
+        // `bits_per_raw_sample`: decoders set this field, and some use it as an index.
         0,
         fields.profile,
         fields.level,
