@@ -11,12 +11,14 @@
 //!       │          cuda: CUDA devices, device memory, decoding on a device
 //!       │          sampler: indices of distributed samplers
 //!       │          statistics, trace: counters, and timelines in the trace event format
+//!       │          command_line: the program `spdl`
 //!       │          interop: GIL, signals, forks, exceptions, arrays
 //!       ▼
-//! spdl-core, spdl-io, spdl-media, spdl-cuda
+//! spdl-core, spdl-io, spdl-media, spdl-cuda, spdl-cli
 //! ```
 #![forbid(unsafe_code)]
 
+mod command_line;
 mod cuda;
 mod interop;
 mod io;
@@ -31,6 +33,8 @@ mod trace;
 /// The module `spdl_rs._spdl_rs`.
 #[pyo3::pymodule(gil_used = false)]
 mod _spdl_rs {
+    #[pymodule_export]
+    use crate::command_line::{allocator_settings, run_command_line};
     #[pymodule_export]
     use crate::cuda::{
         CudaDevice, DeviceDecoders, DeviceMemory, PlacedArray, Staging, VideoDecoder,
@@ -57,7 +61,7 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::media::{ffmpeg_filters, ffmpeg_log_level, ffmpeg_versions, set_ffmpeg_log_level};
     #[pymodule_export]
-    use crate::operators::{Draws, ImageAugmenter, ImageDecoder, Reader};
+    use crate::operators::{Draws, FieldDecoder, ImageAugmenter, ImageDecoder, Reader};
     #[pymodule_export]
     use crate::pipeline::{
         Feed, Graph, Inbox, ItemIterator, Job, PipelineRun, Stage, TaskQueue, Workers,

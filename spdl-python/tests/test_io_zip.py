@@ -45,6 +45,8 @@ def test_r06_files_before_a_corrupt_one_are_yielded():
     assert bytes(next(files)[1]) == b"first"
     with pytest.raises(spdl_rs.CorruptError, match="checksum mismatch") as raised:
         next(files)
+    # As in SPDL.
+    assert isinstance(raised.value, RuntimeError)
     assert raised.value.key == "folder/b.bin"
     whole = archive()
     for cut in (whole[:-30], whole[: len(whole) // 2], b"", b"no archive"):

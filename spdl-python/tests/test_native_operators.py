@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 import warnings
+import wave
 
 import numpy
 import pytest
@@ -265,6 +266,9 @@ def test_repr_marks_native_stages():
 
 def test_the_examples_in_docstrings_run(photos, tmp_path, monkeypatch):
     shutil.copytree(photos, tmp_path / "photos")
+    with wave.open(str(tmp_path / "speech.wav"), "wb") as speech:
+        speech.setparams((1, 2, 16_000, 0, "NONE", None))
+        speech.writeframes(bytes(32_000))
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(spdl_rs.io._operators)
     assert result.attempted >= 15 and result.failed == 0

@@ -30,13 +30,32 @@ const ALLOCATOR: [(&str, &str); 2] =
 const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 
 /// Prepares the process: a write beyond the limit on the size of a file fails instead of ending the
-/// process, and the allocator returns large blocks.
+/// process.
 pub(crate) fn prepare() {
     // Without a handler, the signal ends the process.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+}
+
+/// The environment variables with which the allocator returns large blocks to the operating system, if
+/// it reads them and they are not set. It reads them at the start of a process only.
+pub fn allocator_settings() -> Vec<(&'static str, &'static str)> {
     let is_set = |(name, _): &(&str, &str)| env::var_os(name).is_some();
     let has_glibc = cfg!(all(target_os = "linux", target_env = "gnu"));
     if !has_glibc || env::var_os("GLIBC_TUNABLES").is_some() || ALLOCATOR.iter().any(is_set) {
+        return Vec::new();
+    }
+    let mut settings = ALLOCATOR.to_vec();
+    if free_address_space().is_some() && !is_set(&ARENAS) {
+        settings.push(ARENAS);
+    }
+    settings
+}
+
+/// Starts the program again in this process, with [`allocator_settings`]. Returns if they are set already, or
+/// if the program cannot be started.
+pub fn restart_with_allocator_settings() {
+    let settings = allocator_settings();
+    if settings.is_empty() {
         return;
     }
     let mut arguments = env::args_os();
@@ -46,10 +65,7 @@ pub(crate) fn prepare() {
         return;
     }
     let mut again = Command::new(program);
-    again.arg0(name).args(arguments).envs(ALLOCATOR);
-    if free_address_space().is_some() && !is_set(&ARENAS) {
-        again.envs([ARENAS]);
-    }
+    again.arg0(name).args(arguments).envs(settings);
     // Returns only if the program cannot be started again. The settings are then the defaults.
     let _ = again.exec();
 }

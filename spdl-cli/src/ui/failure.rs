@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::Path;
-use std::process::ExitCode;
 
 use spdl_core::{Error, ErrorKind};
 
@@ -83,14 +82,14 @@ impl Failure {
     }
 
     /// Prints the line on standard error and returns the exit code.
-    pub(crate) fn report(&self) -> ExitCode {
+    pub(crate) fn report(&self) -> u8 {
         stderr::note(&self.to_string());
         if let Some(signal) = self.signal {
             // The process terminates itself by the signal, so that its parent process sees the
             // signal. If the default handler returns, the exit code reports the failure.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
-        ExitCode::from(self.code)
+        self.code
     }
 }
 

@@ -37,7 +37,7 @@ pub use grouping::{
 pub use layout::{BatchLayout, Collation, Field};
 pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
 pub use retry::{Retried, Retry};
-pub use slot::{Fill, FillContext, SlotMut};
+pub use slot::{Fill, FillContext, SampleBuffer, SlotMut};
 
 use std::fmt;
 use std::future::{Future, poll_fn};

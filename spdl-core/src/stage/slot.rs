@@ -5,11 +5,11 @@ use std::fmt;
 use bytes::BytesMut;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::array::{Element, expect_dtype};
-use crate::memory::buffer::aligned;
-use crate::source::random::{SampleRng, purpose_number, stage_number};
+use crate::memory::array::{Array, Element, expect_dtype};
+use crate::memory::buffer::{BufferPool, aligned};
+use crate::source::random::{ItemRng, SampleRng, purpose_number, stage_number};
 use crate::source::sample::SampleId;
-use crate::stage::layout::{AnyShape, Collation, Field};
+use crate::stage::layout::{AnyShape, BatchLayout, Collation, Field};
 
 /// A stage that writes its result directly into a slot of a batch.
 ///
@@ -237,6 +237,80 @@ impl fmt::Debug for SlotMut<'_> {
     }
 }
 
+/// The memory of one sample outside of a batch, for direct calls of a [`Fill`].
+///
+/// ```
+/// use spdl_core::stage::SampleBuffer;
+/// use spdl_core::{BatchLayout, DType, Field, Fill, FillContext, Result, SampleId, SlotMut};
+///
+/// struct Squares;
+/// impl Fill<i64> for Squares {
+///     fn fill(&mut self, number: i64, mut slot: SlotMut<'_>, _: &mut FillContext<'_>) -> Result<()> {
+///         slot.set(0, number * number)
+///     }
+/// }
+/// let layout = BatchLayout::new(32, [Field::new("square", DType::I64, &[])]);
+/// let mut sample = SampleBuffer::new(&layout)?;
+/// let mut cx = FillContext::new(0, SampleId { epoch: 0, index: 0 }, "square", None);
+/// Squares.fill(3, sample.slot(), &mut cx)?;
+/// let arrays = sample.to_arrays()?;
+/// assert_eq!((arrays[0].shape(), arrays[0].as_slice::<i64>()?), (&[][..], &[9][..]));
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct SampleBuffer {
+    fields: Vec<Field>,
+    rows: Vec<Row>,
+    pool: BufferPool,
+}
+
+impl SampleBuffer {
+    /// Allocates the memory of one sample. The batch size of `layout` is not used.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if the memory cannot be allocated.
+    pub fn new(layout: &BatchLayout) -> Result<Self> {
+        let fields = layout.fields().to_vec();
+        let row = |field: &Field| match field.collation {
+            Collation::Stacked => {
+                let mut row = Row::default();
+                row.clear_to(field.row_bytes().unwrap_or(usize::MAX)).map(|()| row)
+            }
+            _ => Ok(Row::default()),
+        };
+        let rows = fields.iter().map(row).collect::<Result<_>>()?;
+        Ok(SampleBuffer { fields, rows, pool: BufferPool::new() })
+    }
+
+    /// The slot for a call of [`Fill::fill`]. Samples of fields that are not stacked are empty again.
+    pub fn slot(&mut self) -> SlotMut<'_> {
+        for (field, row) in self.fields.iter().zip(&mut self.rows) {
+            if field.collation != Collation::Stacked {
+                row.clear();
+            }
+        }
+        SlotMut::new(&self.fields, &mut self.rows)
+    }
+
+    /// Copies the values of each field to an array of the shape of the sample.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if the memory cannot be allocated.
+    pub fn to_arrays(&self) -> Result<Vec<Array>> {
+        let array = |(field, row): (&Field, &Row)| {
+            let shape = match field.collation {
+                Collation::Stacked => &field.shape,
+                _ => &row.shape,
+            };
+            let mut array =
+                Array::new(field.dtype, shape.clone(), self.pool.take(row.bytes.len())?)?;
+            array.as_bytes_mut().copy_from_slice(&row.bytes);
+            Ok(array)
+        };
+        self.fields.iter().zip(&self.rows).map(array).collect()
+    }
+}
+
 /// The current sample of a [`Fill`], and its random numbers.
 #[derive(Debug)]
 pub struct FillContext<'a> {
@@ -251,6 +325,28 @@ impl<'a> FillContext<'a> {
     /// Creates a context outside a pipeline, for tests and direct calls of a `Fill`.
     pub fn new(seed: u64, id: SampleId, stage: &str, key: Option<&'a str>) -> Self {
         FillContext { id, lineage: 0, key, seed, stage: stage_number(stage) }
+    }
+
+    /// The context of an item of another stage, as if it were in the stage `stage` of a pipeline with seed
+    /// `seed`.
+    ///
+    /// ```
+    /// use spdl_core::{FillContext, PipelineBuilder, Result, Stage, StageContext};
+    /// struct Draw;
+    /// impl Stage<u64> for Draw {
+    ///     type Out = bool;
+    ///     fn process(&mut self, _: u64, cx: &mut StageContext<'_, bool>) -> Result<()> {
+    ///         let same = FillContext::of_item(cx.item_rng(), 7, "decode").rng().next_u64();
+    ///         cx.emit(cx.rng_of(7, "decode").next_u64() == same)
+    ///     }
+    /// }
+    /// let numbers = PipelineBuilder::from_iter(0..2).stage("draw", || Ok(Draw));
+    /// assert_eq!(numbers.build()?.collect::<Result<Vec<_>>>()?, [true, true]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn of_item(item: ItemRng, seed: u64, stage: &str) -> FillContext<'static> {
+        let ItemRng { id, lineage } = item;
+        FillContext { id, lineage, key: None, seed, stage: stage_number(stage) }
     }
 
     /// Epoch and position of the sample.

@@ -125,7 +125,7 @@ impl FillAudio {
     }
 
     /// Decodes `encoded` into field number `field`, with random numbers from `rng`. Returns the number
-    /// of frames before padding, or that of the windows of features.
+    /// of frames before padding, or that of their windows of features.
     ///
     /// # Errors
     /// The errors of [`AudioReader::decode`] and of the slot; `InvalidArgument` if the file lacks a
@@ -232,7 +232,7 @@ impl FillAudio {
                 }
                 _ => slot.resize::<f32>(field, &shape)?.copy_from_slice(&self.values),
             }
-            return Ok(windows as u64);
+            return Ok(features.windows(frames, rate).min(windows) as u64);
         }
         let place = SamplePlace {
             field,

@@ -6,6 +6,7 @@ your own Python functions as concurrent stages, with the interface of SPDL (`imp
 | task | use |
 |---|---|
 | images and labels as batches | `ImageLoader` |
+| clips of videos, or recordings, and labels as batches | `VideoLoader`, `AudioLoader` |
 | samples of any fields as batches: images, masks, boxes, text, numbers | `Loader`, `fields` |
 | the augmentations of ImageNet, DeiT, SimCLR, DINO and CLIP | `recipes` |
 | several data sets as one source: concatenated, mixed by weights, or a choice of samples | `sources` |
@@ -66,6 +67,7 @@ from ._errors import (
 from ._failure_policy import Skip, skip
 from ._image_loader import ImageLoader
 from ._loader import Loader
+from ._media_loaders import AudioBatch, AudioLoader, VideoBatch, VideoLoader
 from ._spdl_rs import __version__
 from ._statistics import (
     BufferStatistics,
@@ -96,6 +98,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AudioBatch",
+    "AudioLoader",
     "Batches",
     "BufferStatistics",
     "CacheStatistics",
@@ -132,6 +136,8 @@ __all__ = [
     "TruncatedError",
     "UnavailableError",
     "UnsupportedError",
+    "VideoBatch",
+    "VideoLoader",
     "__version__",
     "skip",
 ]

@@ -216,7 +216,7 @@ class Loader(BatchLoader[Any]):
             "collate": collate,
             "batch_map": batch_map,
         }
-        convert = _converter(output, self._fields)
+        convert = converter(output, self._fields)
         if collate is not None and convert not in (None, tensors_of):
             raise ValueError(
                 f"output={check.shown(output)} cannot be combined with collate, whose result is the batch; use "
@@ -349,7 +349,7 @@ class Loader(BatchLoader[Any]):
         shown = {**{name: repr(one) for name, one in self._fields.items()}, **functions}
         fields = "".join(f"\n  {name}={text}," for name, text in shown.items())
         return (
-            f"Loader({self._samples.kind} {self._samples.place!r}: {len(self._samples)} samples, "
+            f"{self._NAME}({self._samples.kind} {self._samples.place!r}: {len(self._samples)} {self._SAMPLES}, "
             f"{count} of {self._batch_size}; {rank}epoch={self._epoch};{fields}\n)"
         )
 
@@ -611,9 +611,10 @@ def _placed(
     return Functions(None, [(names[0], whole), *forwarding], processes=count)
 
 
-def _converter(
+def converter(
     output: Any, fields: Mapping[str, Field]
 ) -> Callable[[dict[str, Any]], Any] | None:
+    """The function that makes an `output` of a `dict` of arrays; `None` if that is the `dict`."""
     if output == "dict":
         return None
     if output == "tuple":

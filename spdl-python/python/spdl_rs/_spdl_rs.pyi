@@ -184,6 +184,13 @@ class ImageDecoder:
     def decode(self, data: Any, draws: Draws) -> Array: ...
 
 @final
+class FieldDecoder:
+    """Decodes files to the values of a field of `spdl_rs.fields`: the name of its class, and its parameters."""
+
+    def __new__(cls, field: tuple[str, dict[str, Any]], seed: int) -> FieldDecoder: ...
+    def decode(self, data: Any, draws: Draws) -> Array: ...
+
+@final
 class ImageAugmenter:
     """A sequence of augmentations."""
 
@@ -739,7 +746,9 @@ class Stage:
     def native(
         *,
         fetch: tuple[tuple[str, int | None, bool, int | float | tuple[float, int] | None], int] | None = None,
-        decode: tuple[tuple[str, int | None, bool, int | float | tuple[float, int] | None], ImageDecoder]
+        decode: tuple[
+            tuple[str, int | None, bool, int | float | tuple[float, int] | None], ImageDecoder | FieldDecoder
+        ]
         | None = None,
         augment: tuple[tuple[str, int | None, bool, int | float | tuple[float, int] | None], ImageAugmenter]
         | None = None,
@@ -855,6 +864,8 @@ class Trace:
     @staticmethod
     def counter(name: str, value: float) -> None: ...
 
+def run_command_line(arguments: list[bytes]) -> int: ...
+def allocator_settings() -> list[tuple[str, str]]: ...
 def end_after(parent: int, grace: float) -> None: ...
 def set_stall_time(seconds: float) -> None: ...
 def uninterrupted(work: Callable[[], _T]) -> _T: ...

@@ -909,7 +909,7 @@ class ImageSize(_OfMedia):
 class AudioFrames(_OfMedia):
     """The number of frames of audio without padding, `int64 [N]`; 0 if the sample lacks the audio.
 
-    For `Mel`, the number of windows, with those of the padding.
+    For `Mel`, the number of windows of this audio.
 
     Args:
         like: The name of the audio in the batch.

@@ -38,7 +38,7 @@ impl ImageAugmenter {
 
     /// Returns an augmented copy of an image.
     fn apply(&self, py: Python<'_>, data: &Bound<'_, PyAny>, draws: &Draws) -> PyResult<Array> {
-        let (mut pixels, mut rng) = (pixels_of(data, &BufferPool::new())?, draws.take()?);
+        let (mut pixels, mut rng) = (pixels_of(data, &BufferPool::new())?, draws.take()?.rng());
         let work = move || {
             let kept = self.idle.try_lock().ok().and_then(|mut idle| idle.pop());
             let mut augmenter = kept.unwrap_or_else(|| self.instance());

@@ -58,7 +58,7 @@ impl ImageDecoder {
 
     /// Decodes an image to a sample, with the random numbers of `draws`.
     fn decode(&self, py: Python<'_>, data: &Bound<'_, PyAny>, draws: &Draws) -> PyResult<Array> {
-        let (bytes, rng) = (bytes_of(data)?, draws.take()?);
+        let (bytes, rng) = (bytes_of(data)?, draws.take()?.rng());
         let decode = || {
             let mut image = match self.idle.try_lock().ok().and_then(|mut idle| idle.pop()) {
                 Some(image) => image,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use spdl_core::source::ItemRng;
-use spdl_core::{SampleId, SampleRng};
+use spdl_core::{FillContext, SampleId};
 
 use crate::interop::wait::forks;
 
@@ -17,14 +17,14 @@ thread_local! {
 
 /// The random numbers of one item in a stage, for a single use.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
-pub(crate) struct Draws(Mutex<Option<SampleRng>>);
+pub(crate) struct Draws(Mutex<Option<FillContext<'static>>>);
 
 #[pymethods]
 impl Draws {
     /// The random numbers of item `index` of an epoch, in the named stage.
     #[new]
     fn new(seed: u64, epoch: u64, index: u64, stage: &str) -> Self {
-        Draws::of(SampleRng::new(seed, SampleId { epoch, index }, stage))
+        Draws::of(FillContext::new(seed, SampleId { epoch, index }, stage, None))
     }
 
     /// The random numbers of the item for which a pipeline calls the current function on this thread, with
@@ -42,15 +42,15 @@ impl Draws {
 }
 
 impl Draws {
-    pub(crate) fn of(rng: SampleRng) -> Self {
-        Draws(Mutex::new(Some(rng)))
+    pub(crate) fn of(sample: FillContext<'static>) -> Self {
+        Draws(Mutex::new(Some(sample)))
     }
 
     /// # Errors
     /// `RuntimeError` if called twice.
-    pub(super) fn take(&self) -> PyResult<SampleRng> {
-        let rng = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        rng.ok_or_else(|| PyRuntimeError::new_err("these random numbers have already been used"))
+    pub(super) fn take(&self) -> PyResult<FillContext<'static>> {
+        let sample = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        sample.ok_or_else(|| PyRuntimeError::new_err("these random numbers have already been used"))
     }
 }
 
@@ -85,16 +85,16 @@ impl ItemDraws {
         result
     }
 
-    fn next(&mut self, seed: u64, stage: &str) -> SampleRng {
+    fn next(&mut self, seed: u64, stage: &str) -> FillContext<'static> {
         let known = self.drawn.iter_mut().find(|(of, name, _)| *of == seed && name == stage);
         match known {
             Some((.., count)) => {
                 *count += 1;
-                self.rng.rng_of(seed, &format!("{stage}#{count}"))
+                FillContext::of_item(self.rng, seed, &format!("{stage}#{count}"))
             }
             None => {
                 self.drawn.push((seed, stage.to_owned(), 0));
-                self.rng.rng_of(seed, stage)
+                FillContext::of_item(self.rng, seed, stage)
             }
         }
     }

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! Reader: a path or an address ──► bytes ──► ImageDecoder ──► pixels ──► ImageAugmenter ──► pixels
+//!                                        ──► FieldDecoder ──► the value of a field, such as a clip
 //! ```
 
 mod augmenter;
 mod decoder;
 mod description;
 mod draws;
+mod field_decoder;
 mod reader;
 
 use bytes::Bytes;
@@ -20,6 +22,7 @@ pub(crate) use augmenter::{AUGMENT, ImageAugmenter, augment_pixels, size_of};
 pub(crate) use decoder::{BYTES, DECODE, ImageDecoder};
 pub(crate) use description::{Described, description};
 pub(crate) use draws::{Draws, ItemDraws};
+pub(crate) use field_decoder::{FieldDecoder, FieldWorker, file_bytes};
 pub(crate) use reader::{Location, Reader, Stores, location_of};
 
 use crate::interop::array::Array;

@@ -7,7 +7,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyIterator;
 use spdl_core::stage::Retried;
-use spdl_core::{AsyncContext, AsyncStage, Error, Result, Retry, StageContext, async_trait};
+use spdl_core::{
+    AsyncContext, AsyncStage, Error, FillContext, Result, Retry, StageContext, async_trait,
+};
 
 use super::Item;
 use super::inbox::{AsyncIteration, Inbox};
@@ -187,7 +189,7 @@ impl spdl_core::Stage<Item> for Draw {
     type Out = Item;
 
     fn process(&mut self, item: Item, cx: &mut StageContext<'_, Item>) -> Result<()> {
-        let draws = Draws::of(cx.rng_of(self.seed, &self.stage));
+        let draws = Draws::of(FillContext::of_item(cx.item_rng(), self.seed, &self.stage));
         let result = try_python(|py| {
             let result = self.op.function.bind(py).call1((&item, draws));
             let result =

@@ -15,13 +15,13 @@ use super::call::{
     Await, Call, Draw, DropNone, Iterate, IterateAsync, Op, Retrying, RetryingAwait,
 };
 use super::inbox::Inbox;
-use super::native::{Native, OperatorSettings};
+use super::native::{Decoder, Native, OperatorSettings};
 use super::route::{Router, items_of, list_of};
 use super::workers::{Pool, Workers};
 use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
 use crate::interop::wait::with_python;
-use crate::operators::{ImageAugmenter, ImageDecoder, Stores};
+use crate::operators::{ImageAugmenter, Stores};
 
 /// Suffix of the names of auxiliary stages.
 pub(super) const PART: &str = "/part";
@@ -239,13 +239,12 @@ impl Stage {
     fn native(
         py: Python<'_>,
         fetch: Option<(PyOperatorSettings<'_>, u64)>,
-        decode: Option<(PyOperatorSettings<'_>, PyRef<'_, ImageDecoder>)>,
+        decode: Option<(PyOperatorSettings<'_>, Decoder<'_>)>,
         augment: Option<(PyOperatorSettings<'_>, PyRef<'_, ImageAugmenter>)>,
         batch: Option<(usize, bool)>,
     ) -> PyResult<Self> {
         let fetch = fetch.map(|(stage, most)| Ok::<_, PyErr>((settings(stage)?, most)));
-        let decode =
-            decode.map(|(stage, decoder)| Ok::<_, PyErr>((settings(stage)?, decoder.clone())));
+        let decode = decode.map(|(stage, decoder)| Ok::<_, PyErr>((settings(stage)?, decoder)));
         let augment =
             augment.map(|(stage, changes)| Ok::<_, PyErr>((settings(stage)?, changes.clone())));
         let (fetch, decode) = (fetch.transpose()?, decode.transpose()?);

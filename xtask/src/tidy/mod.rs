@@ -36,7 +36,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
     ("spdl-media", &["spdl-core", "spdl-io"]),
     ("spdl-cuda", &["spdl-core", "spdl-media"]),
     ("spdl-cli", &["spdl-core", "spdl-io", "spdl-media", "spdl-cuda"]),
-    ("spdl-python", &["spdl-core", "spdl-io", "spdl-media", "spdl-cuda"]),
+    ("spdl-python", &["spdl-core", "spdl-io", "spdl-media", "spdl-cuda", "spdl-cli"]),
     ("xtask", &[]),
 ];
 

@@ -70,6 +70,7 @@ const RUST: [(&str, &[&str]); 7] = [
     (
         "spdl-python",
         &[
+            "command_line",
             "interop",
             "trace",
             "sampler",

@@ -3,6 +3,7 @@
 | task | use |
 |---|---|
 | read files and object stores, decode, augment, batch | `Fetch`, `DecodeImage`, `AugmentImage`, `BatchImages` |
+| decode clips of videos, waveforms, spectrograms in a pipeline | `Decode` with a field of `spdl_rs.fields` |
 | choose a crop, or augmentations | `CenterCrop`, `Letterbox`, …; `RandAugment`, `ColorJitter`, … |
 | read tar, zip, npy, npz or WAV from memory | `iter_tarfile`, `iter_zipfile`, `load_npy`, `load_npz`, `load_wav` |
 | decode whole files of audio, video, images, by FFmpeg | `load_audio`, `load_video`, `load_image`, `load_image_batch` |
@@ -27,7 +28,7 @@ Functions that read uncompressed data in memory return views that keep this memo
 samples are copied.) A view is writable if the memory is writable. Corrupt and truncated data raise
 `DataError`, a subclass of `ValueError`.
 
-`Fetch`, `DecodeImage` and `AugmentImage` can be called with one item, and `BatchImages` with a list of items.
+`Fetch`, `Decode`, `DecodeImage` and `AugmentImage` can be called with one item, and `BatchImages` with a list of items.
 As stages of a pipeline, the operators run in Rust, without the GIL. `BatchImages` does so only after
 `DecodeImage`.
 
@@ -158,7 +159,7 @@ from ._media_values import (
     VideoPackets,
 )
 from ._npy import NpzFile, UnsupportedTypeError, load_npy, load_npz
-from ._operators import AugmentImage, BatchImages, DecodeImage, Fetch
+from ._operators import AugmentImage, BatchImages, Decode, DecodeImage, Fetch
 from ._tar import iter_tarfile
 from ._transfer import (
     CUDAConfig,
@@ -196,6 +197,7 @@ __all__ = [
     "ColorJitter",
     "Crop",
     "DecodeConfig",
+    "Decode",
     "DecodeImage",
     "Decoder",
     "DemuxConfig",

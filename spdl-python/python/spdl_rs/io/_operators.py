@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
 
 import numpy
 import numpy.typing
@@ -26,6 +26,9 @@ from ._batch_check import mismatch_message, mismatched
 from ._buffer import Buffer
 from ._image_parameters import ImageParameters
 from ._native_settings import set_frozen
+
+if TYPE_CHECKING:
+    from ..fields import Audio, Video
 
 Path: TypeAlias = "str | bytes | os.PathLike[str]"
 Encoded: TypeAlias = "Buffer | Array"
@@ -231,6 +234,110 @@ class DecodeImage(ImageParameters):
 
 
 @dataclass(frozen=True)
+class Decode:
+    """Decodes a file to the value of a field, such as the frames of a clip or a waveform: from bytes to an array.
+
+    As a stage (`PipelineBuilder.pipe`), `Decode` runs on native threads, without the GIL. `concurrency` is their number;
+    the default is the number of CPUs that this process may use. The input is the output of a preceding `Fetch`, or
+    objects from Python: `bytes` are not copied, other buffers are copied once. A pair of bytes and a label becomes a pair
+    of the value and label. `aggregate(BatchImages(...))` stacks values of one shape.
+
+    Random numbers are drawn as by `DecodeImage`; those of the stage are the same as in
+    `Loader(..., shuffle=False, seed=seed)`.
+
+    Args:
+        field: A `Video`, `Audio` or `Mel` of `spdl_rs.fields`. Its arguments `stored_as`, `at`, `optional`,
+            `default` and `collate` have no effect.
+        seed: Determines all random numbers, 0 to 2**64 - 1.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: `seed` is out of range.
+
+    A call raises `DataError` if the bytes cannot be decoded, and `TypeError` for objects without the buffer protocol.
+    `error.key` is `"bytes"`, or in a pipeline the path that was fetched.
+
+    >>> from spdl_rs import fields
+    >>> from spdl_rs.io import Decode
+    >>> decode = Decode(fields.Audio(sample_rate=16_000, channels="mono"))
+    >>> with open("speech.wav", "rb") as file:
+    ...     samples = decode(file.read())
+    >>> samples.shape, samples.dtype
+    ((1, 16000), dtype('float32'))
+    """
+
+    field: Audio | Video
+    _: KW_ONLY
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        from ..fields import Audio, Video
+
+        if not isinstance(self.field, (Audio, Video)):
+            raise TypeError(
+                "field must be a Video, Audio or Mel of spdl_rs.fields, such as fields.Video(224), not "
+                f"{shown(self.field)}; DecodeImage decodes images"
+            )
+        set_frozen(self, seed=whole("seed", self.seed, 0, 2**64 - 1))
+        self._native()
+
+    @overload
+    def __call__(
+        self,
+        item: Encoded,
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
+    ) -> Pixels: ...
+    @overload
+    def __call__(
+        self,
+        item: tuple[Encoded, SupportsIndex],
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
+    ) -> tuple[Pixels, int]: ...
+    def __call__(
+        self,
+        item: Any,
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
+    ) -> Any:
+        """Decodes one file.
+
+        Args:
+            item: The bytes, or a pair of bytes and a label.
+            epoch, index, rng: See `DecodeImage.__call__`.
+        """
+        return self._apply(item, _draws_of_call(self, epoch, index, rng))
+
+    @property
+    def _is_random(self) -> bool:
+        """Whether the result may depend on random numbers."""
+        return self.field.random or getattr(self.field, "_is_random", False)
+
+    @property
+    def _draws(self) -> tuple[int, str]:
+        """The seed and the stage name that select the random numbers."""
+        return self.seed, "decode"
+
+    def _apply(self, item: Any, draws: _spdl_rs.Draws) -> Any:
+        data, *label = _parts(item)
+        value = numpy.asarray(self._native().decode(data, draws))
+        return (value, *label) if label else value
+
+    def _native(self) -> _spdl_rs.FieldDecoder:
+        return _field_decoder(self)
+
+
+@dataclass(frozen=True)
 class AugmentImage:
     """Augments decoded images, `uint8 [height, width, 3]`, RGB. The shape does not change.
 
@@ -430,13 +537,18 @@ def _reader(max_bytes: int) -> _spdl_rs.Reader:
 
 
 @functools.lru_cache(maxsize=64)
+def _field_decoder(of: Decode) -> _spdl_rs.FieldDecoder:
+    return _spdl_rs.FieldDecoder(of.field._native(), of.seed)
+
+
+@functools.lru_cache(maxsize=64)
 def _augmenter(of: AugmentImage) -> _spdl_rs.ImageAugmenter:
     steps = several("augmentations", of.augmentations)
     return _spdl_rs.ImageAugmenter([step._native() for step in steps], of.seed)
 
 
 def _draws_of_call(
-    operator: DecodeImage | AugmentImage,
+    operator: Decode | DecodeImage | AugmentImage,
     epoch: int | None,
     index: int | None,
     rng: Generator | None,

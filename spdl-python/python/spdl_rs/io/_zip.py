@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy
 
 from .. import _spdl_rs
-from .._errors import CorruptError, LimitExceededError
+from .._errors import CorruptError, LimitExceededError, SpdlError, of_media
 from ._buffer import Buffer, view_of
 
 
@@ -32,7 +33,8 @@ def iter_zipfile(
         UnsupportedError: A file is encrypted, or not compressed with DEFLATE.
         LimitExceededError: The archive exceeds `max_uncompressed_bytes`.
         TypeError: `src` does not support the buffer protocol.
-        ValueError: `src` is not contiguous. All errors about data are subclasses of `ValueError`.
+        ValueError: `src` is not contiguous. All errors about data are subclasses of `ValueError`, and of `RuntimeError`
+            as in SPDL.
 
     >>> import io, zipfile
     >>> file = io.BytesIO()
@@ -42,11 +44,19 @@ def iter_zipfile(
     ...     print(name, bytes(contents))
     cat/1.txt b'meow'
     """
-    directory = opened(src, max_uncompressed_bytes, "files")
+    directory = _checked(opened, src, max_uncompressed_bytes, "files")
     # The archive is never empty, so `cast` succeeds.
     data = view_of(src).cast("B")
     names = dict.fromkeys(directory.names())
-    return ((name, member(directory, data, name)) for name in names)
+    return ((name, _checked(member, directory, data, name)) for name in names)
+
+
+def _checked(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function whose errors become `RuntimeError`s of the same kind."""
+    try:
+        return function(*arguments)
+    except SpdlError as error:
+        raise of_media(error) from None
 
 
 def opened(data: Buffer, max_uncompressed_bytes: int, kind: str) -> _spdl_rs.ZipDirectory:

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! Python's item ──► enter ──► fetch ──► decode ──► augment (into an array, or a batch) ──► leave
+//!                                   ──► field (video or audio, into an array) ───────────► leave
 //!                    GIL      the engine's threads; no Python                          GIL, NumPy
 //! ```
 //!
@@ -13,6 +14,7 @@
 mod augment;
 mod decode;
 mod fetch;
+mod field;
 
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -33,11 +35,12 @@ use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 use crate::interop::wait::with_python;
 use crate::loader::{arrays, check_memory};
-use crate::operators::{ImageAugmenter, ImageDecoder, Stores, array_of};
+use crate::operators::{FieldDecoder, ImageAugmenter, ImageDecoder, Stores, array_of};
 
 use augment::AugmentPart;
 use decode::DecodePart;
 use fetch::FetchPart;
+use field::FieldPart;
 
 /// The indices of the batch fields that [`image_fields`] defines.
 const IMAGES: usize = 0;
@@ -56,9 +59,18 @@ pub(super) struct OperatorSettings {
     pub(super) on_error: Option<OnError>,
 }
 
+/// What an operator decodes.
+#[derive(FromPyObject)]
+pub(super) enum Decoder<'py> {
+    Image(PyRef<'py, ImageDecoder>),
+    Field(PyRef<'py, FieldDecoder>),
+}
+
 /// Chained operators, at least one. Batches require `DecodeImage` in the same chain.
 pub(super) struct Native {
     fetch: Option<FetchPart>,
+    /// Follows `fetch`; excludes the others.
+    field: Option<FieldPart>,
     decode: Option<DecodePart>,
     augment: Option<AugmentPart>,
     layout: Option<BatchLayout>,
@@ -71,20 +83,29 @@ impl Native {
     pub(super) fn new(
         py: Python<'_>,
         fetch: Option<(OperatorSettings, u64)>,
-        decode: Option<(OperatorSettings, ImageDecoder)>,
+        decode: Option<(OperatorSettings, Decoder<'_>)>,
         augment: Option<(OperatorSettings, ImageAugmenter)>,
         batch: Option<(usize, bool)>,
     ) -> PyResult<Self> {
+        let fetch = fetch.map(|(settings, max_bytes)| FetchPart::new(settings, max_bytes));
+        let decode = match decode {
+            Some((settings, Decoder::Field(decoder))) => {
+                let field = Some(FieldPart::new(settings, decoder.clone()));
+                return Ok(Native { fetch, field, decode: None, augment: None, layout: None });
+            }
+            Some((settings, Decoder::Image(decoder))) => {
+                Some(DecodePart::new(settings, decoder.clone()))
+            }
+            None => None,
+        };
         if decode.is_none() && (batch.is_some() || fetch.is_some() == augment.is_some()) {
             let message = "unsupported combination of operators: batches, and AugmentImage after \
                            Fetch, need DecodeImage";
             return Err(PyValueError::new_err(message));
         }
         let fault = |error: Error| to_exception(py, &error);
-        let fetch = fetch.map(|(settings, max_bytes)| FetchPart::new(settings, max_bytes));
-        let decode = decode.map(|(settings, decoder)| DecodePart::new(settings, decoder));
         let augment = augment.map(|(settings, augmenter)| AugmentPart::new(settings, augmenter));
-        let mut native = Native { fetch, decode, augment, layout: None };
+        let mut native = Native { fetch, field: None, decode, augment, layout: None };
         if let (Some((size, drop_last)), Some(decode)) = (batch, &native.decode) {
             let layout = BatchLayout::new(size, image_fields(decode.transform()));
             let layout = layout.drop_last(drop_last);
@@ -99,6 +120,7 @@ impl Native {
     pub(super) fn name(&self) -> &str {
         let settings = [
             self.fetch.as_ref().map(|part| &part.settings),
+            self.field.as_ref().map(|part| &part.settings),
             self.decode.as_ref().map(|part| &part.settings),
             self.augment.as_ref().map(|part| &part.settings),
         ];
@@ -111,6 +133,14 @@ impl Native {
     }
 
     pub(super) fn add_to(&self, pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
+        if let Some(field) = &self.field {
+            let encoded = match &self.fetch {
+                Some(fetch) => fetch.add_to(pipeline, None),
+                None => field.enter(pipeline),
+            };
+            let (leave, stage) = field.settings.leave();
+            return field.add_to(encoded).map(leave, move |item| pixels_to_python(item, &stage));
+        }
         let labels = self.layout.as_ref().map(|_| Labels::default());
         let Some(decode) = &self.decode else {
             return match (&self.fetch, &self.augment) {
@@ -222,7 +252,7 @@ struct NativeItem<T> {
     label: Option<i64>,
 }
 
-/// Pixels, or the error of an upstream step.
+/// Pixels or another decoded value, or the error of an upstream step.
 type Pixels = NativeItem<Result<spdl_core::Array>>;
 
 /// Whether the items of a pipeline have labels; set by the first item.

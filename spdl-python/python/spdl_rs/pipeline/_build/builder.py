@@ -92,7 +92,7 @@ class PipelineBuilder(Generic[T, U]):
         async. An object with `__getitem__` is indexed with the item. A result of `None` drops the item. If
         the function raises, the item is dropped too, within the limit of `max_failures`.
 
-        `Fetch`, `DecodeImage` and `AugmentImage` of `spdl_rs.io` run in Rust, without the GIL, unless an
+        `Fetch`, `Decode`, `DecodeImage` and `AugmentImage` of `spdl_rs.io` run in Rust, without the GIL, unless an
         `executor`, a custom hook, a custom queue or a merge function is used. Between consecutive native
         operators, items do not pass through Python.
 

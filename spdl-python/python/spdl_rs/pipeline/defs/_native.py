@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import _spdl_rs
 from ...io import _repeated_draws as repeated_draws
-from ...io._operators import AugmentImage, BatchImages, DecodeImage, Fetch
+from ...io._operators import AugmentImage, BatchImages, Decode, DecodeImage, Fetch
 from ._aggregators import Aggregator
 from ._checks import native_budget
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Stage = TypeVar("Stage")
 
-_OPERATORS = (Fetch, DecodeImage, AugmentImage)
+_OPERATORS = (Fetch, Decode, DecodeImage, AugmentImage)
 # The default number of reader threads if `Fetch` is called as a function.
 _READERS = 8
 
@@ -78,7 +78,7 @@ def check_random_numbers(configs: Sequence[Any], names: Sequence[str], epoch: in
     """Logs a warning if operators repeat the random numbers of an earlier pipeline."""
     for config, name in zip(configs, names, strict=True):
         op = _op(config)
-        if isinstance(op, (DecodeImage, AugmentImage)) and op._is_random:
+        if isinstance(op, (Decode, DecodeImage, AugmentImage)) and op._is_random:
             repeated_draws.check(op, name, epoch)
 
 
@@ -89,7 +89,7 @@ def stage(configs: Sequence[Any], names: Sequence[str]) -> _spdl_rs.Stage:
         op = config.op
         if isinstance(op, Fetch):
             fetch = (_settings(config, name), op.max_bytes)
-        elif isinstance(op, DecodeImage):
+        elif isinstance(op, (Decode, DecodeImage)):
             decode = (_settings(config, name), op._native())
         elif isinstance(op, AugmentImage):
             augment = (_settings(config, name), op._native())
@@ -154,8 +154,8 @@ def _joins(group: Sequence[object], after: object) -> bool:
     ops, op = [type(_op(config)) for config in group], type(_op(after))
     if op is BatchImages:
         return DecodeImage in ops and ops[-1] is not BatchImages and not _is_piped(after)
-    follows = {Fetch: DecodeImage, DecodeImage: AugmentImage}.get(ops[-1])
-    return follows is not None and op is follows and is_native(after)
+    follows = {Fetch: (Decode, DecodeImage), DecodeImage: (AugmentImage,)}.get(ops[-1], ())
+    return op in follows and is_native(after)
 
 
 def _is_piped(config: object) -> bool:
