@@ -11,6 +11,8 @@ use crate::tools::{CHECK_SETTINGS, Output, Workspace, cargo};
 /// Which sets of features to compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Selection {
+    /// The empty set, and the default features.
+    Ends,
     /// A small number of sets. For any two features, there are sets that enable both, only the
     /// first, only the second, and neither, unless one feature enables the other. Of a crate whose
     /// features only enable features of other crates, only the empty set.
@@ -92,6 +94,7 @@ fn checks(workspace: &Workspace, selection: Selection) -> Vec<Check<'_>> {
 fn sets(package: &Value, selection: Selection) -> Vec<Vec<String>> {
     let features = Features::of(package);
     let sets = match selection {
+        Selection::Ends => features.ends(),
         Selection::Pairs if features.are_forwarded() => vec![Vec::new()],
         Selection::Pairs => features.pairs(),
         Selection::EachAlone => features.each_alone(),
@@ -210,6 +213,11 @@ impl Features {
         self.distinct(sets)
     }
 
+    /// The empty set, and the default features.
+    fn ends(&self) -> Vec<Vec<&str>> {
+        self.distinct(vec![Vec::new(), vec!["default"]])
+    }
+
     /// The empty set, and a set for each single feature.
     fn each_alone(&self) -> Vec<Vec<&str>> {
         let names = self.names();
@@ -261,6 +269,9 @@ mod tests {
         let expected: [&[&str]; 2] = [&["a", "c"], &["a", "b"]];
         assert_eq!(nested.all_but_one(), expected);
         assert!(features(&[]).each_alone().is_empty());
+        assert_eq!(independent.ends(), [&[][..], &["default"]]);
+        // Without features by default.
+        assert_eq!(nested.ends(), [[""; 0]]);
     }
 
     #[test]

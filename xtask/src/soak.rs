@@ -42,7 +42,7 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 20] = [
     Step { name: "programs", about: "install build tools if missing", run: test::programs },
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step {
@@ -74,7 +74,7 @@ const STEPS: [Step; 18] = [
     },
     Step {
         name: "features",
-        about: "compile with each feature alone, and with all features but one",
+        about: "compile with each feature alone, each pair, and all features but one",
         run: features,
     },
     Step {
@@ -111,6 +111,16 @@ const STEPS: [Step; 18] = [
         name: "epochs",
         about: "decode whole and damaged images, with network faults, for 30 minutes",
         run: epochs,
+    },
+    Step {
+        name: "deny",
+        about: "licences, sources and duplicates of dependencies",
+        run: test::deny,
+    },
+    Step {
+        name: "advisories",
+        about: "known vulnerabilities of dependencies",
+        run: test::advisories,
     },
     Step { name: "faults", about: "mixed network faults for 30 minutes", run: faults },
 ];
@@ -235,8 +245,10 @@ fn ffmpeg(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let mut counts = feature_checks::check(workspace, output, Selection::EachAlone)?;
-    counts.add(feature_checks::check(workspace, output, Selection::AllButOne)?);
+    let mut counts = Counts::default();
+    for selection in [Selection::EachAlone, Selection::Pairs, Selection::AllButOne] {
+        counts.add(feature_checks::check(workspace, output, selection)?);
+    }
     Ok(counts)
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: checks design and text rules that neither the compiler nor lints check.
 
 mod commits;
+mod dependencies;
 mod modules;
 mod names;
 mod source;
@@ -18,7 +19,7 @@ use serde_json::Value;
 use crate::tools::{Workspace, cargo, text_files};
 use crate::{acceptance, kernels};
 
-/// Check layers, modules, words, type names, manifests, paths and commit subjects.
+/// Check layers, modules, words, type names, manifests, licences, paths and commit subjects.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask tidy
@@ -98,6 +99,7 @@ pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
             .with_context(|| format!("cannot read {}", manifest.display()))?;
         findings.extend(manifest_rules(&workspace.shown(&manifest), &text));
     }
+    findings.extend(dependencies::findings(workspace)?);
     findings.extend(kernels::stale(&workspace.root)?);
     for path in text_files(&workspace.root)? {
         // Binary files are skipped.
