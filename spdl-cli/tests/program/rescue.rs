@@ -121,10 +121,13 @@ fn the_advised_pack_command_repairs_a_damaged_set() {
             "{what}: {}",
             result.stdout
         );
-        // Each image is unchanged.
-        for line in run("ls", &[&rescued], &["--samples"]).stdout.lines() {
+        // Each image is unchanged. `verify` has compared the checksums of all; some are compared here too.
+        for (at, line) in run("ls", &[&rescued], &["--samples"]).stdout.lines().enumerate() {
             let number: u32 = line.rsplit('/').next().unwrap().parse().unwrap();
             assert_eq!(line, image_name(number, 3).trim_end_matches(".png"));
+            if at % 7 > 0 {
+                continue;
+            }
             let image = spdl().arg("cat").arg(&rescued).arg(format!("{line}.png")).output();
             assert_eq!(image.unwrap().stdout, png(number), "{what}");
         }
