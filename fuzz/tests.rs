@@ -28,6 +28,17 @@ const LARGEST_SEED: usize = 64 << 10;
 ///
 /// The variable `SPDL_FUZZ_SEED` is the seed of the mutants (default: 0).
 pub(crate) fn fuzz(name: &str, seeds: &[Vec<u8>], target: fn(&[u8])) {
+    fuzz_from(name, seeds, target, false);
+}
+
+/// Like [`fuzz`], for a target that calls functions of C: a crash ends the process, so each input is written to a file
+/// before it runs.
+#[allow(dead_code, reason = "some packages have no such target")]
+pub(crate) fn fuzz_native(name: &str, seeds: &[Vec<u8>], target: fn(&[u8])) {
+    fuzz_from(name, seeds, target, true);
+}
+
+fn fuzz_from(name: &str, seeds: &[Vec<u8>], target: fn(&[u8]), writes_inputs: bool) {
     assert!(!seeds.is_empty(), "fuzz target {name:?} has no seeds");
     let number = |variable: &str, default: u64| {
         env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -41,6 +52,9 @@ pub(crate) fn fuzz(name: &str, seeds: &[Vec<u8>], target: fn(&[u8])) {
     };
     let run = |input: Vec<u8>| {
         inputs.send(input.clone()).expect("the watchdog ends last");
+        if writes_inputs {
+            reproduce(name, &input);
+        }
         if catch_unwind(AssertUnwindSafe(|| target(&input))).is_err() {
             panic!("fuzz target {name:?} panics; {}", reproduce(name, &input));
         }

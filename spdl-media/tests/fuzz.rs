@@ -8,6 +8,8 @@ mod fuzz;
 #[expect(unreachable_pub, reason = "the library of the fuzz targets, included as a module")]
 mod targets;
 
+#[cfg(feature = "ffmpeg")]
+use fuzz::fuzz_native;
 use fuzz::{files, fuzz};
 
 /// Extensions of the test images.
@@ -38,6 +40,17 @@ fn wavs() -> Vec<Vec<u8>> {
     vec![wav(plain, &[7; 64]), wav(extensible, &[9; 66])]
 }
 
+/// Bytes that choose the content of a file: 0 stands for the simplest one.
+fn choices() -> Vec<Vec<u8>> {
+    let mut state = 1_u64;
+    let mut byte = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..64).map(|length| (0..8 * length).map(|_| byte()).collect()).collect()
+}
+
 #[test]
 fn a_second_decode_gives_the_same_pixels() {
     fuzz("any", &images(&IMAGES), targets::decode_any);
@@ -48,7 +61,15 @@ fn audio_decoders() {
     let extensions = ["aac", "flac", "mp2", "mp3", "ogg", "opus", "wav"];
     let folders = ["tests/audio", "tests/mp3"];
     let stored: Vec<_> = folders.iter().flat_map(|folder| files(folder, &extensions)).collect();
-    fuzz("audio", &[wavs(), stored].concat(), targets::decode_audio);
+    fuzz("audio", &[wavs(), stored].concat(), targets::audio::decode_audio);
+}
+
+/// Audio in containers, which FFmpeg decodes.
+#[cfg(feature = "ffmpeg")]
+#[test]
+fn audio_in_containers() {
+    let containers = files("tests/audio", &["m4a", "mka", "ts"]);
+    fuzz_native("audio", &containers, targets::audio::decode_audio);
 }
 
 #[test]
@@ -93,6 +114,64 @@ fn jpeg_regions_are_parts_of_the_whole() {
 }
 
 #[test]
+fn indexes_of_matroska() {
+    fuzz("matroska", &files("tests/video", &["mkv", "webm"]), targets::video::index_matroska);
+}
+
+#[test]
+fn indexes_of_matroska_with_valid_elements() {
+    fuzz("matroska_clusters", &choices(), targets::video::index_matroska_clusters);
+}
+
+#[test]
+fn indexes_of_mp4() {
+    fuzz("mp4", &files("tests/video", &["mov", "mp4"]), targets::video::index_mp4);
+}
+
+#[test]
+fn indexes_of_mp4_with_valid_boxes() {
+    fuzz("mp4_tables", &choices(), targets::video::index_mp4_tables);
+}
+
+/// The targets with valid boxes and elements reach the code after the checks of these.
+#[test]
+fn many_files_with_valid_structure_have_an_index() {
+    let shares = targets::video::shares_with_index(&choices());
+    assert!(shares.iter().all(|share| *share > 0.3), "{shares:?}");
+}
+
+#[cfg(feature = "ffmpeg")]
+#[test]
+fn media_files_read_by_ffmpeg() {
+    let media = [
+        files("tests/video", &["avi", "mkv", "mov", "mp4", "ts", "webm"]),
+        files("tests/audio", &["aac", "flac", "m4a", "mka", "mp3", "ogg", "opus", "ts", "wav"]),
+        images(&["bmp", "gif", "jpg", "png", "tiff", "webp"]),
+    ];
+    fuzz_native("media", &media.concat(), targets::ffmpeg::read_media);
+}
+
+#[cfg(feature = "ffmpeg")]
+#[test]
+fn packets_from_bytes() {
+    let stored = files("tests/packets", &["packets"]);
+    for bytes in &stored {
+        let bytes = bytes::Bytes::copy_from_slice(bytes);
+        let packets =
+            spdl_media::ffmpeg::Packets::from_bytes(&bytes).expect("packets of version 1");
+        assert!(!packets.is_empty() && packets.to_bytes() == bytes);
+    }
+    fuzz_native("packets", &stored, targets::ffmpeg::read_packets);
+}
+
+#[cfg(feature = "ffmpeg")]
+#[test]
+fn clips_of_videos() {
+    let videos = files("tests/video", &["avi", "mkv", "mov", "mp4", "ts", "webm"]);
+    fuzz_native("video", &videos, targets::ffmpeg::decode_video);
+}
+
+#[test]
 fn images_within_large_limits() {
     fuzz("large", &images(&IMAGES), targets::decode_large);
 }
@@ -114,7 +193,7 @@ fn tiff_decoder() {
 
 #[test]
 fn wav_headers() {
-    fuzz("wav", &wavs(), targets::read_wav);
+    fuzz("wav", &wavs(), targets::audio::read_wav);
 }
 
 #[test]

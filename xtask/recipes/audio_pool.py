@@ -1,4 +1,4 @@
-"""A pool of threads that decode audio files with libsndfile or FFmpeg, or compute log-mel spectrograms with PyTorch."""
+"""A pool of threads that decode audio files or windows of them, or compute log-mel spectrograms with PyTorch."""
 
 import collections
 import random
@@ -9,26 +9,69 @@ import numpy as np
 import common
 
 
-def by_soundfile(path):
+# The functions get the path of a file and the range of its frames, `None` for all, and return an array `[channels,
+# frames]`.
+
+
+def by_soundfile(path, part):
     import soundfile
 
-    samples, _ = soundfile.read(path, dtype="float32", always_2d=True)
+    start, stop = part or (0, None)
+    samples, _ = soundfile.read(path, start=start, stop=stop, dtype="float32", always_2d=True)
     return samples.T
 
 
-def by_pyav(path):
+def by_pyav(path, part):
     import av
 
+    parts, at, (start, stop) = [], None, part or (0, None)
     with av.open(path) as container:
-        parts = [frame.to_ndarray() for frame in container.decode(audio=0)]
+        stream = container.streams.audio[0]
+        if start:
+            container.seek(int(start / stream.rate / stream.time_base), stream=stream)
+        for frame in container.decode(stream):
+            if at is None:
+                at = round(float(frame.pts * stream.time_base) * stream.rate)
+            parts.append(frame.to_ndarray())
+            if stop is not None and at + sum(it.shape[1] for it in parts) >= stop:
+                break
     samples = np.concatenate(parts, axis=1)
+    if stop is not None:
+        samples = samples[:, start - at : stop - at]
     return samples.astype("f4") / 32768 if samples.dtype == np.int16 else samples
 
 
-def by_spdl(path):
+def by_spdl(path, part):
     import spdl.io
 
+    assert part is None
     return spdl.io.to_numpy(spdl.io.load_audio(path))
+
+
+def by_spdl_wav(path, part):
+    import spdl.io
+
+    assert part is None
+    with open(path, "rb") as file:
+        samples = spdl.io.to_numpy(spdl.io.load_wav(file.read()))
+    return samples.astype("f4").T / 32768
+
+
+def by_torchcodec(path, part):
+    from torchcodec.decoders import AudioDecoder
+
+    decoder = AudioDecoder(path)
+    if part is None:
+        return decoder.get_all_samples().data.numpy()
+    start, stop = (at / common.HOUR_RATE for at in part)
+    return decoder.get_samples_played_in_range(start, stop).data.numpy()
+
+
+def by_torchaudio(path, part):
+    import torchaudio
+
+    assert part is None
+    return torchaudio.load(path)[0].numpy()
 
 
 class Mel:
@@ -41,7 +84,7 @@ class Mel:
         self.torch, self.window = torch, torch.hann_window(400)
         self.filters = torch.from_numpy(mel_filters())
 
-    def __call__(self, path):
+    def __call__(self, path, part):
         import wave
 
         with wave.open(path) as file:
@@ -64,21 +107,36 @@ def mel_filters():
     return (np.maximum(0, np.minimum(rising, falling)) * 2 / (high - low)).astype("f4")
 
 
-def decoder(task, name):
-    if task == "whisper":
-        return Mel()
-    return {"soundfile": by_soundfile, "pyav": by_pyav, "spdl": by_spdl}[name]
+# The function of each program, and the modules that it imports.
+DECODERS = {
+    "soundfile": (by_soundfile, ["soundfile"]),
+    "pyav": (by_pyav, ["av"]),
+    "spdl": (by_spdl, ["spdl.io"]),
+    "spdl_wav": (by_spdl_wav, ["spdl.io"]),
+    "torchcodec": (by_torchcodec, ["torchcodec.decoders"]),
+    "torchaudio": (by_torchaudio, ["torchaudio", "torchcodec.decoders"]),
+}
+
+
+def requests(options, draw):
+    """Paths and ranges of frames, in random order."""
+    files = common.audio_files(options.data, options.task)
+    if options.task == common.WINDOWS:
+        last = (common.HOUR - 1) * common.HOUR_RATE
+        starts = [draw.randrange(last + 1) for _ in range(common.WINDOW_COUNT)]
+        return [(files[0], (start, start + common.HOUR_RATE)) for start in starts]
+    draw.shuffle(files)
+    return [(path, None) for path in files]
 
 
 def batches(options, decode):
-    frames = common.SECONDS * common.RATES[options.task]
-    files = common.audio_files(options.data, options.task)
+    is_window = options.task == common.WINDOWS
+    frames = common.HOUR_RATE if is_window else common.SECONDS * common.RATES[options.task]
     for epoch in range(options.epochs):
-        random.Random(epoch).shuffle(files)
         with ThreadPoolExecutor(options.workers) as pool:
-            pending, files_left, arrays = collections.deque(), iter(files), []
-            for path in files_left:
-                pending.append(pool.submit(decode, path))
+            pending, arrays = collections.deque(), []
+            for path, part in requests(options, random.Random(epoch)):
+                pending.append(pool.submit(decode, path, part))
                 if len(pending) < 3 * common.BATCH:
                     continue
                 arrays.append(pending.popleft().result())
@@ -103,5 +161,6 @@ def stacked(arrays, task, frames):
 
 def main(name):
     options = common.arguments()
-    decode = decoder(options.task, name)
+    decode, modules = (Mel(), []) if options.task == "whisper" else DECODERS[name]
+    common.import_all(modules)
     common.measure(options.task, lambda: batches(options, decode))

@@ -1,12 +1,13 @@
-"""Common code of the programs of `cargo xtask bench recipes`: arguments, timing, results, captions.
+"""Common code of the programs of `cargo xtask bench recipes`, `audio` and `video`: arguments, timing, results, captions.
 
 All programs of a task yield batches with arrays of the same shapes and dtypes, from the same stored samples: 32
-images or audio files, 6 clips, or 8 packed sequences. Random numbers differ. Time is measured from the construction of the loader to its
+images, audio files or windows, 6 clips, all frames of one video, or 8 packed sequences. Random numbers differ. Time is measured from the construction of the loader to its
 last batch, with worker start-up but without imports. CPU time is that of the process and of its worker processes
 that have ended.
 """
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -30,12 +31,21 @@ SHAPES = {
 # Seconds and sample rate of the audio of each task; the sample rate of `whisper` is that of the model.
 SECONDS = 10
 RATES = {"wav": 44_100, "flac": 44_100, "mp3": 44_100, "whisper": 16_000}
+# The task with random windows of one long file: its seconds and sample rate, and the windows, of 1 second.
+WINDOWS, HOUR, HOUR_RATE, WINDOW_COUNT = "flac-windows", 3600, 16_000, 10_000
+AUDIO = [*RATES, WINDOWS]
 # Width, height and number of the videos of each size, the frames of each, and the videos of a batch.
 VIDEOS = {"360p": (640, 360, 24), "1080p": (1920, 1080, 6)}
-VIDEO_FRAMES, CLIP_FRAMES, CLIPS = 300, 16, 6
-# The size of the videos of each task, and whether frames are every fourth one from a random position instead of spread
-# evenly.
-VIDEO_TASKS = {"video360": ("360p", False), "video1080": ("1080p", False), "windows": ("360p", True)}
+VIDEO_FRAMES, CLIP_FRAMES = 300, 16
+SMALL_VIDEOS = 1000
+# The size of the videos of each task; which frames: spread evenly, every fourth one from a random position, or all; and
+# the clips of a batch.
+VIDEO_TASKS = {
+    "video360": ("360p", "even", 6),
+    "video1080": ("1080p", "even", 6),
+    "windows": ("360p", "window", 6),
+    "sequential": ("360p", "all", 1),
+}
 TOKENS = 77
 # The length of packed sequences in tokens, and how many are in a batch.
 CAPACITY, SEQUENCES = 2048, 8
@@ -43,7 +53,7 @@ CAPACITY, SEQUENCES = 2048, 8
 
 def arguments():
     parser = argparse.ArgumentParser()
-    parser.add_argument("task", choices=[*SHAPES, *RATES, *VIDEO_TASKS, "packing"])
+    parser.add_argument("task", choices=[*SHAPES, *AUDIO, *VIDEO_TASKS, "packing"])
     parser.add_argument("data", help="a folder written by data.py")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
@@ -71,13 +81,26 @@ def audio_files(folder, task):
 
 def video_files(folder, task):
     """The paths of the videos of a task."""
-    folder = os.path.join(folder, "video", VIDEO_TASKS[task][0])
+    return videos(folder, VIDEO_TASKS[task][0])
+
+
+def videos(folder, size):
+    """The paths of the videos of a size."""
+    folder = os.path.join(folder, "video", size)
     return sorted(os.path.join(folder, name) for name in os.listdir(folder))
 
 
+def frame_count(task):
+    """The number of frames of a clip."""
+    return VIDEO_FRAMES if VIDEO_TASKS[task][1] == "all" else CLIP_FRAMES
+
+
 def video_frames(task, draw):
-    """The frames of a clip: spread evenly, or every fourth from a random one on."""
-    if VIDEO_TASKS[task][1]:
+    """The frames of a clip: spread evenly, every fourth from a random one on, or all."""
+    frames = VIDEO_TASKS[task][1]
+    if frames == "all":
+        return list(range(VIDEO_FRAMES))
+    if frames == "window":
         start = draw.randrange(VIDEO_FRAMES - 4 * (CLIP_FRAMES - 1))
         return list(range(start, start + 4 * CLIP_FRAMES, 4))
     return [(2 * i + 1) * VIDEO_FRAMES // (2 * CLIP_FRAMES) for i in range(CLIP_FRAMES)]
@@ -100,6 +123,14 @@ def tokenize(caption):
                 tokens.append(2 + zlib.crc32(part.encode()) % 49_000)
     tokens = tokens[:TOKENS]
     return tokens + [0] * (TOKENS - len(tokens))
+
+
+def import_all(modules):
+    """Imports modules before time is measured. Upstream's native modules are loaded by their first use."""
+    for name in modules:
+        module = importlib.import_module(name)
+        if name == "spdl.io":
+            module.demux_config()
 
 
 def _cpu_seconds():
@@ -131,7 +162,10 @@ class Audio:
     """Checks batches of audio: `float32 [N, 1, frames]`, or log-mel spectrograms `float32 [N, 80, 1000]`."""
 
     def __init__(self, task):
-        self.shape = (80, SECONDS * 100) if task == "whisper" else (1, SECONDS * RATES[task])
+        if task == "whisper":
+            self.shape = (80, SECONDS * 100)
+        else:
+            self.shape = (1, HOUR_RATE if task == WINDOWS else SECONDS * RATES[task])
         self.samples, self.total = 0, 0.0
 
     def add(self, batch):
@@ -145,13 +179,14 @@ class Audio:
 
 
 class Clips:
-    """Checks batches of clips: `uint8 [N, 16, 224, 224, 3]`."""
+    """Checks batches of clips: `uint8 [N, frames, 224, 224, 3]`."""
 
     def __init__(self, task):
+        self.shape = (frame_count(task), CLASSIFICATION, CLASSIFICATION, 3)
         self.samples, self.total = 0, 0.0
 
     def add(self, batch):
-        assert batch.shape[1:] == (CLIP_FRAMES, CLASSIFICATION, CLASSIFICATION, 3), batch.shape
+        assert batch.shape[1:] == self.shape, batch.shape
         assert batch.dtype == "uint8", batch.dtype
         self.samples += len(batch)
         self.total += float(batch[:, :, ::8, ::8].mean()) * len(batch)
@@ -187,10 +222,10 @@ class Packed:
         return {"fill": self.tokens / max(self.places, 1)}
 
 
-def measure(task, make_batches):
-    """Iterates over the batches of `make_batches()`, checks them, and prints one JSON object."""
+def measure(task, make_batches, **more):
+    """Iterates over the batches of `make_batches()`, checks them, and prints one JSON object, with `more`."""
     cpu_start, start = _cpu_seconds(), time.perf_counter()
-    media = Audio if task in RATES else Clips if task in VIDEO_TASKS else Images
+    media = Audio if task in AUDIO else Clips if task in VIDEO_TASKS else Images
     checker = Packed if task == "packing" else media
     first, found = None, checker(task)
     batches = iter(make_batches())
@@ -206,5 +241,6 @@ def measure(task, make_batches):
         "cpu_s_per_1000": (_cpu_seconds() - cpu_start) * 1000 / max(found.samples, 1),
         "first_batch_ms": 1000 * (first or 0.0),
         **found.report(),
+        **more,
     }
     print(json.dumps(report))

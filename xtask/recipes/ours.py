@@ -1,8 +1,10 @@
 """`spdl_rs.Loader` with the recipes of all tasks."""
 
+import time
+
 import numpy as np
 import spdl_rs
-from spdl_rs import fields, recipes, sequences
+from spdl_rs import fields, recipes, sequences, sources
 from spdl_rs.io import Letterbox, RandAugment, RandomErasing, RandomResizedCrop, Stretch
 
 import common
@@ -51,28 +53,47 @@ def arguments(task):
 
 
 def audio(options):
-    frames = common.SECONDS * common.RATES[options.task]
-    field = fields.Mel(frames=frames) if options.task == "whisper" else fields.Audio(channels=1, frames=frames)
+    files = common.audio_files(options.data, options.task)
+    if options.task == "whisper":
+        field = fields.Mel(frames=common.SECONDS * common.RATES["whisper"])
+    elif options.task == common.WINDOWS:
+        files = sources.Source(files).where([0] * common.WINDOW_COUNT)
+        field = fields.Audio(channels=1, frames=common.HOUR_RATE, random=True)
+    else:
+        field = fields.Audio(channels=1, frames=common.SECONDS * common.RATES[options.task])
     loader = spdl_rs.Loader(
-        common.audio_files(options.data, options.task),
-        batch_size=common.BATCH,
-        shuffle=True,
-        threads=options.workers,
-        audio=field,
+        files, batch_size=common.BATCH, shuffle=True, threads=options.workers, audio=field
     )
     for _ in range(options.epochs):
         for batch in loader:
             yield batch["audio"]
 
 
+def full_decode(options):
+    """The seconds for all samples of the long file, on one thread."""
+    frames = common.HOUR * common.HOUR_RATE
+    files = common.audio_files(options.data, options.task)
+    start = time.perf_counter()
+    loader = spdl_rs.Loader(
+        files, batch_size=1, threads=1, audio=fields.Audio(channels=1, frames=frames)
+    )
+    assert [batch["audio"].shape for batch in loader] == [(1, 1, frames)]
+    return {"full_decode_s": time.perf_counter() - start}
+
+
 def video(options):
-    clip = {"every": 4, "random": True} if common.VIDEO_TASKS[options.task][1] else {}
+    clip = {
+        "even": {},
+        "window": {"every": 4, "random": True},
+        "all": {"every": 1},
+    }[common.VIDEO_TASKS[options.task][1]]
+    frames = common.frame_count(options.task)
     loader = spdl_rs.Loader(
         common.video_files(options.data, options.task),
-        batch_size=common.CLIPS,
+        batch_size=common.VIDEO_TASKS[options.task][2],
         shuffle=True,
         threads=options.workers,
-        video=fields.Video(common.CLASSIFICATION, frames=common.CLIP_FRAMES, crop=Stretch(), **clip),
+        video=fields.Video(common.CLASSIFICATION, frames=frames, crop=Stretch(), **clip),
     )
     for _ in range(options.epochs):
         for batch in loader:
@@ -97,6 +118,9 @@ def batches(options):
 
 if __name__ == "__main__":
     options = common.arguments()
-    media = audio if options.task in common.RATES else video
-    make = media if options.task in (*common.RATES, *common.VIDEO_TASKS) else batches
-    common.measure(options.task, lambda: make(options))
+    if options.task in common.AUDIO:
+        make = audio
+    else:
+        make = video if options.task in common.VIDEO_TASKS else batches
+    more = full_decode(options) if options.task == common.WINDOWS else {}
+    common.measure(options.task, lambda: make(options), **more)

@@ -1,7 +1,8 @@
-"""Writes the videos of `cargo xtask bench recipes`: photographs that move, H.264 in MP4, 300 frames at 30 per second.
+"""Writes the videos of `cargo xtask bench video`: photographs that move, H.264 in MP4, 300 frames at 30 per second.
 
 Usage: video_data.py OUT. Needs the images of data.py. `OUT/video/360p` has 24 videos of 640 x 360, `1080p` has 6 of
-1920 x 1080: x264, preset medium, a key frame every 60 frames, B-frames as reference frames.
+1920 x 1080: x264, preset medium, a key frame every 60 frames, B-frames as reference frames. `OUT/video/small` has
+1,000 links to 8 videos of 64 x 48 to 120 x 76 with 20 frames.
 """
 
 import os
@@ -14,7 +15,7 @@ from PIL import Image
 import common
 
 
-def frames(number, width, height, photos):
+def frames(number, width, height, count, photos):
     """A window that moves over a photograph, and a part of another one that moves in it."""
     draw = np.random.default_rng(number)
     first, second = (Image.open(photos[i]).convert("RGB") for i in draw.integers(len(photos), size=2))
@@ -22,7 +23,7 @@ def frames(number, width, height, photos):
     part = np.asarray(second.resize((width // 4, height // 3), Image.Resampling.BICUBIC))
     angle, phase = draw.uniform(0.5, 2, 4), draw.uniform(0, 6, 4)
     noise = draw.integers(-3, 4, (height, width, 1), dtype="i2")
-    for time in np.arange(common.VIDEO_FRAMES) / 30:
+    for time in np.arange(count) / 30:
         waves = (np.sin(angle * time + phase) + 1) / 2
         top, left = int(waves[0] * height / 4), int(waves[1] * width / 4)
         image = canvas[top : top + height, left : left + width].astype("i2")
@@ -32,29 +33,42 @@ def frames(number, width, height, photos):
         yield np.clip(image, 0, 255).astype("u1")
 
 
-def write(path, number, width, height, photos):
+def write(path, number, width, height, photos, count=common.VIDEO_FRAMES):
     with av.open(path, "w") as container:
         stream = container.add_stream("libx264", rate=30)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.options = {"preset": "medium", "crf": "23", "g": "60", "threads": "2"}
-        for pixels in frames(number, width, height, photos):
+        for pixels in frames(number, width, height, count, photos):
             for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
 
 
+def write_small(folder, photos):
+    for number in range(common.SMALL_VIDEOS):
+        path = os.path.join(folder, f"{number:04}.mp4")
+        if number < 8:
+            write(path, number, 64 + 8 * number, 48 + 4 * number, photos, 20)
+        else:
+            os.link(os.path.join(folder, f"{number % 8:04}.mp4"), path)
+
+
 def main(out):
-    folder = os.path.join(out, "video")
-    if os.path.exists(folder):
-        return
     photos = [stem + ".jpg" for stem in common.stems(out)]
-    for name, (width, height, count) in common.VIDEOS.items():
-        part = os.path.join(folder + ".partial", name)
+    for name in [*common.VIDEOS, "small"]:
+        folder = os.path.join(out, "video", name)
+        if os.path.exists(folder):
+            continue
+        part = folder + ".partial"
         os.makedirs(part, exist_ok=True)
-        for number in range(count):
-            write(os.path.join(part, f"{number:03}.mp4"), number, width, height, photos)
-    os.replace(folder + ".partial", folder)
+        if name == "small":
+            write_small(part, photos)
+        else:
+            width, height, count = common.VIDEOS[name]
+            for number in range(count):
+                write(os.path.join(part, f"{number:03}.mp4"), number, width, height, photos)
+        os.replace(part, folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A pool of threads that decode clips of videos: 16 frames of 224 x 224 RGB, by PyAV, TorchCodec, decord2 or SPDL.
+"""A pool of threads that decode clips of videos, frames of 224 x 224 RGB, by PyAV, TorchCodec, decord2 or SPDL.
 
 Each thread decodes one video at a time, with one decoding thread.
 """
@@ -63,7 +63,13 @@ def by_spdl(path, indices):
     return spdl.io.to_numpy(spdl.io.convert_frames(frames))
 
 
-PEERS = {"pyav": by_pyav, "torchcodec": by_torchcodec, "decord": by_decord, "spdl": by_spdl}
+# The function of each program, and the modules that it imports.
+PEERS = {
+    "pyav": (by_pyav, ["av"]),
+    "torchcodec": (by_torchcodec, ["torchcodec.decoders", "torchcodec.transforms"]),
+    "decord": (by_decord, ["decord"]),
+    "spdl": (by_spdl, ["spdl.io"]),
+}
 
 
 def batches(options, decode):
@@ -75,11 +81,14 @@ def batches(options, decode):
             pending = collections.deque(
                 pool.submit(decode, path, common.video_frames(options.task, draw)) for path in files
             )
+            size = common.VIDEO_TASKS[options.task][2]
             while pending:
-                batch = [pending.popleft().result() for _ in range(min(common.CLIPS, len(pending)))]
+                batch = [pending.popleft().result() for _ in range(min(size, len(pending)))]
                 yield np.stack(batch)
 
 
 def main(name):
     options = common.arguments()
-    common.measure(options.task, lambda: batches(options, PEERS[name]))
+    decode, modules = PEERS[name]
+    common.import_all(modules)
+    common.measure(options.task, lambda: batches(options, decode))

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::ffmpeg;
 use crate::steps::Counts;
 use crate::tools::{Output, Workspace, cargo_tool, command, require_programs};
 
@@ -109,6 +110,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &FuzzArguments) -> Result<Ex
     let chosen = if arguments.target.is_empty() { all } else { arguments.target.clone() };
     let output = &mut Output::Terminal;
     require_programs(output, "libFuzzer", &["g++"])?;
+    ffmpeg::require_system_ffmpeg(output)?;
     let built = build(workspace, output, arguments.sanitizer, arguments.all_formats)?;
     if let Some(input) = &arguments.input {
         let [target] = &chosen[..] else { bail!("--input requires exactly one --target") };
@@ -137,6 +139,7 @@ pub(crate) fn soak(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     if let Err(reason) = require_programs(output, "libFuzzer", &["g++"]) {
         return Ok(Counts::one_skipped(&format!("{reason:#}")));
     }
+    ffmpeg::require_system_ffmpeg(output)?;
     let targets = targets(workspace)?;
     ensure!(!targets.is_empty(), "there are no fuzz targets");
     let built = build(workspace, output, Sanitizer::Address, true)?;
@@ -249,7 +252,9 @@ fn features(workspace: &Workspace, all_formats: bool) -> String {
     let chosen = names.map(String::as_str).filter(|name| {
         !LEFT_OUT_FEATURES.contains(name) && (all_formats || !OF_OTHERS.contains(name))
     });
-    chosen.map(|name| format!("spdl-media/{name}")).collect::<Vec<_>>().join(",")
+    let chosen = chosen.map(|name| format!("spdl-media/{name}"));
+    // The targets of FFmpeg have a feature of the fuzz package.
+    std::iter::once("ffmpeg".to_owned()).chain(chosen).collect::<Vec<_>>().join(",")
 }
 
 /// Result of one target.
@@ -428,12 +433,13 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
         }
         Ok(())
     };
-    for own in ["data", "formats/data", "formats/variants"] {
+    let own = ["audio", "data", "formats/data", "formats/variants", "mp3", "packets", "video"];
+    for own in own {
         let own = workspace.root.join("spdl-media/tests").join(own);
         for entry in fs::read_dir(&own).with_context(|| format!("cannot list {}", own.display()))? {
             let path = entry?.path();
-            // Files with expected pixels, and tables, are not seeds.
-            if !path.extension().is_some_and(|extension| extension == "rgb" || extension == "tsv") {
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            if !extension.is_some_and(|extension| EXPECTED.contains(&extension)) {
                 copy(&path, None)?;
             }
         }
@@ -474,8 +480,11 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Extensions of expected values, tables and programs beside the test files, which are not seeds.
+const EXPECTED: [&str; 7] = ["f32", "i16", "rgb", "rs", "sh", "tsv", "yuv"];
+
 /// Signatures (magic bytes) by format. The fuzz target of a format has the name of the format.
-const SIGNATURES: [(&str, &[&[u8]]); 19] = [
+const SIGNATURES: [(&str, &[&[u8]]); 22] = [
     ("annexb", &[b"\0\0\0\x01"]),
     ("bmp", &[b"BM"]),
     ("gif", &[b"GIF8"]),
@@ -484,8 +493,12 @@ const SIGNATURES: [(&str, &[&[u8]]); 19] = [
     // Formats that are identified by the name of the folder.
     ("litdata", &[]),
     ("lmdb", &[]),
+    ("matroska", &[b"\x1A\x45\xDF\xA3"]),
     ("mds", &[]),
+    // The first box of MP4 is identified at offset 4.
+    ("mp4", &[]),
     ("npy", &[b"\x93NUMPY"]),
+    ("packets", &[b"SPDLPKT"]),
     ("parquet", &[b"PAR1"]),
     ("png", &[b"\x89PNG"]),
     ("recordio", &[]),
@@ -508,6 +521,9 @@ fn format_of(file: &[u8]) -> Option<&'static str> {
     }
     if file.starts_with(b"RIFF") && file.get(8..12) == Some(b"WAVE") {
         return Some("wav");
+    }
+    if file.get(4..8) == Some(b"ftyp") {
+        return Some("mp4");
     }
     let is_it = |starts: &[&[u8]]| starts.iter().any(|start| file.starts_with(start));
     SIGNATURES.iter().find(|(_, starts)| is_it(starts)).map(|(format, _)| *format)
@@ -555,13 +571,16 @@ mod tests {
     fn a_target_starts_from_files_of_its_format() {
         let folder = Path::new("seeds");
         assert_eq!(seeds_of("jpeg_region", folder), [folder.join("jpeg")]);
-        assert_eq!(seeds_of("fill", folder).len(), 20);
+        assert_eq!(seeds_of("fill", folder).len(), 23);
+        assert_eq!(seeds_of("mp4_tables", folder), [folder.join("mp4")]);
         assert_eq!(seeds_of("tar_index", folder), [folder.join("tar")]);
         assert_eq!(format_of(b"MM\0*rest"), Some("tiff"));
         assert_eq!(format_of(b"\0\0\0\x01\x67"), Some("annexb"));
         assert_eq!(format_of(&[&[b'a'; 257][..], b"ustar\0"].concat()), Some("tar"));
         assert_eq!(format_of(b"RIFF\x08\0\0\0WAVEfmt "), Some("wav"));
         assert_eq!(format_of(b"RIFF\x08\0\0\0WEBPVP8 "), Some("webp"));
+        assert_eq!(format_of(b"\0\0\0\x14ftypisom"), Some("mp4"));
+        assert_eq!(format_of(b"\x1A\x45\xDF\xA3\x01"), Some("matroska"));
         assert_eq!(format_of(b"text"), None);
     }
 

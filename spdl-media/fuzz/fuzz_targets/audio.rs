@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|file: &[u8]| spdl_media_fuzz::decode_audio(file));
+libfuzzer_sys::fuzz_target!(|file: &[u8]| spdl_media_fuzz::audio::decode_audio(file));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|file: &[u8]| spdl_media_fuzz::read_wav(file));
+libfuzzer_sys::fuzz_target!(|file: &[u8]| spdl_media_fuzz::audio::read_wav(file));

@@ -5,13 +5,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod audio;
+mod choices;
+#[cfg(feature = "ffmpeg")]
+pub mod ffmpeg;
+mod matroska_file;
+mod mp4_file;
+pub mod video;
+
 use std::sync::Arc;
 
-use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
-use spdl_media::audio::{
-    AudioLimits, AudioReader, AudioRegistry, AudioRequest, WavHeader, WavSample, Waveform,
-};
 use spdl_media::formats::jpeg::JpegHeader;
 use spdl_media::image::{
     ColorModel, DecodeRequest, ImageCodec, ImageDecoder, Picture, PixelsMut, Plane, PlaneShape,
@@ -35,75 +39,6 @@ fn large_limits() -> Limits {
 /// All requests to the decoder of one format, on a file of any format.
 pub fn decode_as(format: &str, file: &[u8]) {
     decode_by(codec_of(format).as_ref(), &limits(), file);
-}
-
-/// The header of a WAV file, the range of its samples, and frames between times.
-pub fn read_wav(file: &[u8]) {
-    let file = Bytes::copy_from_slice(file);
-    let len = file.len() as u64;
-    let mut read = 0;
-    let by_ranges = WavHeader::read(len, |range| {
-        assert!(range.start <= range.end && range.end <= len, "{range:?} of {len} bytes");
-        read += range.end - range.start;
-        Ok(file.slice(range.start as usize..range.end as usize))
-    });
-    assert!(read <= len, "{read} of {len} bytes were read");
-    check_kind(by_ranges.as_ref().err());
-    let Ok(header) = by_ranges else { return };
-    let data = header.data_range();
-    assert!(data.start <= data.end && data.end <= len, "{data:?} of {len} bytes");
-    let sample = header.sample();
-    check_kind(sample.as_ref().err());
-    if let Ok(sample) = sample {
-        let frame = u64::from(header.channels()) * sample.size() as u64;
-        assert_eq!(header.frames() * frame, data.end - data.start);
-        if sample == WavSample::I24 {
-            let packed = &file[data.start as usize..data.end as usize];
-            let mut wide = vec![0; packed.len() / 3 * 4];
-            WavSample::widen(packed, &mut wide)
-                .expect("the length is a multiple of the sample size");
-        }
-    }
-    for (offset, duration) in [(None, None), (Some(0.5), Some(0.25)), (None, Some(1e300))] {
-        if let Ok(frames) = header.frames_between(offset, duration) {
-            assert!(frames.start <= frames.end && frames.end <= header.frames());
-        }
-    }
-}
-
-/// Every audio decoder that sniffs the file: a window of it, and the same part of the whole.
-pub fn decode_audio(file: &[u8]) {
-    // Decoders of Opus and AAC carry state from frame to frame, and a damaged frame of MP3 may affect
-    // further ones; frames of FLAC and pages of Vorbis have checksums.
-    let is_exact = [&b"RIFF"[..], b"fLaC", b"OggS"].iter().any(|start| file.starts_with(start))
-        && !file.windows(8).any(|part| part == b"OpusHead");
-    let limits = AudioLimits::default().max_bytes(1 << 22);
-    let mut reader = AudioReader::new(&AudioRegistry::with_defaults(), &limits);
-    let (mut whole, mut window) = (Waveform::new(&limits), Waveform::new(&limits));
-    let info = reader.inspect(file);
-    check_kind(info.as_ref().err());
-    let start = hash(file) % 5000;
-    let requests = [AudioRequest::all(), AudioRequest::frames(start..start + 700)];
-    let [all, part] = requests.map(|it| it.on_truncated(OnTruncated::Partial));
-    let outcome = reader.decode(file, &part, &mut window);
-    check_kind(outcome.as_ref().err());
-    assert!(outcome.is_err() || window.frames() <= 700, "{} frames", window.frames());
-    let outcome_of_all = reader.decode(file, &all, &mut whole);
-    check_kind(outcome_of_all.as_ref().err());
-    if let (Ok(part), Ok(_)) = (&outcome, &outcome_of_all)
-        && is_exact
-    {
-        let end = whole.frames().min(start as usize + 700);
-        let expected = start.min(end as u64) as usize..end;
-        for (window, whole) in window.channels().iter().zip(whole.channels()) {
-            let is_equal = window.iter().map(|it| it.to_bits()).eq(whole
-                .get(expected.clone())
-                .unwrap_or_default()
-                .iter()
-                .map(|it| it.to_bits()));
-            assert!(is_equal || part.is_truncated, "the window at {start} differs");
-        }
-    }
 }
 
 /// All requests to every decoder that sniffs the file, and to one more.

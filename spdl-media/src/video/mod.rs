@@ -12,6 +12,7 @@
 //! | `mp4`, `matroska` | the tables of MP4 and MOV files; of Matroska and WebM files |
 //! | `clip` | which frames become a sample |
 //! | `disposable` | packets to which no other frame refers |
+//! | `timer` | how long a decoder has worked |
 //! | `reader` | decodes chosen frames |
 //! | `ffmpeg` | containers and codecs by FFmpeg (feature `ffmpeg`) |
 //! | `transform` | which frames become a sample, and how |
@@ -29,6 +30,7 @@ mod matroska;
 mod mp4;
 mod reader;
 mod registry;
+mod timer;
 mod transform;
 
 use std::sync::Arc;

@@ -10,6 +10,7 @@ use super::disposable::Disposable;
 use super::index::{VideoIndex, VideoPacket, VideoStream};
 use super::limits::VideoLimits;
 use super::registry::VideoRegistry;
+use super::timer::DecodeTimer;
 use crate::image::{OnTruncated, Picture, panicked};
 use crate::source::{MediaSource, outside};
 
@@ -49,6 +50,7 @@ pub struct VideoReader {
     on_truncated: OnTruncated,
     /// The decoder of the last video.
     decoder: Option<OpenDecoder>,
+    timer: DecodeTimer,
     memory: Vec<u8>,
     picture: Picture,
 }
@@ -89,6 +91,7 @@ impl VideoReader {
             threads: 1,
             on_truncated: OnTruncated::Error,
             decoder: None,
+            timer: DecodeTimer::new(limits.decode_time()),
             memory: Vec::new(),
             picture: Picture::new(),
         }
@@ -138,8 +141,8 @@ impl VideoReader {
     ///
     /// # Errors
     /// `InvalidArgument` if the video has no such frame; `Corrupt` or `Truncated` if a frame is
-    /// damaged or missing; `Unsupported` if there is no decoder; `LimitExceeded`; the errors of the
-    /// source and of `each`.
+    /// damaged or missing; `Unsupported` if there is no decoder; `LimitExceeded`, also if the decoder
+    /// [takes too long](VideoLimits::max_decode_time); the errors of the source and of `each`.
     pub fn decode(
         &mut self,
         file: &dyn MediaSource,
@@ -149,6 +152,7 @@ impl VideoReader {
     ) -> Result<ClipDecoded> {
         let mut places = places(index, frames)?;
         let mut open = self.open(index)?;
+        self.timer.restart();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             self.decode_with(&mut *open.decoder, file, index, &mut places, each)
         }));
@@ -255,6 +259,7 @@ impl VideoReader {
             last_sent: run.packets.start,
             failure: None,
             damaged: Vec::new(),
+            timer: &mut self.timer,
         };
         let size = file.size();
         let mut memory = std::mem::take(&mut self.memory);
@@ -294,7 +299,7 @@ impl VideoReader {
                 }
                 decoded.packets += 1;
                 state.last_sent = number;
-                if let Err(error) = decoder.send(bytes, number as u32) {
+                if let Err(error) = state.timer.measure(|| decoder.send(bytes, number as u32)) {
                     state.fail(number, error)?;
                 }
                 state.receive(decoder, &mut self.picture)?;
@@ -306,7 +311,7 @@ impl VideoReader {
         }
         self.memory = memory;
         // Damage of a reference frame is reported with that frame, which may be the last one to arrive.
-        match decoder.finish() {
+        match state.timer.measure(|| decoder.finish()) {
             Ok(()) => state.receive(decoder, &mut self.picture)?,
             Err(error) => state.fail(state.last_sent, error)?,
         }
@@ -327,6 +332,7 @@ struct RunState<'a> {
     failure: Option<Error>,
     /// Packets whose damage spreads to the frames after them, up to the next key frame.
     damaged: Vec<usize>,
+    timer: &'a mut DecodeTimer,
 }
 
 impl RunState<'_> {
@@ -353,11 +359,13 @@ impl RunState<'_> {
     fn receive(&mut self, decoder: &mut dyn VideoDecoder, picture: &mut Picture) -> Result<()> {
         // Damaged frames may be reported one after another; a decoder that never ends is stopped.
         for _ in 0..self.run.packets.len() + 1024 {
-            let frame = match decoder.receive() {
+            let received = self.timer.measure(|| decoder.receive());
+            let frame = match received {
                 Ok(Some(frame)) => frame,
-                Ok(None) => return Ok(()),
+                Ok(None) => return self.check_time(),
                 Err(error) => {
                     self.fail(self.last_sent, error)?;
+                    self.check_time()?;
                     continue;
                 }
             };
@@ -366,12 +374,30 @@ impl RunState<'_> {
                 let message = "damage was concealed";
                 self.fail(number, Error::new(ErrorKind::Corrupt, message))?;
             }
-            let Ok(at) = self.run.wanted.binary_search(&number) else { continue };
+            let Ok(at) = self.run.wanted.binary_search(&number) else {
+                self.check_time()?;
+                continue;
+            };
             if std::mem::replace(&mut self.arrived[at], true) || self.is_damaged(number) {
                 continue;
             }
             decoder.copy_to(picture)?;
             self.places.deliver(number, picture, self.each)?;
+            self.timer.restart();
+        }
+        Ok(())
+    }
+
+    /// Checks the time since the last requested frame, unless all of the run have arrived.
+    fn check_time(&self) -> Result<()> {
+        if self.timer.is_over()
+            && let Some(next) = self.arrived.iter().position(|arrived| !arrived)
+        {
+            let timestamp = |packet: usize| self.index.packets()[packet].timestamp;
+            let stream = self.index.stream();
+            let wanted = stream.seconds(timestamp(self.run.wanted[next]));
+            let what = format!("the frame at {wanted:.3} s");
+            return Err(self.timer.error(&what, stream, timestamp(self.last_sent)));
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
 //! Interleaved measurements of programs: rate, CPU time, memory, and CPU use by other processes.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use crate::tools::{command, describe, with_descendants};
@@ -77,13 +77,17 @@ impl Contestant {
 
 /// Runs all loaders once to warm up, then `repeats` times, interleaved.
 ///
-/// The first loader must be ours. Any other loader that fails the warm-up is removed, and the
-/// reason is printed.
+/// The first loader must be ours. Any other loader that fails the warm-up is removed; the reason is
+/// printed, and the last line that the program printed is returned with its name.
 ///
 /// # Errors
 /// If our loader fails, if another loader fails after the warm-up, or if the loaders deliver
 /// different numbers of samples.
-pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Result<()> {
+pub(crate) fn measure_all(
+    contestants: &mut Vec<Contestant>,
+    repeats: u32,
+) -> Result<Vec<(&'static str, String)>> {
+    let mut removed = Vec::new();
     let mut at = 0;
     while at < contestants.len() {
         eprintln!("warm-up: {}", contestants[at].name);
@@ -92,7 +96,7 @@ pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Re
             Err(error) if at == 0 => return Err(error),
             Err(error) => {
                 println!("SKIPPED: {}: {error:#}", contestants[at].name);
-                contestants.remove(at);
+                removed.push((contestants.remove(at).name, error.root_cause().to_string()));
             }
         }
     }
@@ -116,23 +120,16 @@ pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Re
             bail!("{} delivered {} samples, ours {delivered}", contestant.name, run.samples);
         }
     }
-    Ok(())
+    Ok(removed)
 }
 
 impl Contestant {
     fn measure(&self) -> Result<(Run, Value)> {
         let mut command = command(&self.program);
-        command
-            .args(&self.arguments)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped());
+        command.args(&self.arguments);
         let before = CpuTicks::now();
-        let (text, peak_memory_bytes) = run_and_watch(&mut command)?;
+        let (result, peak_memory_bytes) = report(&mut command)?;
         let foreign_cpu = CpuTicks::now().foreign_since(&before);
-        let result: Value = serde_json::from_str(text.trim()).with_context(|| {
-            format!("`{}` printed no JSON object: {text:?}", describe(&command))
-        })?;
         let number = |key: &str| {
             result[key].as_f64().with_context(|| format!("{} reports no {key}", self.name))
         };
@@ -163,6 +160,19 @@ impl Contestant {
     }
 }
 
+/// Runs a program; returns the JSON object that it printed, and the peak memory of its processes.
+pub(crate) fn report(command: &mut Command) -> Result<(Value, u64)> {
+    command
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let (text, peak) = run_and_watch(command)?;
+    let report = serde_json::from_str(text.trim())
+        .with_context(|| format!("`{}` printed no JSON object: {text:?}", describe(command)))?;
+    Ok((report, peak))
+}
+
 /// Runs a command; returns its output and the peak memory of its processes.
 fn run_and_watch(command: &mut Command) -> Result<(String, u64)> {
     let described = describe(command);
@@ -173,6 +183,7 @@ fn run_and_watch(command: &mut Command) -> Result<(String, u64)> {
         let mut text = String::new();
         pipe.read_to_string(&mut text).map(|_| text)
     });
+    let last_line = child.stderr.take().map(|pipe| thread::spawn(|| repeat_lines(pipe)));
     let mut peak = 0;
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -181,9 +192,25 @@ fn run_and_watch(command: &mut Command) -> Result<(String, u64)> {
         peak = peak.max(with_descendants(child.id()).into_iter().map(memory_of).sum());
         thread::sleep(Duration::from_millis(100));
     };
-    ensure!(status.success(), "`{described}` failed: {status}");
+    if !status.success() {
+        let last_line = last_line.and_then(|reader| reader.join().ok()).unwrap_or_default();
+        let reason = if last_line.is_empty() { status.to_string() } else { last_line };
+        return Err(anyhow!(reason).context(format!("`{described}` failed")));
+    }
     let Ok(text) = reader.join() else { bail!("the thread that reads the output panicked") };
     Ok((text?, peak))
+}
+
+/// Prints the lines of a program's standard error; returns the last one that is not empty.
+fn repeat_lines(pipe: impl Read) -> String {
+    let mut last = String::new();
+    for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+        eprintln!("{line}");
+        if !line.trim().is_empty() {
+            last = line;
+        }
+    }
+    last
 }
 
 /// Proportional set size (PSS): a page shared by n processes adds 1/n of its size to each of them.
@@ -267,6 +294,10 @@ mod tests {
         assert_eq!(text, "done\n");
         assert!(peak > 100_000, "{peak}");
         let mut failing = Command::new("sh");
-        assert!(run_and_watch(failing.args(["-c", "exit 3"]).stdout(Stdio::piped())).is_err());
+        failing.args(["-c", "echo why >&2; echo >&2; exit 3"]);
+        failing.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let error = run_and_watch(&mut failing).unwrap_err();
+        assert_eq!(error.root_cause().to_string(), "why");
+        assert!(format!("{error:#}").contains("exit 3` failed: why"), "{error:#}");
     }
 }

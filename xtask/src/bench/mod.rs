@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: compares the speed of our loaders with other loaders, in interleaved runs.
 
+mod audio;
 mod checksums;
 mod contest;
 mod images;
@@ -11,9 +12,11 @@ mod ratios;
 mod recipes;
 mod shares;
 mod store;
+mod suite;
 mod table;
 mod tar;
 mod tar_shards;
+mod video;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -24,6 +27,7 @@ use crate::tools::Workspace;
 /// Measure the speed of our loaders and of other loaders on this machine, in interleaved runs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Benchmark {
+    Audio(audio::Audio),
     Checksums(checksums::Checksums),
     Images(images::Images),
     Overhead(Overhead),
@@ -35,10 +39,12 @@ pub(crate) enum Benchmark {
     Saving(Saving),
     Store(store::Store),
     Tar(tar::Tar),
+    Video(video::Video),
 }
 
 pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
     match benchmark {
+        Benchmark::Audio(arguments) => audio::run(workspace, arguments),
         Benchmark::Checksums(arguments) => checksums::run(workspace, arguments),
         Benchmark::Images(arguments) => images::run(workspace, arguments),
         Benchmark::Overhead(arguments) => engine_bench::overhead(workspace, arguments),
@@ -50,5 +56,6 @@ pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Saving(arguments) => engine_bench::saving(workspace, arguments),
         Benchmark::Store(arguments) => store::run(workspace, arguments),
         Benchmark::Tar(arguments) => tar::run(workspace, arguments),
+        Benchmark::Video(arguments) => video::run(workspace, arguments),
     }
 }

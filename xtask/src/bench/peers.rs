@@ -14,6 +14,20 @@ use crate::venv::Venv;
 pub(super) const TORCH: (&str, &[&str]) =
     ("venv-bench-torch", &["numpy", "pillow", "torch", "torchvision", "webdataset"]);
 
+/// The environment of upstream, the original SPDL.
+pub(super) const SPDL: (&str, &[&str]) =
+    ("venv-bench-spdl", &["numpy", "spdl", "spdl-core", "spdl-io"]);
+
+/// Python code that fails without the FFmpeg libraries of the system, which upstream's wheel loads.
+pub(super) const SPDL_NEEDS_FFMPEG: &str = "import spdl.io; spdl.io.demux_config()";
+
+/// The environment of TorchCodec and torchaudio.
+pub(super) const TORCHCODEC: (&str, &[&str]) =
+    ("venv-bench-torchcodec", &["numpy", "torch", "torchcodec", "torchaudio"]);
+
+/// Python code that fails without the FFmpeg libraries of the system, which TorchCodec loads.
+pub(super) const TORCHCODEC_NEEDS_FFMPEG: &str = "import torchcodec.decoders";
+
 /// A third-party loader that is measured for comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Peer {
@@ -85,7 +99,7 @@ impl Peer {
             Peer::Tensorflow | Peer::TensorflowAliased => {
                 ("venv-bench-tensorflow", &["numpy", "tensorflow-cpu"])
             }
-            Peer::Spdl => ("venv-bench-spdl", &["numpy", "spdl", "spdl-core", "spdl-io"]),
+            Peer::Spdl => SPDL,
             Peer::Dali => ("venv-bench-dali", &["numpy", "nvidia-dali-cuda130"]),
         }
     }
@@ -141,14 +155,14 @@ pub(crate) fn interpreter(
     let (name, packages) = peer.environment();
     let output = &mut Output::Terminal;
     let python = Venv::prepare(workspace, output, name, packages)?.python();
-    if peer == Peer::Spdl && !runs(&python, "import spdl.io; spdl.io.demux_config()") {
-        // Upstream's wheel loads the FFmpeg libraries of the system.
+    if peer == Peer::Spdl && !runs(&python, SPDL_NEEDS_FFMPEG) {
         install_packages(output, "upstream's wheel holds no FFmpeg", &["ffmpeg"])?;
     }
     Ok(python)
 }
 
-fn runs(python: &Path, code: &str) -> bool {
+/// Whether Python code runs without an error.
+pub(super) fn runs(python: &Path, code: &str) -> bool {
     let status =
         command(python).args(["-c", code]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())

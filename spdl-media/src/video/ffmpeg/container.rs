@@ -9,6 +9,7 @@ use crate::ffmpeg::memory::Packet;
 use crate::ffmpeg::names;
 use crate::image::Size;
 use crate::source::MediaSource;
+use crate::video::timer::DecodeTimer;
 use crate::video::{
     VideoCodec, VideoContainer, VideoDecoder, VideoDecoderOptions, VideoFrame, VideoIndex,
     VideoLimits, VideoPacket, VideoStream,
@@ -137,11 +138,20 @@ impl PacketList {
             VideoDecoderOptions { reorder_depth: 2, limits: limits.clone(), ..Default::default() };
         let mut decoder = super::FfmpegCodec.decoder(stream, &options)?;
         let mut order = Vec::new();
+        let mut timer = DecodeTimer::new(limits.decode_time());
         for (number, packet) in (0_u32..).zip(&self.packets) {
             let bytes = &self.bytes[packet.offset as usize..][..packet.bytes as usize];
-            // A packet that fails has no frame.
-            damage(decoder.send(bytes, number))?;
-            receive_numbers(&mut *decoder, &mut order)?;
+            let found = order.len();
+            timer.measure(|| {
+                // A packet that fails has no frame.
+                damage(decoder.send(bytes, number))?;
+                receive_numbers(&mut *decoder, &mut order)
+            })?;
+            if order.len() > found {
+                timer.restart();
+            } else if timer.is_over() {
+                return Err(timer.error("the next frame", stream, packet.timestamp));
+            }
         }
         damage(decoder.finish())?;
         receive_numbers(&mut *decoder, &mut order)?;

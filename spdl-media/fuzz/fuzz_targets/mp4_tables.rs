@@ -1,0 +1,3 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spdl_media_fuzz::video::index_mp4_tables(bytes));
