@@ -24,6 +24,18 @@ pub trait MediaSource {
     /// # Errors
     /// `Truncated` at the end of the file if `range` exceeds it; the errors of the store.
     fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]>;
+
+    /// All bytes, if they are in memory, one after the other. The provided method returns `None`.
+    fn as_bytes(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// Announces ranges that may be read soon, so that a source that is far away can read them together. Returns
+    /// whether the source makes use of announcements. The provided method returns no.
+    fn will_read(&self, ranges: &[Range<u64>]) -> bool {
+        let _ = ranges;
+        false
+    }
 }
 
 impl MediaSource for [u8] {
@@ -36,6 +48,10 @@ impl MediaSource for [u8] {
         let bytes = bounds.and_then(|(start, end)| self.get(start..end));
         bytes.ok_or_else(|| outside(&range, self.len() as u64))
     }
+
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self)
+    }
 }
 
 impl MediaSource for bytes::Bytes {
@@ -46,6 +62,10 @@ impl MediaSource for bytes::Bytes {
     fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         self[..].read(range, memory)
     }
+
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self)
+    }
 }
 
 impl<T: MediaSource + ?Sized> MediaSource for &T {
@@ -55,6 +75,57 @@ impl<T: MediaSource + ?Sized> MediaSource for &T {
 
     fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         (**self).read(range, memory)
+    }
+
+    fn as_bytes(&self) -> Option<&[u8]> {
+        (**self).as_bytes()
+    }
+
+    fn will_read(&self, ranges: &[Range<u64>]) -> bool {
+        (**self).will_read(ranges)
+    }
+}
+
+/// Bytes that are not in memory are read from the store; the calling thread waits.
+#[cfg(feature = "records")]
+impl MediaSource for spdl_io::records::PartialFile {
+    fn size(&self) -> u64 {
+        self.size()
+    }
+
+    fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        if range.end > self.size() || range.start > range.end {
+            return Err(outside(&range, self.size()));
+        }
+        self.read(range, memory)
+    }
+}
+
+/// A part of a file, up to its end.
+pub(crate) struct Tail<'a> {
+    file: &'a dyn MediaSource,
+    start: u64,
+}
+
+impl<'a> Tail<'a> {
+    /// The bytes from `start` on, which is at most the size.
+    pub(crate) fn new(file: &'a dyn MediaSource, start: u64) -> Self {
+        Tail { file, start }
+    }
+}
+
+impl MediaSource for Tail<'_> {
+    fn size(&self) -> u64 {
+        self.file.size().saturating_sub(self.start)
+    }
+
+    fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        let moved = |at: u64| at.saturating_add(self.start);
+        self.file.read(moved(range.start)..moved(range.end), memory)
+    }
+
+    fn as_bytes(&self) -> Option<&[u8]> {
+        self.file.as_bytes()?.get(usize::try_from(self.start).ok()?..)
     }
 }
 

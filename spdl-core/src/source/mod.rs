@@ -9,7 +9,7 @@
 //! | `shard` | [`Shard`]: the part of the data that one rank reads |
 //! | `ranges`, `layers` | sets of positions; remaining positions after several divisions |
 //! | `shuffle` | [`Permutation`]: a shuffled order computed position by position |
-//! | `random` | [`SampleRng`], [`ItemRng`]: random numbers of a sample in a stage |
+//! | `random` | [`SampleRng`], [`ItemRng`], [`StageRng`]: random numbers of a sample in a stage |
 //! | `sampler/` | orders of an epoch: weighted, mixed, windowed, NumPy's |
 //!
 //! Imports: `error`, `sync`, `memory`.
@@ -28,7 +28,7 @@ pub(crate) mod subset;
 pub use futures_core::Stream;
 
 pub use dataset::{Dataset, DatasetSource};
-pub use random::{ItemRng, SampleRng};
+pub use random::{ItemRng, SampleRng, StageRng};
 pub use range_run::RangeRun;
 pub use sample::{Labeled, SampleId};
 pub use shard::{Position, Positions, Remainder, Shard};

@@ -47,6 +47,48 @@ impl ItemRng {
     }
 }
 
+/// The random numbers of one item in one stage.
+///
+/// Another stage can draw from it, before or after the stage. See
+/// [`AsyncContext::rng_in`](crate::AsyncContext::rng_in).
+///
+/// ```
+/// use spdl_core::source::StageRng;
+/// use spdl_core::{FillContext, SampleId};
+/// let id = SampleId { epoch: 1, index: 42 };
+/// let (cx, early) = (FillContext::new(7, id, "decode", None), StageRng::new(7, id, "decode"));
+/// assert_eq!(early.rng().next_u64(), cx.rng().next_u64());
+/// assert_eq!(early.rng_of_part("clip").next_u64(), cx.rng_of_part("clip").next_u64());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct StageRng {
+    pub(crate) seed: u64,
+    pub(crate) id: SampleId,
+    pub(crate) lineage: u64,
+    /// The hash of the name of the stage.
+    pub(crate) stage: u64,
+}
+
+impl StageRng {
+    /// The random numbers of sample `id` in stage `stage` of a run with `seed`.
+    pub fn new(seed: u64, id: SampleId, stage: &str) -> Self {
+        StageRng { seed, id, lineage: 0, stage: stage_number(stage) }
+    }
+
+    /// The generator that the stage has for the item. Every call returns a new generator with the same
+    /// sequence.
+    pub fn rng(&self) -> SampleRng {
+        SampleRng::for_stage(self.seed, self.id, self.lineage, self.stage)
+    }
+
+    /// The generator that the stage has for a part of the item: see
+    /// [`FillContext::rng_of_part`](crate::FillContext::rng_of_part).
+    pub fn rng_of_part(&self, part: &str) -> SampleRng {
+        let stage = purpose_number(purpose_number(self.stage, "/"), part);
+        SampleRng::for_stage(self.seed, self.id, self.lineage, stage)
+    }
+}
+
 impl SampleRng {
     /// The generator of sample `id` in stage `stage` of a run with `seed`.
     pub fn new(seed: u64, id: SampleId, stage: &str) -> Self {

@@ -50,7 +50,7 @@ use crate::error::Result;
 use crate::item::ItemHeader;
 use crate::memory::in_flight::InFlightMemory;
 use crate::runtime::Runtime;
-use crate::source::random::{ItemRng, SampleRng, purpose_number};
+use crate::source::random::{ItemRng, SampleRng, StageRng, purpose_number, stage_number};
 use crate::source::sample::SampleId;
 use crate::sync::Counter;
 
@@ -480,7 +480,7 @@ pub struct AsyncContext {
 impl AsyncContext {
     /// Creates a context outside a pipeline, for tests and direct calls of a stage.
     pub fn new(seed: u64, id: SampleId, stage: &str, runtime: Arc<dyn Runtime>) -> Self {
-        let stage = crate::source::random::stage_number(stage);
+        let stage = stage_number(stage);
         let (header, retries) = (ItemHeader::new(id, None), Counter::default());
         AsyncContext { header, seed, stage, runtime, retries, memory: None }
     }
@@ -505,6 +505,15 @@ impl AsyncContext {
     pub(crate) fn rng_for(&self, purpose: &str) -> SampleRng {
         let stage = purpose_number(self.stage, purpose);
         SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, stage)
+    }
+
+    /// The random numbers that this item has in another stage of the pipeline, if only stages with one
+    /// output for each input are between.
+    ///
+    /// A stage that reads files can use them to read only the part that a later stage will choose.
+    pub fn rng_in(&self, stage: &str) -> StageRng {
+        let stage = stage_number(stage);
+        StageRng { seed: self.seed, id: self.header.id, lineage: self.header.lineage, stage }
     }
 
     /// The runtime that polls this stage. Use it to sleep and to spawn tasks.

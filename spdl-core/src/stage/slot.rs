@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::array::{Array, Element, expect_dtype};
 use crate::memory::buffer::{BufferPool, aligned};
-use crate::source::random::{ItemRng, SampleRng, purpose_number, stage_number};
+use crate::source::random::{ItemRng, SampleRng, StageRng, stage_number};
 use crate::source::sample::SampleId;
 use crate::stage::layout::{AnyShape, BatchLayout, Collation, Field};
 
@@ -377,8 +377,8 @@ impl<'a> FillContext<'a> {
     /// assert_ne!(first("view 1"), cx.rng().next_u64());
     /// ```
     pub fn rng_of_part(&self, part: &str) -> SampleRng {
-        let stage = purpose_number(purpose_number(self.stage, "/"), part);
-        SampleRng::for_stage(self.seed, self.id, self.lineage, stage)
+        let FillContext { seed, id, lineage, stage, .. } = *self;
+        StageRng { seed, id, lineage, stage }.rng_of_part(part)
     }
 
     /// The generator that [`rng`](Self::rng) returns for this sample in the stage `stage` of a

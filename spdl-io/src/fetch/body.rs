@@ -35,6 +35,9 @@ pub struct ReadRequest {
     /// Size of the object, if it is known. [`Resilient`](crate::Resilient) compares it with the size
     /// in the response.
     pub(crate) size: Option<u64>,
+    /// Whether the object may end before [`end`](ReadRequest::end). The body then ends with the object.
+    /// Fetchers that ignore this field return `Truncated`.
+    pub(crate) clamps_end: bool,
     /// Stores when the request was sent and answered.
     pub(crate) times: Option<Arc<RequestTimes>>,
 }
@@ -95,6 +98,11 @@ impl ReadRequest {
     /// Requests exactly the bytes of `range`.
     pub fn range(range: Range<u64>) -> Self {
         ReadRequest { start: range.start, end: Some(range.end), ..ReadRequest::default() }
+    }
+
+    /// Requests the first `bytes` bytes, or the whole object if it has fewer.
+    pub(crate) fn first(bytes: u64) -> Self {
+        ReadRequest { clamps_end: true, ..ReadRequest::range(0..bytes) }
     }
 
     /// Requests all bytes from offset `start` to the end. If `start` is the size of the object, the

@@ -1,22 +1,27 @@
 //! [`FetchFields`]: the stage that reads chosen fields of each sample, each under its own name.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use async_trait::async_trait;
+use futures_util::future::{try_join, try_join_all};
+use spdl_core::source::StageRng;
 use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Result};
 
 #[cfg(feature = "cache")]
 use super::fetch_labeled::cache_version;
 use super::label_rule::LabelRule;
 use super::parts::Parts;
-use super::read_fields::{field_key, known_bytes, read_record};
-use crate::fetch::{Fetch, Fetcher, Key};
+use super::read_fields::{field_key, known_bytes, of_field, read_part_of_record, read_record};
+use super::read_parts::{FileRead, PartReader, PartRequest};
+use crate::fetch::{Fetch, Fetcher, ItemMemory, Key};
 #[cfg(feature = "cache")]
 use crate::layers::{Cache, CachedFetcher, Pinned, PinnedVersions};
 use crate::records::{
-    Encoding, FetchLabeled, FieldRequest, FieldValue, Record, StoredField, StoredRecord,
-    no_such_field,
+    Encoding, Extent, FetchLabeled, FieldRequest, FieldValue, IndexCache, Record, SelectParts,
+    StoredField, StoredRecord, no_such_field,
 };
 
 /// Which stored field supplies a value.
@@ -231,6 +236,9 @@ pub struct FetchFields {
     max_bytes: u64,
     #[cfg(feature = "cache")]
     cache: Option<Cache>,
+    /// Which parts of files are read.
+    selectors: Vec<FieldSelector>,
+    files: PartReader,
     /// The stages of several data sets.
     parts: Parts<FetchFields>,
 }
@@ -245,6 +253,8 @@ impl FetchFields {
             max_bytes: Fetch::DEFAULT_MAX_BYTES,
             #[cfg(feature = "cache")]
             cache: None,
+            selectors: Vec::new(),
+            files: PartReader::new(),
             parts: Parts::default(),
         }
     }
@@ -354,6 +364,85 @@ impl FetchFields {
         self.each(|fetch| fetch.max_bytes = max_bytes)
     }
 
+    /// Sets that of the files of a field, only the parts are read that `selector` selects. The value is then
+    /// [`FieldValue::Parts`], or [`FieldValue::Bytes`] if the file was read whole. `stage` is the name of the stage
+    /// that decodes the sample: the selector draws its random numbers.
+    ///
+    /// Ranges are read together if the gap between them has at most 256 KiB. A file is read whole, by one
+    /// request,
+    ///
+    /// - if it has at most 1 MiB;
+    /// - if the selector returns [`PartSelection::Whole`](super::PartSelection::Whole), or needs more than 8
+    ///   requests for tables;
+    /// - if the store does not support ranges, or another choice or the label reads the same field;
+    /// - if there is a [checksum](Extent::xxh3) or a cache ([`with_cache`](Self::with_cache)): only whole files are
+    ///   compared and cached.
+    ///
+    /// All parts are of one version of the object, if the store reports versions; otherwise only the size is
+    /// compared. The [maximum size](Self::with_max_bytes) and the memory budget count the bytes that are read, not
+    /// the size of the file.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_core::{PipelineBuilder, Result};
+    /// use spdl_core::source::StageRng;
+    /// use spdl_io::{MemoryFetcher, StoredRecord};
+    /// use spdl_io::records::{
+    ///     Encoding, Extent, FetchFields, FieldChoice, FieldValue, PartSelection, PartialFile, SelectParts,
+    /// };
+    ///
+    /// /// A random block of 4 KiB.
+    /// #[derive(Debug)]
+    /// struct OneBlock;
+    ///
+    /// impl SelectParts for OneBlock {
+    ///     fn select(&self, file: &PartialFile, rng: &StageRng) -> Result<PartSelection> {
+    ///         let start = rng.rng().below(file.size() / 4096) * 4096;
+    ///         Ok(PartSelection::Sample(vec![start..start + 4096]))
+    ///     }
+    /// }
+    ///
+    /// let store = MemoryFetcher::from_iter([("a.bin", vec![0; 16 << 20])]);
+    /// let sample = StoredRecord::new("a").with_stored("bin", Extent::whole("a.bin"), Encoding::Bytes);
+    /// let fetch = FetchFields::new(Arc::new(store))
+    ///     .with("block", FieldChoice::of(["bin"]))
+    ///     .select_parts("block", "decode", Arc::new(OneBlock));
+    /// let mut pipeline = PipelineBuilder::from_iter([sample]).async_stage("fetch", fetch).build()?;
+    /// let record = pipeline.next().expect("one sample")?;
+    /// let FieldValue::Parts(file) = record.get("block")? else { panic!() };
+    /// assert!(file.bytes_in_memory() < 100_000);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn select_parts(
+        self,
+        name: impl Into<Arc<str>>,
+        stage: impl Into<Arc<str>>,
+        selector: Arc<dyn SelectParts>,
+    ) -> Self {
+        let added = FieldSelector { name: name.into(), stage: stage.into(), selector };
+        self.each(|fetch| {
+            fetch.selectors.retain(|other| other.name != added.name);
+            fetch.selectors.push(added.clone());
+        })
+    }
+
+    /// Sets the cache of the headers and tables of files that are [read in parts](Self::select_parts). By
+    /// default, each stage has one of [`IndexCache::DEFAULT_BYTES`]; with this method, stages of later epochs
+    /// use the same.
+    #[must_use]
+    pub fn with_index_cache(mut self, cache: &IndexCache) -> Self {
+        let number = Cell::new(0);
+        self.parts = self.parts.map(|part| {
+            let mut stage = part.stage.clone();
+            number.set(number.get() + 1);
+            stage.files.indices = cache.of_part(number.get());
+            stage
+        });
+        self.files.indices = cache.of_part(0);
+        self
+    }
+
     /// Checks that a sample has the chosen fields, and that their types are supported. Values are not read.
     ///
     /// # Errors
@@ -379,6 +468,133 @@ impl FetchFields {
     }
 }
 
+/// Which parts of the files of a field are read.
+#[derive(Clone, Debug)]
+struct FieldSelector {
+    /// The name of the choice.
+    name: Arc<str>,
+    /// The stage whose random numbers are drawn.
+    stage: Arc<str>,
+    selector: Arc<dyn SelectParts>,
+}
+
+/// A stored field of a sample that is read in parts.
+struct PartialField<'a> {
+    stored: Arc<str>,
+    extent: Extent,
+    selectors: Vec<&'a FieldSelector>,
+}
+
+impl FetchFields {
+    /// The stored fields of a sample that may be read in parts.
+    fn partial_fields(&self, item: &StoredRecord, chosen: &ChosenFields) -> Vec<PartialField<'_>> {
+        #[cfg(feature = "cache")]
+        let is_cached = self.cache.is_some();
+        #[cfg(not(feature = "cache"))]
+        let is_cached = false;
+        if is_cached || self.selectors.is_empty() {
+            return Vec::new();
+        }
+        let fields = item.fields.iter().filter_map(|(stored, field)| match field {
+            StoredField::At(extent, Encoding::Bytes) if chosen.label.as_ref() != Some(stored) => {
+                let selectors = self.selectors_of(stored, chosen)?;
+                let extension = extension(stored, extent);
+                let may_select = |it: &&FieldSelector| it.selector.may_select(&extension);
+                let is_partial =
+                    self.files.may_read(&*self.fetcher, extent) && selectors.iter().all(may_select);
+                let (stored, extent) = (Arc::clone(stored), extent.clone());
+                is_partial.then_some(PartialField { stored, extent, selectors })
+            }
+            _ => None,
+        });
+        fields.collect()
+    }
+
+    /// The selectors of all choices of a stored field; `None` if a choice has none.
+    fn selectors_of(&self, stored: &str, chosen: &ChosenFields) -> Option<Vec<&FieldSelector>> {
+        let choices = self.choices.iter().zip(&chosen.fields);
+        let of_field = choices.filter(|(_, found)| found.as_deref() == Some(stored));
+        let selectors = of_field.map(|((name, choice), _)| {
+            let found = self.selectors.iter().find(|selector| selector.name == *name);
+            found.filter(|_| choice.path.is_empty())
+        });
+        let selectors: Vec<_> = selectors.collect::<Option<_>>()?;
+        (!selectors.is_empty()).then_some(selectors)
+    }
+
+    /// Reads a sample, with parts of the fields `partial`.
+    async fn read_with_parts(
+        &self,
+        item: StoredRecord,
+        partial: Vec<PartialField<'_>>,
+        request: &FieldRequest,
+        cx: &AsyncContext,
+    ) -> Result<Record> {
+        let fetcher = &self.fetcher;
+        let is_other = |name: &str| !partial.iter().any(|field| *field.stored == *name);
+        let names = request.names().unwrap_or_default().iter().filter(|name| is_other(name));
+        let others = FieldRequest::all(request.max_bytes()).only(names.cloned());
+        let known = item.fields.iter().map(|(name, field)| match field {
+            StoredField::At(extent, _) if others.wants(name) => extent.size().unwrap_or(0),
+            _ => 0,
+        });
+        let max_bytes = request.max_bytes().saturating_sub(known.fold(0, u64::saturating_add));
+        let all = &AtomicU64::new(0);
+        let sample = &item.key.clone();
+        let files = partial.iter().map(|field| async move {
+            let selectors = field.selectors.iter();
+            let selectors: Vec<(_, StageRng)> =
+                selectors.map(|it| (Arc::clone(&it.selector), cx.rng_in(&it.stage))).collect();
+            let (extent, selectors) = (&field.extent, &selectors[..]);
+            let memory = &ItemMemory::part(cx, max_bytes, all);
+            let read = self.files.read(&PartRequest { fetcher, extent, selectors, memory }).await;
+            let extents = [(Arc::clone(&field.stored), field.extent.clone())];
+            read.map_err(|error| of_field(error, sample, &extents, &[0]))
+        });
+        let files = try_join_all(files.collect::<Vec<_>>());
+        let others = read_part_of_record(fetcher, item, &others, cx, all);
+        let (mut record, files) = try_join(others, files).await?;
+        let (mut whole, mut left) = (StoredRecord::new(sample.clone()), request.max_bytes());
+        for (field, file) in partial.into_iter().zip(files) {
+            let value = match file {
+                FileRead::Parts(file) => {
+                    left = left.saturating_sub(file.bytes_in_memory());
+                    FieldValue::Parts(Arc::new(file))
+                }
+                FileRead::Whole(bytes) => {
+                    left = left.saturating_sub(bytes.len() as u64);
+                    FieldValue::Bytes(bytes)
+                }
+                FileRead::Nothing => {
+                    whole = whole.with_stored(field.stored, field.extent, Encoding::Bytes);
+                    continue;
+                }
+            };
+            record.fields.push((field.stored, value));
+        }
+        if !whole.fields.is_empty() {
+            let request = FieldRequest::all(left);
+            let read = read_part_of_record(fetcher, whole, &request, cx, all).await?;
+            record.fields.extend(read.fields);
+        }
+        Ok(record)
+    }
+}
+
+/// The extension of a file: that of the object, or the last part of the name of a member.
+fn extension(stored: &str, extent: &Extent) -> String {
+    let object = extent.object.display_name();
+    let name = if extent.range.is_some() { stored } else { &object };
+    // Without the query of a URL.
+    let name = name.split('?').next().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
+    let extension = match name.rsplit_once('.') {
+        Some((_, extension)) => extension,
+        None if extent.range.is_some() => name,
+        None => "",
+    };
+    extension.to_ascii_lowercase()
+}
+
 /// The stored fields of a sample that are read.
 struct ChosenFields {
     /// The field of each choice.
@@ -395,14 +611,19 @@ impl AsyncStage<StoredRecord> for FetchFields {
         if let Some(part) = self.parts.of(&item)? {
             return part.with_address(part.stage.process(item, cx).await);
         }
-        let ChosenFields { fields: found, label, request } = self.request(&item)?;
+        let chosen = self.request(&item)?;
+        let partial = self.partial_fields(&item, &chosen);
+        let ChosenFields { fields: found, label, request } = chosen;
         // A choice may select the label field as well, whose value then stays text.
         let label = label.map(|name| LabelRule::prepare(&mut item, name));
         #[cfg(feature = "cache")]
         let fetcher = &self.fetcher_of(&item, &request).await?;
         #[cfg(not(feature = "cache"))]
         let fetcher = &self.fetcher;
-        let mut read = read_record(fetcher, item, &request, cx).await?;
+        let mut read = match partial.is_empty() {
+            true => read_record(fetcher, item, &request, cx).await?,
+            false => self.read_with_parts(item, partial, &request, cx).await?,
+        };
         if let (Some(labels), Some(field)) = (&self.labels, label) {
             read.label = labels.label(&read, &field, read.get(&field.name)?)?;
         }
@@ -433,7 +654,12 @@ impl AsyncStage<StoredRecord> for FetchFields {
         if self.choices.iter().any(|(_, choice)| !choice.path.is_empty()) {
             return None;
         }
-        known_bytes(item, &self.request(item).ok()?.request)
+        let chosen = self.request(item).ok()?;
+        // Parts have fewer bytes than their file.
+        match self.partial_fields(item, &chosen).is_empty() {
+            true => known_bytes(item, &chosen.request),
+            false => None,
+        }
     }
 }
 

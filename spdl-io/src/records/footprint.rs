@@ -2,12 +2,16 @@
 
 use spdl_core::Footprint;
 
-use crate::records::{FieldValue, Record};
+use crate::records::{FieldValue, PartialFile, Record};
 
 impl Footprint for FieldValue {
     fn footprint(&self) -> usize {
         let heap = match self {
             FieldValue::Bytes(bytes) => bytes.len(),
+            FieldValue::Parts(file) => {
+                size_of::<PartialFile>()
+                    + usize::try_from(file.bytes_in_memory()).unwrap_or(usize::MAX)
+            }
             FieldValue::Text(text) => text.len(),
             FieldValue::Integers(numbers) => size_of_val(&numbers[..]),
             FieldValue::Floats(numbers) => size_of_val(&numbers[..]),

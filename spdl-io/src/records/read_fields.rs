@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -48,6 +48,17 @@ pub(super) async fn read_record(
     request: &FieldRequest,
     cx: &AsyncContext,
 ) -> Result<Record> {
+    read_part_of_record(fetcher, item, request, cx, &AtomicU64::new(0)).await
+}
+
+/// Reads some fields of a sample. `all` counts the bytes of all fields.
+pub(super) async fn read_part_of_record(
+    fetcher: &Arc<dyn Fetcher>,
+    item: StoredRecord,
+    request: &FieldRequest,
+    cx: &AsyncContext,
+    all: &AtomicU64,
+) -> Result<Record> {
     if let Some(names) = request.names()
         && let Some(missing) = names.iter().find(|name| !item.names().any(|it| *it == ***name))
     {
@@ -64,7 +75,8 @@ pub(super) async fn read_record(
             }
         }
     }
-    let mut parts = read_extents(fetcher, &item.key, &extents, request.max_bytes(), cx).await?;
+    let mut parts =
+        read_extents(fetcher, &item.key, &extents, request.max_bytes(), cx, all).await?;
     let mut record = Record::new(item.key).with_label(item.label);
     for (name, slot) in fields {
         let value = match slot {
@@ -117,17 +129,14 @@ async fn read_extents(
     extents: &[(Arc<str>, Extent)],
     max_bytes: u64,
     cx: &AsyncContext,
+    all: &AtomicU64,
 ) -> Result<Vec<Bytes>> {
     let sizes = extents.iter().filter_map(|(_, extent)| extent.size());
     let known = sizes.fold(0, u64::saturating_add);
-    let too_large = |bytes: u64| {
-        let message = format!("sample of {bytes} bytes exceeds the limit of {max_bytes} bytes");
-        let error = Error::new(ErrorKind::LimitExceeded, message).with_key(sample.display_name());
-        error.with_source(Remedy::MaxFileBytes)
-    };
     if known > max_bytes {
-        return Err(too_large(known));
+        return Err(too_large(sample, known, max_bytes));
     }
+    all.fetch_add(known, Ordering::Relaxed);
     // Group the extents by object, sorted by offset.
     let mut order: Vec<usize> = (0..extents.len()).collect();
     order.sort_by_key(|&at| {
@@ -138,7 +147,6 @@ async fn read_extents(
         let (a, b) = (&extents[*a].1, &extents[*b].1);
         a.range.is_some() && b.range.is_some() && a.object == b.object
     };
-    let all = &AtomicU64::new(known);
     let reads = order.chunk_by(of_one_object).map(|numbers| async move {
         let memory = ItemMemory::part(cx, max_bytes - known, all);
         let parts = read_object(fetcher, extents, numbers, &memory).await;
@@ -152,9 +160,15 @@ async fn read_extents(
     }
     let bytes = parts.iter().map(|part| part.len() as u64).fold(0, u64::saturating_add);
     if bytes > max_bytes {
-        return Err(too_large(bytes));
+        return Err(too_large(sample, bytes, max_bytes));
     }
     Ok(parts)
+}
+
+pub(super) fn too_large(sample: &Key, bytes: u64, max_bytes: u64) -> Error {
+    let message = format!("sample of {bytes} bytes exceeds the limit of {max_bytes} bytes");
+    let error = Error::new(ErrorKind::LimitExceeded, message).with_key(sample.display_name());
+    error.with_source(Remedy::MaxFileBytes)
 }
 
 /// Reads one whole object, or ranges of one.
@@ -246,7 +260,7 @@ async fn verified(fetcher: &Arc<dyn Fetcher>, extent: &Extent, mut part: Bytes) 
 }
 
 /// Sets the key of a read error to the field that failed. Errors of whole objects keep their key.
-fn of_field(
+pub(super) fn of_field(
     error: Error,
     sample: &Key,
     extents: &[(Arc<str>, Extent)],

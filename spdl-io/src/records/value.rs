@@ -6,6 +6,7 @@ use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::archive::NpyArray;
+use crate::records::PartialFile;
 
 /// The decoded value of one field of a sample.
 #[non_exhaustive]
@@ -13,6 +14,9 @@ use crate::archive::NpyArray;
 pub enum FieldValue {
     /// Raw bytes: an encoded image, audio, or another format that a later stage decodes.
     Bytes(Bytes),
+    /// A file of which only the parts that the sample needs are in memory: see
+    /// [`FetchFields::select_parts`](super::FetchFields::select_parts).
+    Parts(Arc<PartialFile>),
     /// Text.
     Text(Arc<str>),
     /// A boolean.
@@ -40,6 +44,7 @@ impl FieldValue {
     pub fn kind(&self) -> &'static str {
         match self {
             FieldValue::Bytes(_) => "bytes",
+            FieldValue::Parts(_) => "parts of a file",
             FieldValue::Text(_) => "text",
             FieldValue::Bool(_) => "a boolean",
             FieldValue::Integer(_) => "an integer",
@@ -53,7 +58,7 @@ impl FieldValue {
         }
     }
 
-    /// The value as JSON; `None` for bytes and NumPy arrays. JSON has `null` in place of NaN and infinity.
+    /// The value as JSON; `None` for bytes, parts of files and NumPy arrays. JSON has `null` in place of NaN and infinity.
     pub fn to_json(&self) -> Option<serde_json::Value> {
         Some(match self {
             FieldValue::Json(value) => value.clone(),
@@ -67,7 +72,7 @@ impl FieldValue {
                 values.iter().map(FieldValue::to_json).collect::<Option<Vec<_>>>()?.into()
             }
             FieldValue::Null => serde_json::Value::Null,
-            FieldValue::Bytes(_) | FieldValue::Array(_) => return None,
+            FieldValue::Bytes(_) | FieldValue::Parts(_) | FieldValue::Array(_) => return None,
         })
     }
 

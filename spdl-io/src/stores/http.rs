@@ -280,9 +280,12 @@ impl Server {
         }
         let (len, size) = if is_range {
             let (part, size) = part_of(&response)?;
-            let end = end.unwrap_or(size);
+            let mut end = end.unwrap_or(size);
             if part.start == start && part.end == size && end > size {
-                return Err(past_the_end(key, start..end, size));
+                if !request.clamps_end {
+                    return Err(past_the_end(key, start..end, size));
+                }
+                end = size;
             }
             if part != (start..end) || reported.is_some_and(|reported| reported != end - start) {
                 let message = format!(
@@ -295,7 +298,11 @@ impl Server {
         } else {
             (reported, reported)
         };
-        let is_complete = !is_range && response.status() == StatusCode::OK && self.verify;
+        let is_complete = match is_range {
+            // The start of an object may be all of it.
+            true => request.clamps_end && start == 0 && len == size,
+            false => response.status() == StatusCode::OK,
+        } && self.verify;
         let has_tls = response.url().scheme() == "https";
         let checksum =
             is_complete.then(|| Checksum::announced(response.headers(), has_tls)).flatten();
@@ -330,7 +337,10 @@ impl Server {
         let reported = self.stat(key).await?;
         check_version(key, request.version.as_ref(), reported.version.as_ref())?;
         let ReadRequest { start, end, .. } = *request;
-        let end = end.unwrap_or(reported.size.max(start));
+        let mut end = end.unwrap_or(reported.size.max(start));
+        if request.clamps_end {
+            end = end.min(reported.size.max(start));
+        }
         if end > reported.size {
             return Err(past_the_end(key, start..end, reported.size));
         }

@@ -124,7 +124,10 @@ impl Fetcher for MemoryFetcher {
         let object = self.get(key)?;
         check_version(key, request.version.as_ref(), Some(&object.version))?;
         let size = object.bytes.len() as u64;
-        let end = request.end.unwrap_or(size.max(request.start));
+        let mut end = request.end.unwrap_or(size.max(request.start));
+        if request.clamps_end {
+            end = end.min(size.max(request.start));
+        }
         let bytes = slice_of(key, &object, request.start..end)?;
         Ok(Body::from_bytes(bytes).with_size(size).with_version(object.version))
     }

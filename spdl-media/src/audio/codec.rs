@@ -8,6 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::limits::AudioLimits;
 use super::waveform::Waveform;
 use crate::image::OnTruncated;
+use crate::source::MediaSource;
 
 /// The number of leading bytes of a file that [`AudioCodec::sniff`] receives. A shorter file is
 /// passed whole.
@@ -23,6 +24,12 @@ pub trait AudioCodec: Debug + Send + Sync + 'static {
     /// Whether a file with these first bytes (at most [`AUDIO_SNIFF_BYTES`]) has this format.
     fn sniff(&self, head: &[u8]) -> bool;
 
+    /// Whether [`AudioDecoder::parts`] selects parts of files. If so, a file in a store is read in parts. The
+    /// provided method returns no.
+    fn has_parts(&self) -> bool {
+        false
+    }
+
     /// Creates a decoder. Each [`AudioReader`](super::AudioReader) calls this method for its first
     /// file of the format, and again after an error of this method or a panic.
     ///
@@ -33,7 +40,7 @@ pub trait AudioCodec: Debug + Send + Sync + 'static {
 
 /// Decodes audio files in one worker, and keeps scratch memory between files.
 ///
-/// Calls are independent; each one receives the whole file. For any input, a decoder returns frames
+/// Calls are independent; each one receives the whole file, or a [`MediaSource`] of it. For any input, a decoder returns frames
 /// or one of these errors: `Truncated` if the data end early, `Corrupt` if they violate the format,
 /// `Unsupported`, `LimitExceeded`. A decoder invents no missing frames.
 /// [`AudioReader`](super::AudioReader) catches panics and creates a new decoder.
@@ -67,6 +74,43 @@ pub trait AudioDecoder: Send {
         request: &AudioRequest,
         out: &mut Waveform,
     ) -> Result<AudioDecoded>;
+
+    /// [`inspect`](Self::inspect) of a file that need not be in memory. The provided method reads the
+    /// whole file.
+    ///
+    /// # Errors
+    /// Those of `inspect`, and of the source.
+    fn inspect_source(&mut self, file: &dyn MediaSource) -> Result<AudioInfo> {
+        self.inspect(file.read(0..file.size(), &mut Vec::new())?)
+    }
+
+    /// [`decode`](Self::decode) of a file that need not be in memory. The provided method reads the whole
+    /// file.
+    ///
+    /// # Errors
+    /// Those of `decode`, and of the source.
+    fn decode_source(
+        &mut self,
+        file: &dyn MediaSource,
+        request: &AudioRequest,
+        out: &mut Waveform,
+    ) -> Result<AudioDecoded> {
+        self.decode(file.read(0..file.size(), &mut Vec::new())?, request, out)
+    }
+
+    /// The ranges of a file that [`decode_source`](Self::decode_source) reads; `None` for the whole file. The
+    /// provided method returns `None`.
+    ///
+    /// # Errors
+    /// Those of `decode`, and of the source.
+    fn parts(
+        &mut self,
+        file: &dyn MediaSource,
+        request: &AudioRequest,
+    ) -> Result<Option<Vec<Range<u64>>>> {
+        let _ = (file, request);
+        Ok(None)
+    }
 }
 
 /// Sample rate, channels and length from the header of an audio file.
@@ -168,8 +212,13 @@ impl AudioRequest {
     allow(dead_code, reason = "formats without a feature do not use it")
 )]
 pub(super) fn truncated(format: &str, file: &[u8]) -> Error {
+    truncated_at(format, file.len() as u64)
+}
+
+/// The error for a file of a format and of `size` bytes that ends early.
+pub(super) fn truncated_at(format: &str, size: u64) -> Error {
     let message = format!("truncated {format}: the file ends before its audio does");
-    Error::new(ErrorKind::Truncated, message).with_offset(file.len() as u64)
+    Error::new(ErrorKind::Truncated, message).with_offset(size)
 }
 
 /// The outcome of a decode.

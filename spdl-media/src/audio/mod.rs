@@ -18,7 +18,7 @@
 //! | `features` | log-mel spectrograms, filter banks, cepstral coefficients |
 //! | `transform` | which part of a file becomes a sample, and how |
 //!
-//! Imports: `ffmpeg`, [`image`](crate::image).
+//! Imports: `source`, `ffmpeg`, [`image`](crate::image).
 
 #[cfg(feature = "aac")]
 mod adts;

@@ -1,5 +1,6 @@
 //! WAV files as an audio format: uncompressed samples of 8 to 64 bits, A-law and µ-law.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use super::limits::AudioLimits;
 use super::wav::{WavHeader, WavSample};
 use super::waveform::Waveform;
 use crate::image::OnTruncated;
+use crate::source::MediaSource;
 
 /// WAV: RIFF, RF64 and BW64 with uncompressed samples, A-law or µ-law.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,10 @@ impl AudioCodec for WavCodec {
         is_riff && head.get(8..12) == Some(b"WAVE")
     }
 
+    fn has_parts(&self) -> bool {
+        true
+    }
+
     fn decoder(&self, _limits: &AudioLimits) -> Result<Box<dyn AudioDecoder>> {
         Ok(Box::new(WavDecoder))
     }
@@ -35,10 +41,7 @@ impl AudioCodec for WavCodec {
 
 impl AudioDecoder for WavDecoder {
     fn inspect(&mut self, encoded: &[u8]) -> Result<AudioInfo> {
-        let header = header(encoded)?;
-        let codec = format!("pcm-{}", header.sample()?);
-        let info = AudioInfo::new(header.sample_rate(), header.channels(), codec);
-        Ok(info.with_frames(header.declared_frames()))
+        self.inspect_source(&encoded)
     }
 
     fn decode(
@@ -47,39 +50,75 @@ impl AudioDecoder for WavDecoder {
         request: &AudioRequest,
         out: &mut Waveform,
     ) -> Result<AudioDecoded> {
-        let header = header(encoded)?;
+        self.decode_source(&encoded, request, out)
+    }
+
+    fn inspect_source(&mut self, file: &dyn MediaSource) -> Result<AudioInfo> {
+        let header = header(file)?;
+        let codec = format!("pcm-{}", header.sample()?);
+        let info = AudioInfo::new(header.sample_rate(), header.channels(), codec);
+        Ok(info.with_frames(header.declared_frames()))
+    }
+
+    fn decode_source(
+        &mut self,
+        file: &dyn MediaSource,
+        request: &AudioRequest,
+        out: &mut Waveform,
+    ) -> Result<AudioDecoded> {
+        let header = header(file)?;
         let sample = header.sample()?;
-        let is_cut =
-            header.is_truncated() && request.end().min(header.declared_frames()) > header.frames();
-        if is_cut && !request.accepts_truncated() {
+        let is_truncated = lacks_frames(&header, request);
+        if is_truncated && !request.accepts_truncated() {
             let message = format!(
                 "truncated WAV: the file has {} of {} frames",
                 header.frames(),
                 header.declared_frames()
             );
-            let offset = encoded.len() as u64;
-            return Err(Error::new(ErrorKind::Truncated, message).with_offset(offset));
+            return Err(Error::new(ErrorKind::Truncated, message).with_offset(file.size()));
         }
-        let (start, end) = (request.start(), request.end().min(header.frames()));
-        let frames = end.saturating_sub(start);
+        let (frames, range) = samples_of(&header, request);
         out.start(header.sample_rate(), header.channels(), frames)?;
         if frames > 0 {
-            let frame_bytes = usize::from(header.block_align());
-            let first = header.data_range().start as usize + start as usize * frame_bytes;
-            let samples = &encoded[first..first + frames as usize * frame_bytes];
+            let mut memory = Vec::new();
+            let samples = file.read(range, &mut memory)?;
             let channels: Vec<_> = out.append(frames as usize)?.collect();
             convert(samples, sample, channels);
         }
-        Ok(AudioDecoded { is_truncated: is_cut })
+        Ok(AudioDecoded { is_truncated })
+    }
+
+    fn parts(
+        &mut self,
+        file: &dyn MediaSource,
+        request: &AudioRequest,
+    ) -> Result<Option<Vec<Range<u64>>>> {
+        let header = header(file)?;
+        let is_error = lacks_frames(&header, request) && !request.accepts_truncated();
+        let (frames, range) = samples_of(&header, request);
+        Ok(Some(if is_error || frames == 0 { Vec::new() } else { vec![range] }))
     }
 }
 
 /// The header, also of a truncated file.
-fn header(encoded: &[u8]) -> Result<WavHeader> {
-    let part = |range: std::ops::Range<u64>| {
-        Ok(Bytes::copy_from_slice(&encoded[range.start as usize..range.end as usize]))
-    };
-    WavHeader::read_with(encoded.len() as u64, OnTruncated::Partial, part)
+fn header(file: &dyn MediaSource) -> Result<WavHeader> {
+    let mut memory = Vec::new();
+    let part = |range| Ok(Bytes::copy_from_slice(file.read(range, &mut memory)?));
+    WavHeader::read_with(file.size(), OnTruncated::Partial, part)
+}
+
+/// Whether a truncated file lacks requested frames.
+fn lacks_frames(header: &WavHeader, request: &AudioRequest) -> bool {
+    header.is_truncated() && request.end().min(header.declared_frames()) > header.frames()
+}
+
+/// The number of requested frames that the file has, and their range in the file.
+fn samples_of(header: &WavHeader, request: &AudioRequest) -> (u64, Range<u64>) {
+    let (start, end) = (request.start(), request.end().min(header.frames()));
+    let frames = end.saturating_sub(start);
+    let frame_bytes = u64::from(header.block_align());
+    let first = header.data_range().start + start.min(end) * frame_bytes;
+    (frames, first..first + frames * frame_bytes)
 }
 
 /// Converts interleaved samples to one slice per channel; integers so that full scale is ±1.

@@ -1,5 +1,7 @@
 //! Codec selection by file content, and decoding with the codecs of a registry.
 
+#[cfg(feature = "records")]
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -11,6 +13,10 @@ use super::codec::{
 use super::limits::AudioLimits;
 use super::waveform::Waveform;
 use crate::image::panicked;
+use crate::source::{MediaSource, Tail};
+
+/// The size of the header of an ID3v2 tag, and of its footer.
+const ID3_HEADER: u64 = 10;
 
 /// The audio codecs of a program. The first bytes of a file select the codec; the file name has no
 /// influence.
@@ -117,7 +123,7 @@ impl AudioReader {
     pub fn inspect(&mut self, encoded: &[u8]) -> Result<AudioInfo> {
         let audio = after_id3(encoded)?;
         let info = self.with_decoder(audio, |decoder| decoder.inspect(audio));
-        let info = info.map_err(|error| shifted(error, encoded.len() - audio.len()))?;
+        let info = info.map_err(|error| shifted(error, (encoded.len() - audio.len()) as u64))?;
         // Third-party codecs may forget this check.
         self.limits.check_format(info.sample_rate, info.channels)?;
         Ok(info)
@@ -135,9 +141,86 @@ impl AudioReader {
     ) -> Result<AudioDecoded> {
         let audio = after_id3(encoded)?;
         let decoded = self.with_decoder(audio, |decoder| decoder.decode(audio, request, out));
-        decoded.map_err(|error| shifted(error, encoded.len() - audio.len()))
+        decoded.map_err(|error| shifted(error, (encoded.len() - audio.len()) as u64))
     }
 
+    /// [`inspect`](Self::inspect) of a file that need not be in memory. Of WAV and FLAC, only the header is
+    /// read; of other formats, the whole file.
+    ///
+    /// # Errors
+    /// Those of `inspect`, and of the source.
+    pub fn inspect_source(&mut self, file: &dyn MediaSource) -> Result<AudioInfo> {
+        if let Some(bytes) = file.as_bytes() {
+            return self.inspect(bytes);
+        }
+        let info = self.with_source(file, |decoder, audio| decoder.inspect_source(audio))?;
+        self.limits.check_format(info.sample_rate, info.channels)?;
+        Ok(info)
+    }
+
+    /// [`decode`](Self::decode) of a file that need not be in memory. Of WAV and FLAC, only the part is read that
+    /// has the frames; of other formats, the whole file.
+    ///
+    /// ```no_run
+    /// use spdl_media::audio::{AudioLimits, AudioReader, AudioRegistry, AudioRequest, Waveform};
+    /// let limits = AudioLimits::default();
+    /// let mut reader = AudioReader::new(&AudioRegistry::with_defaults(), &limits);
+    /// let mut waveform = Waveform::new(&limits);
+    /// let file = std::fs::File::open("recording.wav")?;
+    /// reader.decode_source(&file, &AudioRequest::frames(0..16_000), &mut waveform)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `decode`, and of the source.
+    pub fn decode_source(
+        &mut self,
+        file: &dyn MediaSource,
+        request: &AudioRequest,
+        out: &mut Waveform,
+    ) -> Result<AudioDecoded> {
+        if let Some(bytes) = file.as_bytes() {
+            return self.decode(bytes, request, out);
+        }
+        self.with_source(file, |decoder, audio| decoder.decode_source(audio, request, out))
+    }
+
+    /// The ranges of a file that [`decode_source`](Self::decode_source) reads; `None` for the whole file.
+    #[cfg(feature = "records")]
+    pub(crate) fn parts(
+        &mut self,
+        file: &dyn MediaSource,
+        request: &AudioRequest,
+    ) -> Result<Option<Vec<Range<u64>>>> {
+        let tags = tags_of(file)?;
+        let parts = self.with_source(file, |decoder, audio| decoder.parts(audio, request))?;
+        let moved = |range: Range<u64>| range.start + tags..range.end + tags;
+        Ok(parts.map(|parts| parts.into_iter().map(moved).collect()))
+    }
+
+    /// Whether the format of a file selects parts.
+    #[cfg(feature = "records")]
+    pub(crate) fn has_parts(&self, file: &dyn MediaSource) -> Result<bool> {
+        let audio = Tail::new(file, tags_of(file)?);
+        let mut memory = Vec::new();
+        Ok(self.registry.find(head_of(&audio, &mut memory)?)?.has_parts())
+    }
+
+    /// Calls the decoder of a file, without its tags.
+    fn with_source<T>(
+        &mut self,
+        file: &dyn MediaSource,
+        call: impl FnOnce(&mut dyn AudioDecoder, &dyn MediaSource) -> Result<T>,
+    ) -> Result<T> {
+        let tags = tags_of(file)?;
+        let audio = Tail::new(file, tags);
+        let mut memory = Vec::new();
+        let head = head_of(&audio, &mut memory)?;
+        let result = self.with_decoder(head, |decoder| call(decoder, &audio));
+        result.map_err(|error| shifted(error, tags))
+    }
+
+    /// Calls the decoder of a file, whose first bytes are `encoded`.
     fn with_decoder<T>(
         &mut self,
         encoded: &[u8],
@@ -171,26 +254,40 @@ impl std::fmt::Debug for AudioReader {
 }
 
 /// The file without the ID3v2 tags at its start, which any format may have.
-fn after_id3(mut encoded: &[u8]) -> Result<&[u8]> {
-    let len = encoded.len();
-    while let Some(&[b'I', b'D', b'3', _, _, flags, a, b, c, d]) = encoded.first_chunk() {
-        let size = [a, b, c, d].iter().fold(0, |size, byte| size << 7 | usize::from(byte & 0x7F));
-        let footer = if flags & 0x10 != 0 { 10 } else { 0 };
-        match encoded.get(10 + size + footer..) {
-            Some(rest) if !rest.is_empty() => encoded = rest,
-            _ => {
-                let message = "truncated: the file ends inside its ID3v2 tag, before any audio";
-                return Err(Error::new(ErrorKind::Truncated, message).with_offset(len as u64));
-            }
+fn after_id3(encoded: &[u8]) -> Result<&[u8]> {
+    let tags = tags_of(&encoded)?;
+    Ok(encoded.get(tags as usize..).unwrap_or_default())
+}
+
+/// The number of bytes of the ID3v2 tags at the start of a file.
+fn tags_of(file: &dyn MediaSource) -> Result<u64> {
+    let size = file.size();
+    let (mut tags, mut memory) = (0, Vec::new());
+    while size - tags >= ID3_HEADER {
+        let header = file.read(tags..tags + ID3_HEADER, &mut memory)?;
+        let Some(&[b'I', b'D', b'3', _, _, flags, a, b, c, d]) = header.first_chunk() else {
+            break;
+        };
+        let content = [a, b, c, d].iter().fold(0, |size, byte| size << 7 | u64::from(byte & 0x7F));
+        let footer = if flags & 0x10 != 0 { ID3_HEADER } else { 0 };
+        tags += ID3_HEADER + content + footer;
+        if tags >= size {
+            let message = "truncated: the file ends inside its ID3v2 tag, before any audio";
+            return Err(Error::new(ErrorKind::Truncated, message).with_offset(size));
         }
     }
-    Ok(encoded)
+    Ok(tags)
+}
+
+/// The bytes by which a format is recognised.
+fn head_of<'a>(audio: &'a dyn MediaSource, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+    audio.read(0..audio.size().min(AUDIO_SNIFF_BYTES as u64), memory)
 }
 
 /// The error with its offset in the whole file.
-fn shifted(error: Error, tags: usize) -> Error {
+fn shifted(error: Error, tags: u64) -> Error {
     match error.offset() {
-        Some(offset) if tags > 0 => error.with_offset(offset + tags as u64),
+        Some(offset) if tags > 0 => error.with_offset(offset + tags),
         _ => error,
     }
 }

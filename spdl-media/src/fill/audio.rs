@@ -1,5 +1,7 @@
 //! [`FillAudio`]: writes one audio file into its batch slot.
 
+use std::ops::Range;
+
 use half::f16;
 use spdl_core::memory::Element;
 use spdl_core::observe::Counter;
@@ -7,9 +9,10 @@ use spdl_core::{DType, Error, ErrorKind, Field, Result, SampleRng, SlotMut};
 
 use super::check_field;
 use crate::audio::{
-    AudioChannels, AudioLayout, AudioLimits, AudioReader, AudioRegistry, AudioRequest,
+    AudioChannels, AudioInfo, AudioLayout, AudioLimits, AudioReader, AudioRegistry, AudioRequest,
     AudioTransform, FeatureExtractor, Resampler, Waveform,
 };
+use crate::source::MediaSource;
 
 /// Decodes a part of an audio file, selects channels, converts the sample rate, and writes the
 /// samples into the slot of a batch.
@@ -137,30 +140,28 @@ impl FillAudio {
         field: usize,
         rng: impl FnOnce() -> SampleRng,
     ) -> Result<u64> {
-        let info = self.reader.inspect(encoded)?;
-        let rate = self.transform.rate_of(info.sample_rate);
-        let resampler = match rate == info.sample_rate {
-            true => None,
-            false => Some(resampler(&mut self.resamplers, info.sample_rate, rate)?),
-        };
-        let converted = |frames| resampler.map_or(frames, |it| it.output_frames(frames));
-        let mut rng = self.transform.draws().then(rng);
-        let total = info.frames.map(converted);
-        let part = self.transform.part(total, rate, rng.as_mut())?;
-        let mut wanted = match resampler {
-            Some(resampler) => resampler.input_frames(part.clone()),
-            None => part.clone(),
-        };
-        if part.end == u64::MAX || total == Some(part.end) {
-            // Up to the end of the file, so that a truncated one is noticed.
-            wanted.end = u64::MAX;
-        }
-        let request = AudioRequest::frames(wanted.clone());
-        let request = request.on_truncated(self.transform.truncation());
-        let decoded = self.reader.decode(encoded, &request, &mut self.waveform)?;
+        self.write_source(&encoded, slot, field, rng)
+    }
+
+    /// [`write`](Self::write) of a file that need not be in memory: see [`AudioReader::decode_source`].
+    ///
+    /// # Errors
+    /// Those of `write`, and of the source.
+    pub fn write_source(
+        &mut self,
+        file: &dyn MediaSource,
+        slot: &mut SlotMut<'_>,
+        field: usize,
+        rng: impl FnOnce() -> SampleRng,
+    ) -> Result<u64> {
+        let info = self.reader.inspect_source(file)?;
+        let window = AudioWindow::new(&self.transform, &info, &mut self.resamplers, rng)?;
+        let AudioWindow { rate, resampler, part, request } = window;
+        let decoded = self.reader.decode_source(file, &request, &mut self.waveform)?;
         let channels = self.waveform.channels();
-        let decoded_frames = self.waveform.frames() as u64;
-        let available = converted(wanted.start + decoded_frames).min(part.end);
+        let decoded_frames = request.start() + self.waveform.frames() as u64;
+        let available = resampler.map_or(decoded_frames, |it| it.output_frames(decoded_frames));
+        let available = available.min(part.end);
         let frames = available.saturating_sub(part.start) as usize;
         if frames == 0 && decoded.is_truncated {
             let message = "truncated audio: the file ends before the sample begins";
@@ -196,7 +197,7 @@ impl FillAudio {
             self.converted.resize(frames * selected.len(), 0.0);
             let outs = self.converted.chunks_exact_mut(frames.max(1));
             for (out, channel) in outs.zip(selected) {
-                resampler.convert(channel, wanted.start, part.start, out, &mut self.padded);
+                resampler.convert(channel, request.start(), part.start, out, &mut self.padded);
             }
         }
         let (converted, is_converted) = (&self.converted, resampler.is_some());
@@ -301,6 +302,48 @@ impl SamplePlace {
             }
         }
         Ok(())
+    }
+}
+
+/// The part of a file that becomes a sample.
+pub(super) struct AudioWindow<'a> {
+    /// The sample rate of the sample.
+    rate: u32,
+    /// If the file has another sample rate.
+    resampler: Option<&'a Resampler>,
+    /// The frames of the sample, at its sample rate.
+    part: Range<u64>,
+    /// The frames to decode.
+    pub(super) request: AudioRequest,
+}
+
+impl<'a> AudioWindow<'a> {
+    /// Chooses a part of a file, with random numbers from `rng`.
+    pub(super) fn new(
+        transform: &AudioTransform,
+        info: &AudioInfo,
+        resamplers: &'a mut Vec<(u32, Resampler)>,
+        rng: impl FnOnce() -> SampleRng,
+    ) -> Result<Self> {
+        let rate = transform.rate_of(info.sample_rate);
+        let resampler = match rate == info.sample_rate {
+            true => None,
+            false => Some(resampler(resamplers, info.sample_rate, rate)?),
+        };
+        let mut rng = transform.draws().then(rng);
+        let total =
+            info.frames.map(|frames| resampler.map_or(frames, |it| it.output_frames(frames)));
+        let part = transform.part(total, rate, rng.as_mut())?;
+        let mut wanted = match resampler {
+            Some(resampler) => resampler.input_frames(part.clone()),
+            None => part.clone(),
+        };
+        if part.end == u64::MAX || total == Some(part.end) {
+            // Up to the end of the file, so that a truncated one is noticed.
+            wanted.end = u64::MAX;
+        }
+        let request = AudioRequest::frames(wanted).on_truncated(transform.truncation());
+        Ok(AudioWindow { rate, resampler, part, request })
     }
 }
 

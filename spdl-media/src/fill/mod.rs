@@ -10,6 +10,7 @@
 //! | `geometry` | boxes and key points that follow an image (feature `records`) |
 //! | `mask` | segmentation masks that follow an image (features `records`, `png`) |
 //! | `combine` | `Mosaic`, `CopyPaste`: parts of several images of a batch, with their boxes (feature `records`) |
+//! | `parts` | which parts of video and audio files samples need (feature `records`) |
 //! | `record`, `numbers` | `FillRecord`: writes the fields of a sample (feature `records`) |
 //! | `tokens` | `Tokens`: ids of tokens, stored or made from text (feature `records`) |
 //! | `shrink` | [`Shrink`]: makes smaller copies of large images |
@@ -29,6 +30,8 @@ mod image;
 mod mask;
 #[cfg(feature = "records")]
 mod numbers;
+#[cfg(feature = "records")]
+mod parts;
 #[cfg(feature = "records")]
 mod record;
 mod shrink;

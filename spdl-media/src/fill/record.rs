@@ -15,9 +15,7 @@ use super::mask::MaskDecoder;
 use super::numbers::Numbers;
 use super::spec::{FieldKind, SampleField, SampleSpec, Sequences};
 use super::video::{FillVideo, WrittenClip};
-use crate::audio::{AudioLimits, AudioRegistry};
 use crate::image::{CodecRegistry, Limits};
-use crate::video::{VideoLimits, VideoRegistry};
 
 /// Decodes the fields of a record into its place in a batch. Made by
 /// [`SampleSpec::filler`], which has an example.
@@ -76,7 +74,7 @@ impl FillRecord {
     /// The errors of [`SampleSpec::validate`].
     pub fn new(spec: &SampleSpec, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
         spec.validate()?;
-        let (mut audio, mut video) = (None, None);
+        let ((audio_codecs, audio_limits), (video_codecs, video_limits)) = spec.codecs();
         let fields = spec.fields().map(|(name, field)| {
             let image = match &field.kind {
                 FieldKind::Image(transform) => {
@@ -89,21 +87,13 @@ impl FillRecord {
             };
             let audio = match &field.kind {
                 FieldKind::Audio(transform) => {
-                    let (registry, limits) = audio.get_or_insert_with(|| {
-                        let default = || (AudioRegistry::with_defaults(), AudioLimits::default());
-                        spec.audio.clone().unwrap_or_else(default)
-                    });
-                    Some(FillAudio::new(registry, transform, limits)?)
+                    Some(FillAudio::new(&audio_codecs, transform, &audio_limits)?)
                 }
                 _ => None,
             };
             let video = match &field.kind {
                 FieldKind::Video(transform) => {
-                    let (registry, of_video) = video.get_or_insert_with(|| {
-                        let default = || (VideoRegistry::with_defaults(), VideoLimits::default());
-                        spec.video.clone().unwrap_or_else(default)
-                    });
-                    let video = FillVideo::new(registry, transform, of_video, limits)?;
+                    let video = FillVideo::new(&video_codecs, transform, &video_limits, limits)?;
                     #[cfg(feature = "augment")]
                     let video = video.augment(field.augmenter.clone())?;
                     Some(video)
@@ -405,6 +395,18 @@ impl FieldWriter {
                 if let Some(video) = &mut self.video {
                     self.clip =
                         video.write(&encoded[..], slot, at, &|part| cx.rng_of_part(part))?;
+                }
+                Ok(())
+            }
+            (FieldKind::Audio(_), FieldValue::Parts(file)) => {
+                if let Some(audio) = &mut self.audio {
+                    self.frames = audio.write_source(&**file, slot, at, || cx.rng())?;
+                }
+                Ok(())
+            }
+            (FieldKind::Video(_), FieldValue::Parts(file)) => {
+                if let Some(video) = &mut self.video {
+                    self.clip = video.write(&**file, slot, at, &|part| cx.rng_of_part(part))?;
                 }
                 Ok(())
             }

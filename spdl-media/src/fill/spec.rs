@@ -7,7 +7,7 @@ use spdl_core::{BatchLayout, DType, Error, ErrorKind, Field, Result};
 use spdl_io::datasets::OpenOptions;
 use spdl_io::fetch::Fetcher;
 use spdl_io::records::{
-    AUDIO_EXTENSIONS, FetchFields, FieldChoice, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS,
+    AUDIO_EXTENSIONS, FetchFields, FieldChoice, IMAGE_EXTENSIONS, SelectParts, VIDEO_EXTENSIONS,
 };
 use spdl_io::{FetchLabeled, FieldValue};
 
@@ -15,6 +15,7 @@ use super::geometry::{Boxes, Points};
 #[cfg(feature = "png")]
 use super::mask::Mask;
 use super::numbers::padded;
+use super::parts::{AudioParts, VideoParts};
 use super::record::FillRecord;
 use super::tokens::Tokens;
 use crate::audio::{AudioLimits, AudioRegistry, AudioTransform};
@@ -66,10 +67,13 @@ pub struct SampleSpec {
     fields: Vec<(Arc<str>, SampleField)>,
     pub(super) sequences: Sequences,
     /// The codecs and limits of audio; the default ones if `None`.
-    pub(super) audio: Option<(AudioRegistry, AudioLimits)>,
+    audio: Option<AudioCodecs>,
     /// The containers, codecs and limits of video; the default ones if `None`.
-    pub(super) video: Option<(VideoRegistry, VideoLimits)>,
+    video: Option<VideoCodecs>,
 }
+
+type AudioCodecs = (AudioRegistry, AudioLimits);
+type VideoCodecs = (VideoRegistry, VideoLimits);
 
 /// One field of a batch: where its bytes are stored, and how they are decoded.
 #[derive(Clone, Debug)]
@@ -740,6 +744,56 @@ impl SampleSpec {
             _ => options,
         };
         options.file_fields(files).path_fields(paths).value_fields(values.unwrap_or_default())
+    }
+
+    /// Sets that `fetch`, which this specification made, reads only the parts of video and audio files that samples
+    /// need: of MP4 and MOV, the packets from the nearest key frame to the last frame of a clip; of WAV and FLAC, the
+    /// window. `stage` is the name of the stage that fills batches: its random numbers choose the parts. Samples are the
+    /// same with and without this call.
+    ///
+    /// Which files are read whole, see [`FetchFields::select_parts`]. Files in other formats are read whole, and so are MP4
+    /// files of audio fields. If a damaged clip needs packets of earlier key frames, or `stage` is another name, the
+    /// stage that fills batches reads the other bytes itself, and waits for them.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_core::{PipelineBuilder, StageOptions};
+    /// use spdl_io::MemoryFetcher;
+    /// use spdl_media::audio::AudioTransform;
+    /// use spdl_media::fill::{SampleField, SampleSpec};
+    /// use spdl_media::{CodecRegistry, Limits};
+    /// # let samples: Vec<spdl_io::StoredRecord> = Vec::new();
+    /// let window = AudioTransform::new().frames(16_000).random(true);
+    /// let spec = SampleSpec::new().with("audio", SampleField::audio(window));
+    /// let fetch = spec.in_parts(spec.fetch(Arc::new(MemoryFetcher::new())), "decode");
+    /// let pipeline = PipelineBuilder::from_iter(samples)
+    ///     .async_stage("fetch", fetch)
+    ///     .fill("decode", spec.layout(8), spec.filler(&CodecRegistry::with_defaults(), &Limits::default()))
+    ///     .build()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn in_parts(&self, fetch: FetchFields, stage: &str) -> FetchFields {
+        let ((audio_codecs, audio_limits), (video_codecs, video_limits)) = self.codecs();
+        self.fields.iter().fold(fetch, |fetch, (name, field)| {
+            let selector: Arc<dyn SelectParts> = match &field.kind {
+                FieldKind::Audio(transform) => {
+                    Arc::new(AudioParts::new(&audio_codecs, &audio_limits, transform))
+                }
+                FieldKind::Video(transform) => {
+                    Arc::new(VideoParts::new(&video_codecs, &video_limits, transform.clip()))
+                }
+                _ => return fetch,
+            };
+            fetch.select_parts(Arc::clone(name), stage, selector)
+        })
+    }
+
+    /// The codecs and limits of audio and video fields.
+    pub(super) fn codecs(&self) -> (AudioCodecs, VideoCodecs) {
+        let audio = || (AudioRegistry::with_defaults(), AudioLimits::default());
+        let video = || (VideoRegistry::with_defaults(), VideoLimits::default());
+        (self.audio.clone().unwrap_or_else(audio), self.video.clone().unwrap_or_else(video))
     }
 
     fn chosen(&self, fetch: FetchFields) -> FetchFields {

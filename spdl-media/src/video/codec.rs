@@ -31,6 +31,12 @@ pub trait VideoContainer: Debug + Send + Sync + 'static {
     /// is no video stream, `Unsupported` (encryption, several sample descriptions), `LimitExceeded`,
     /// and the errors of the source.
     fn index(&self, file: &dyn MediaSource, limits: &VideoLimits) -> Result<VideoIndex>;
+
+    /// Whether [`index`](Self::index) reads only a small part of a file. If so, a file in a store is read
+    /// in parts. The provided method returns no.
+    fn has_tables(&self) -> bool {
+        false
+    }
 }
 
 /// A codec: creates decoders of streams.

@@ -44,6 +44,8 @@ pub use limits::VideoLimits;
 pub use matroska::MatroskaContainer;
 pub use mp4::Mp4Container;
 pub use reader::{ClipDecoded, VideoReader};
+#[cfg(feature = "records")]
+pub(crate) use reader::{container_of, index_of, ranges_of};
 pub use registry::VideoRegistry;
 pub use transform::VideoTransform;
 

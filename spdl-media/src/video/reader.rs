@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::codec::{VIDEO_SNIFF_BYTES, VideoDecoder, VideoDecoderOptions};
+use super::codec::{VIDEO_SNIFF_BYTES, VideoContainer, VideoDecoder, VideoDecoderOptions};
 use super::disposable::Disposable;
 use super::index::{VideoIndex, VideoPacket, VideoStream};
 use super::limits::VideoLimits;
@@ -22,6 +23,8 @@ const LARGE_FRAME: u64 = 1 << 23;
 const FRAME_EXCESS: u64 = 4;
 /// The bytes of a file that are read at a time, unless a packet is larger.
 const READ_BYTES: u64 = 4 << 20;
+/// Packets that are further apart are read separately: in a store, these bytes take as long as a request.
+const READ_GAP: u64 = 256 << 10;
 
 /// Decodes chosen frames of videos.
 ///
@@ -119,20 +122,8 @@ impl VideoReader {
     /// `Unsupported` for an unknown format, and the errors of
     /// [`VideoContainer::index`](super::VideoContainer::index).
     pub fn index(&mut self, file: &dyn MediaSource) -> Result<VideoIndex> {
-        let head = file.read(0..file.size().min(VIDEO_SNIFF_BYTES as u64), &mut self.memory)?;
-        let container = self.registry.container(head)?.clone();
-        let limits = &self.limits;
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let index = container.index(file, limits)?;
-            limits.check_packets(index.packets().len() as u64)?;
-            if index.stream().size.pixels() > 0 {
-                limits.check_size(index.stream().size)?;
-            }
-            Ok(index)
-        }));
-        outcome.unwrap_or_else(|panic| {
-            Err(panicked(&format!("{} reader", container.name()), panic.as_ref()))
-        })
+        let container = container_of(&self.registry, file, &mut self.memory)?;
+        index_of(&*container, file, &self.limits)
     }
 
     /// Decodes frames of a video. `frames` are their numbers in order of presentation; `each` is called
@@ -271,11 +262,7 @@ impl VideoReader {
                 self.limits.check_packet_bytes(bytes)?;
             }
             // A truncated file: the packets before its end are decoded.
-            let is_inside = |number: &usize| {
-                let packet = &packets[*number];
-                packet.offset + u64::from(packet.bytes) <= size
-            };
-            let part = part.start..part.clone().take_while(is_inside).count() + part.start;
+            let part = inside(packets, part, size);
             if part.is_empty() {
                 let VideoPacket { offset, bytes, .. } = packets[part.start];
                 state.damaged.push(part.start);
@@ -512,12 +499,78 @@ fn runs(index: &VideoIndex, wanted: &[usize]) -> Vec<Run> {
     runs
 }
 
+/// The container of a file.
+pub(crate) fn container_of(
+    registry: &VideoRegistry,
+    file: &dyn MediaSource,
+    memory: &mut Vec<u8>,
+) -> Result<Arc<dyn VideoContainer>> {
+    let head = file.read(0..file.size().min(VIDEO_SNIFF_BYTES as u64), memory)?;
+    registry.container(head).cloned()
+}
+
+/// The index of a file.
+pub(crate) fn index_of(
+    container: &dyn VideoContainer,
+    file: &dyn MediaSource,
+    limits: &VideoLimits,
+) -> Result<VideoIndex> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let index = container.index(file, limits)?;
+        limits.check_packets(index.packets().len() as u64)?;
+        if index.stream().size.pixels() > 0 {
+            limits.check_size(index.stream().size)?;
+        }
+        Ok(index)
+    }));
+    outcome.unwrap_or_else(|panic| {
+        Err(panicked(&format!("{} reader", container.name()), panic.as_ref()))
+    })
+}
+
+/// The ranges of a file of `size` bytes that [`VideoReader::decode`] reads for these frames, if all
+/// packets are intact.
+///
+/// # Errors
+/// `InvalidArgument` if the video has no such frame.
+#[cfg(feature = "records")]
+pub(crate) fn ranges_of(
+    index: &VideoIndex,
+    frames: &[usize],
+    size: u64,
+) -> Result<Vec<Range<u64>>> {
+    let packets = index.packets();
+    let mut ranges = Vec::new();
+    for run in runs(index, &places(index, frames)?.packets) {
+        let mut at = run.packets.start;
+        while at < run.packets.end {
+            let part = inside(packets, part(packets, at..run.packets.end), size);
+            let Some(last) = part.clone().last() else { break };
+            at = part.end;
+            let end = packets[last].offset + u64::from(packets[last].bytes);
+            ranges.push(packets[part.start].offset..end);
+        }
+    }
+    Ok(ranges)
+}
+
+/// The first packets of a part that are inside a file of `size` bytes.
+fn inside(packets: &[VideoPacket], part: Range<usize>, size: u64) -> Range<usize> {
+    let is_inside = |number: &usize| {
+        let packet = &packets[*number];
+        packet.offset + u64::from(packet.bytes) <= size
+    };
+    part.start..part.start + part.take_while(is_inside).count()
+}
+
 /// The first packets of a range that are read together: near to each other in the file.
 fn part(packets: &[VideoPacket], range: Range<usize>) -> Range<usize> {
     let first = &packets[range.start];
     let is_apart = |number: &usize| {
         let (packet, previous) = (&packets[*number], &packets[*number - 1]);
-        packet.offset < previous.offset + u64::from(previous.bytes)
+        let end = previous.offset + u64::from(previous.bytes);
+        packet.offset < end
+            || packet.offset - end > READ_GAP
             || packet.offset + u64::from(packet.bytes) - first.offset > READ_BYTES
     };
     let end = (range.start + 1..range.end).find(is_apart);
@@ -583,5 +636,9 @@ mod tests {
         all[3].offset = READ_BYTES * 2;
         assert_eq!(part(&all, 0..5), 0..3);
         assert_eq!(part(&all, 3..5), 3..4);
+        all[2].offset = all[1].offset + 10 + READ_GAP;
+        assert_eq!(part(&all, 0..3), 0..3);
+        all[2].offset += 1;
+        assert_eq!(part(&all, 0..3), 0..2);
     }
 }

@@ -12,7 +12,7 @@ use spdl_core::{
     block_on,
 };
 use spdl_io::datasets::{ArrowDataset, DatasetKind, OpenOptions, OpenedDataset};
-use spdl_io::records::{AUDIO_EXTENSIONS, VIDEO_EXTENSIONS};
+use spdl_io::records::{AUDIO_EXTENSIONS, IndexCache, VIDEO_EXTENSIONS};
 use spdl_io::stores::Address;
 use spdl_io::{
     Cache, Fetch, FetchLabeled, Fetcher, LocalFetcher, Record, StoreRegistry, StoredRecord,
@@ -42,6 +42,8 @@ pub(crate) struct Samples {
 pub(crate) struct Opened {
     data: OpenedDataset,
     cache: Option<Cache>,
+    /// Headers and tables of files that are read in parts, for later epochs.
+    indices: IndexCache,
     /// Holds the connections to the stores.
     stores: StoreRegistry,
     origin: Origin,
@@ -139,10 +141,12 @@ impl FetchStage {
         (source.async_stage(options, fetch).measured(), kept)
     }
 
-    /// Reads the fields of `spec`.
-    pub(crate) fn fields(self, spec: &SampleSpec) -> FetchedBy<Record> {
+    /// Reads the fields of `spec`. Of video and audio files, only the parts are read that `stage` decodes.
+    pub(crate) fn fields(self, spec: &SampleSpec, stage: &str) -> FetchedBy<Record> {
         let FetchStage { source, options, fetch, kept } = self;
-        (source.async_stage(options, spec.fetch_like(&fetch)).measured(), kept)
+        let fetch = spec.in_parts(spec.fetch_like(&fetch), stage);
+        let fetch = fetch.with_index_cache(&kept.1.indices);
+        (source.async_stage(options, fetch).measured(), kept)
     }
 }
 
@@ -427,6 +431,7 @@ impl Opened {
         Ok(Opened {
             data,
             cache,
+            indices: IndexCache::default(),
             stores,
             origin: Origin::Opened(Box::new(request)),
             shown,
@@ -458,7 +463,8 @@ impl Opened {
         let stores = remote.map_or_else(StoreRegistry::new, |part| part.stores.clone());
         let cache = of.iter().find_map(|part| part.cache.clone());
         let origin = Origin::Made { of, how, has_labels };
-        Ok(Opened { data, cache, stores, origin, shown, epoch_len })
+        let indices = IndexCache::default();
+        Ok(Opened { data, cache, indices, stores, origin, shown, epoch_len })
     }
 
     fn make(of: &[Arc<Opened>], how: &Combination, has_labels: bool) -> Result<OpenedDataset> {

@@ -445,7 +445,7 @@ fn build(
         }
         Content::Fields(fields) => {
             let SampleFields { spec, allows_partial, grouping, .. } = fields.get();
-            let (mut pipeline, kept) = fetch.fields(spec);
+            let (mut pipeline, kept) = fetch.fields(spec, DECODE);
             for function in [&functions.filter, &functions.map_samples].into_iter().flatten() {
                 pipeline = function.add(pipeline, settings.seed);
             }

@@ -413,6 +413,7 @@ impl Reading {
             end: self.request.end,
             version: self.version.clone().filter(|_| self.inner.capability().versions),
             size: self.request.size,
+            clamps_end: self.request.clamps_end,
             times: None,
         }
     }
@@ -497,6 +498,11 @@ impl Reading {
                 check_limit(&self.key, size, self.max_bytes).map_err(AttemptFailure::Final)?;
             }
             self.end = Some(size);
+        }
+        if self.request.clamps_end
+            && let Some(size) = body.size
+        {
+            self.end = self.request.end.map(|end| end.min(size));
         }
         self.size = self.size.or(body.size);
         self.version = self.version.take().or_else(|| body.version.clone());

@@ -310,7 +310,10 @@ impl StreamedFile {
         let (file, metadata) = open(&key, cached_files)?;
         let (size, version) = (metadata.len(), version(&metadata));
         check_version(&key, request.version.as_ref(), Some(&version))?;
-        let (start, end) = (request.start, request.end.unwrap_or(size.max(request.start)));
+        let (start, mut end) = (request.start, request.end.unwrap_or(size.max(request.start)));
+        if request.clamps_end {
+            end = end.min(size.max(start));
+        }
         range_len(&key, &(start..end))?;
         if end > size {
             return Err(past_the_end(&key, start..end, size));

@@ -138,7 +138,10 @@ impl ObjectStoreFetcher {
         if size == 0 && !has_range && request.size.is_none() {
             check_empty(self.head(key).await)?;
         }
-        let end = end.unwrap_or(size);
+        let mut end = end.unwrap_or(size);
+        if request.clamps_end {
+            end = end.min(size.max(start));
+        }
         if end > size {
             return Err(past_the_end(key, start..end, size));
         }
@@ -150,7 +153,9 @@ impl ObjectStoreFetcher {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let response: Option<ResponseHeaders> = result.extensions.get().cloned();
-        let checksum = response.as_ref().filter(|_| self.verify && !has_range);
+        // The start of an object may be all of it.
+        let is_complete = !has_range || request.clamps_end && start == 0 && end == size;
+        let checksum = response.as_ref().filter(|_| self.verify && is_complete);
         let checksum = checksum.and_then(|it| Checksum::announced(&it.headers, it.has_tls));
         let substitute = response.and_then(|it| Substitute::possible(&it.headers, key, false));
         let pieces = self.pieces(result);
@@ -177,7 +182,10 @@ impl ObjectStoreFetcher {
         found_meta.version = as_required(found_meta.version, request.version.as_ref());
         check_version(key, request.version.as_ref(), found_meta.version.as_ref())?;
         let ReadRequest { start, end, .. } = *request;
-        let end = end.unwrap_or(found_meta.size.max(start));
+        let mut end = end.unwrap_or(found_meta.size.max(start));
+        if request.clamps_end {
+            end = end.min(found_meta.size.max(start));
+        }
         if end > found_meta.size {
             return Err(past_the_end(key, start..end, found_meta.size));
         }

@@ -4,22 +4,28 @@
 //! |---|---|
 //! | `bits` | bits, unary numbers and Rice codes |
 //! | `frame` | frame headers, subframes, prediction, checksums |
+//! | `window` | the part of a file that has a window, by reading only little of the file |
 //!
-//! This file has the metadata, the search for a frame, and the codec. Source of the format:
+//! This file has the metadata, the search for a frame in memory, and the codec. Source of the format:
 //! RFC 9639. The MD5 sum of the metadata is not checked; each frame has a checksum.
 
 mod bits;
 mod frame;
+mod window;
 
 use std::ops::Range;
 
 use spdl_core::{Error, ErrorKind, Result};
 
 use self::frame::{FrameDecoder, FrameHeader, crc16};
-use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest, truncated};
+use self::window::FlacWindow;
+use super::codec::{
+    AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest, truncated, truncated_at,
+};
 use super::collector::Collector;
 use super::limits::AudioLimits;
 use super::waveform::Waveform;
+use crate::source::MediaSource;
 
 /// The maximum number of metadata blocks.
 const MAX_BLOCKS: usize = 10_000;
@@ -62,6 +68,10 @@ impl AudioCodec for FlacCodec {
         head.starts_with(b"fLaC")
     }
 
+    fn has_parts(&self) -> bool {
+        true
+    }
+
     fn decoder(&self, limits: &AudioLimits) -> Result<Box<dyn AudioDecoder>> {
         Ok(Box::new(FlacDecoder { limits: limits.clone(), frames: FrameDecoder::default() }))
     }
@@ -69,14 +79,7 @@ impl AudioCodec for FlacCodec {
 
 impl AudioDecoder for FlacDecoder {
     fn inspect(&mut self, encoded: &[u8]) -> Result<AudioInfo> {
-        let stream = StreamInfo::read(encoded)?;
-        self.limits.check_format(stream.sample_rate, stream.channels)?;
-        let codec = format!("flac-int{}", stream.bits);
-        let info = AudioInfo::new(stream.sample_rate, stream.channels, codec);
-        Ok(match stream.total.or_else(|| stream.total_by_last_frame(encoded)) {
-            Some(total) => info.with_frames(total),
-            None => info,
-        })
+        self.inspect_source(&encoded)
     }
 
     fn decode(
@@ -85,14 +88,9 @@ impl AudioDecoder for FlacDecoder {
         request: &AudioRequest,
         out: &mut Waveform,
     ) -> Result<AudioDecoded> {
-        let stream = StreamInfo::read(encoded)?;
-        let end = request.end().min(stream.total.unwrap_or(u64::MAX));
-        let wanted = request.start()..end.max(request.start());
-        let expected = if end == u64::MAX { 0 } else { wanted.end - wanted.start };
-        // A header may lie about the length, so memory is reserved for what the file can hold: a
-        // block of equal samples takes at least 6 bytes and one per channel.
-        let most = encoded.len() / (6 + usize::from(stream.channels)) * stream.max_block_size;
-        out.start(stream.sample_rate, stream.channels, expected.min(most as u64))?;
+        let stream = StreamInfo::read(&encoded)?;
+        let wanted = stream.wanted(request);
+        stream.start_waveform(encoded.len() as u64, &wanted, out)?;
         if wanted.is_empty() {
             return Ok(AudioDecoded::complete());
         }
@@ -109,13 +107,94 @@ impl AudioDecoder for FlacDecoder {
             }
             outcome => outcome,
         };
-        match outcome {
-            Ok(()) => Ok(AudioDecoded::complete()),
-            Err(error) if error.kind() == ErrorKind::Truncated && request.accepts_truncated() => {
-                Ok(AudioDecoded::truncated())
-            }
-            Err(error) => Err(error),
+        accept_truncated(outcome, request)
+    }
+
+    fn inspect_source(&mut self, file: &dyn MediaSource) -> Result<AudioInfo> {
+        let stream = StreamInfo::read(file)?;
+        self.limits.check_format(stream.sample_rate, stream.channels)?;
+        let codec = format!("flac-int{}", stream.bits);
+        let info = AudioInfo::new(stream.sample_rate, stream.channels, codec);
+        let total = match stream.total {
+            None => stream.total_by_last_frame(file)?,
+            total => total,
+        };
+        Ok(match total {
+            Some(total) => info.with_frames(total),
+            None => info,
+        })
+    }
+
+    fn decode_source(
+        &mut self,
+        file: &dyn MediaSource,
+        request: &AudioRequest,
+        out: &mut Waveform,
+    ) -> Result<AudioDecoded> {
+        let stream = StreamInfo::read(file)?;
+        let wanted = stream.wanted(request);
+        stream.start_waveform(file.size(), &wanted, out)?;
+        if wanted.is_empty() {
+            return Ok(AudioDecoded::complete());
         }
+        let mut window = FlacWindow::find(&stream, file, &wanted)?;
+        let mut memory = Vec::new();
+        let outcome = loop {
+            let part = file.read(window.bytes.clone(), &mut memory)?;
+            let outcome = self.decode_from(part, &stream, 0, window.first, &wanted, out);
+            match outcome {
+                Err(error)
+                    if error.kind() == ErrorKind::Truncated && window.bytes.end < file.size() =>
+                {
+                    out.truncate(0);
+                    window.extend(file.size());
+                }
+                outcome => break outcome,
+            }
+        };
+        let shift = |error: Error| match error.offset() {
+            Some(offset) => error.with_offset(offset + window.bytes.start),
+            None => error,
+        };
+        match outcome.map_err(shift) {
+            // What looked like a frame may be data of another one.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Truncated)
+                    && window.first > 0 =>
+            {
+                let whole = file.read(0..file.size(), &mut memory);
+                match whole.and_then(|whole| self.decode(whole, request, out)) {
+                    // The file is too large to be decoded from its start.
+                    Err(other) if other.kind() == ErrorKind::LimitExceeded => Err(error),
+                    decoded => decoded,
+                }
+            }
+            outcome => accept_truncated(outcome, request),
+        }
+    }
+
+    fn parts(
+        &mut self,
+        file: &dyn MediaSource,
+        request: &AudioRequest,
+    ) -> Result<Option<Vec<Range<u64>>>> {
+        let stream = StreamInfo::read(file)?;
+        let wanted = stream.wanted(request);
+        if wanted.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        Ok(Some(vec![FlacWindow::find(&stream, file, &wanted)?.bytes]))
+    }
+}
+
+/// The result of a decode that may end early.
+fn accept_truncated(outcome: Result<()>, request: &AudioRequest) -> Result<AudioDecoded> {
+    match outcome {
+        Ok(()) => Ok(AudioDecoded::complete()),
+        Err(error) if error.kind() == ErrorKind::Truncated && request.accepts_truncated() => {
+            Ok(AudioDecoded::truncated())
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -161,23 +240,30 @@ impl FlacDecoder {
 }
 
 impl StreamInfo {
-    /// Reads the metadata.
-    fn read(file: &[u8]) -> Result<StreamInfo> {
+    /// Reads the metadata. Blocks that decoding does not need, such as pictures, are skipped.
+    fn read(file: &dyn MediaSource) -> Result<StreamInfo> {
+        let file_size = file.size();
+        let mut memory = Vec::new();
         let mut at = 4;
         let mut stream = None;
         for _ in 0..MAX_BLOCKS {
-            let Some(&[kind, a, b, c]) = file.get(at..).and_then(<[u8]>::first_chunk) else {
-                return Err(truncated("FLAC", file));
-            };
+            if at as u64 + 4 > file_size {
+                return Err(truncated_at("FLAC", file_size));
+            }
+            let header = file.read(at as u64..at as u64 + 4, &mut memory)?;
+            let &[kind, a, b, c] = header.first_chunk().unwrap_or(&[0; 4]);
             let size = u32::from_be_bytes([0, a, b, c]) as usize;
             at += 4;
-            let Some(content) = file.get(at..at + size) else {
-                return Err(truncated("FLAC", file));
-            };
+            let content = at as u64..(at + size) as u64;
+            if content.end > file_size {
+                return Err(truncated_at("FLAC", file_size));
+            }
             match (kind & 0x7F, &mut stream) {
-                (0, None) => stream = Some(StreamInfo::parse(content, at)?),
+                (0, None) => {
+                    stream = Some(StreamInfo::parse(file.read(content, &mut memory)?, at)?);
+                }
                 (_, None) => return Err(corrupt("the first block is not STREAMINFO", at - 4)),
-                (3, Some(stream)) => stream.read_seek_points(content),
+                (3, Some(stream)) => stream.read_seek_points(file.read(content, &mut memory)?),
                 _ => {}
             }
             at += size;
@@ -190,6 +276,26 @@ impl StreamInfo {
         }
         let message = format!("more than {MAX_BLOCKS} metadata blocks");
         Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(at as u64))
+    }
+
+    /// The frames of audio of a request that the file may have.
+    fn wanted(&self, request: &AudioRequest) -> Range<u64> {
+        let end = request.end().min(self.total.unwrap_or(u64::MAX));
+        request.start()..end.max(request.start())
+    }
+
+    /// Sets the format of a waveform, and reserves memory for `wanted`.
+    fn start_waveform(&self, size: u64, wanted: &Range<u64>, out: &mut Waveform) -> Result<()> {
+        let expected = if wanted.end == u64::MAX { 0 } else { wanted.end - wanted.start };
+        // A header may lie about the length, so memory is reserved for what the file can hold: a
+        // block of equal samples takes at least 6 bytes and one per channel.
+        let most = size / (6 + u64::from(self.channels)) * self.max_block_size as u64;
+        out.start(self.sample_rate, self.channels, expected.min(most))
+    }
+
+    /// The maximum number of bytes of a frame: its uncompressed samples, and some bytes of headers.
+    fn largest_frame(&self) -> usize {
+        self.max_block_size * usize::from(self.channels) * 5 + 1024
     }
 
     /// Reads the block STREAMINFO.
@@ -277,16 +383,20 @@ impl StreamInfo {
     }
 
     /// The number of frames of audio, by the last frame of the file.
-    fn total_by_last_frame(&self, file: &[u8]) -> Option<u64> {
-        // A frame is at most as large as its uncompressed samples and some bytes of headers.
-        let largest = self.max_block_size * usize::from(self.channels) * 5 + 1024;
-        let start = file.len().saturating_sub(largest).max(self.start);
-        let headers = (start..file.len())
+    ///
+    /// # Errors
+    /// Those of the source.
+    fn total_by_last_frame(&self, file: &dyn MediaSource) -> Result<Option<u64>> {
+        let size = file.size();
+        let start = size.saturating_sub(self.largest_frame() as u64).max(self.start as u64);
+        let mut memory = Vec::new();
+        let tail = file.read(start..size.max(start), &mut memory)?;
+        let headers = (0..tail.len())
             .rev()
-            .filter_map(|at| FrameHeader::parse(&file[at..], self).map(|header| (at, header)));
+            .filter_map(|at| FrameHeader::parse(&tail[at..], self).map(|header| (at, header)));
         // Data that look like a header are rare.
-        let last = headers.take(MAX_CANDIDATES).find(|(at, _)| crc16(&file[*at..]) == 0);
-        last.map(|(_, header)| header.first + header.block_size as u64)
+        let last = headers.take(MAX_CANDIDATES).find(|(at, _)| crc16(&tail[*at..]) == 0);
+        Ok(last.map(|(_, header)| header.first + header.block_size as u64))
     }
 }
 

@@ -156,7 +156,12 @@ pub(super) struct TopLevelBoxes<'a> {
 
 impl<'a> TopLevelBoxes<'a> {
     pub(super) fn new(file: &'a dyn MediaSource) -> Self {
-        TopLevelBoxes { file, memory: Vec::new(), at: 0, count: 0 }
+        TopLevelBoxes::starting_at(file, 0)
+    }
+
+    /// The boxes from a position on.
+    pub(super) fn starting_at(file: &'a dyn MediaSource, at: u64) -> Self {
+        TopLevelBoxes { file, memory: Vec::new(), at, count: 0 }
     }
 
     /// Whether the last box extends beyond the end of the file.

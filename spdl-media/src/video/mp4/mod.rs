@@ -5,8 +5,10 @@
 //! | `boxes` | boxes, and the numbers in them |
 //! | `tables` | the sample tables of a track |
 //! | `fragments` | the samples of movie fragments |
+//! | `announce` | where fragments are, for sources that are not local |
 //! | `edits` | edit lists: which samples are presented, and when |
 
+mod announce;
 mod boxes;
 mod edits;
 mod fragments;
@@ -16,6 +18,7 @@ mod tests;
 
 use spdl_core::{Error, ErrorKind, Result};
 
+use self::announce::announce_fragments;
 use self::boxes::{Mp4Box, TopLevelBoxes};
 use self::edits::{Edit, apply_edits, read_edits, start_shift};
 use self::fragments::{Fragments, SampleDefaults};
@@ -62,6 +65,10 @@ impl VideoContainer for Mp4Container {
         false
     }
 
+    fn has_tables(&self) -> bool {
+        true
+    }
+
     fn index(&self, file: &dyn MediaSource, limits: &VideoLimits) -> Result<VideoIndex> {
         let mut boxes = TopLevelBoxes::new(file);
         let mut memory = Vec::new();
@@ -80,6 +87,7 @@ impl VideoContainer for Mp4Container {
                 }
             }
         };
+        let after = moov.end;
         let moov = moov.read(file, limits, &mut memory)?;
         let movie = Movie::new(moov)?;
         let track = movie.video_track()?;
@@ -94,6 +102,7 @@ impl VideoContainer for Mp4Container {
             unlisted_bytes: file.size().saturating_sub(listed),
         };
         if movie.is_fragmented {
+            announce_fragments(file, after, limits)?;
             // Fragments may precede `moov` only in files that no program writes.
             let mut memory = Vec::new();
             while let Some(found) = boxes.next_box()? {
