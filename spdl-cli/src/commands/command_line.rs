@@ -28,12 +28,15 @@ Examples:
   spdl bench photos/ --mode train --epochs 3 --report report.html
                                         load as in training, and write an HTML report
   spdl bench photos/ --json             the results as JSON
+  spdl bench clips/ --frames 16 --every 0.5s
+                                        measure clips of videos per second
+  spdl bench speech/ --mel 80           measure log-mel spectrograms of audio
   spdl verify-order rank*.state         find samples that are missing or processed twice
   spdl pack photos/ shards/ --shuffle 7 write tar shards with indexes, checksums and a manifest
   spdl ls shards/                       list the shards, or the samples
   spdl cat shards/ cat/1.jpg > 1.jpg    extract one field of a sample
-  spdl verify shards/                   verify all checksums and decode all images
-  spdl stat shards/ --html shards.html  counts, sizes, histograms, a contact sheet
+  spdl verify shards/                   verify all checksums; decode images, audio and video
+  spdl stat shards/ --html shards.html  counts, sizes, durations, histograms, a contact sheet
   spdl doctor                           check the CUDA driver and libraries
 
 `spdl COMMAND --help` explains all options of a command.
@@ -51,7 +54,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Bench(BenchArguments),
+    Bench(Box<BenchArguments>),
     VerifyOrder(VerifyOrderArguments),
     Pack(PackArguments),
     Ls(LsArguments),

@@ -5,7 +5,7 @@ use std::thread;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 
-use crate::datasets::input::Fields;
+use crate::datasets::input::{Fields, FolderMedia};
 use crate::ui::format::byte_size;
 
 /// The section of `--help` about DATA, for the subcommands that read any data set.
@@ -14,7 +14,7 @@ macro_rules! data_help {
         "\
 Data sets, DATA:
   Tar archives, a folder with tar archives, or the output of `spdl pack`; or any other data set that
-  `spdl bench` reads: folders of images, zip archives, lists of files, Parquet, TFRecord, MDS,
+  `spdl bench` reads: folders of images, audio and video, such files, zip archives, lists of files, Parquet, TFRecord, MDS,
   LitData, RecordIO, LMDB, and URLs (http://, https://, s3://, gs://, az://, hf://).
   `spdl bench --help` lists the cargo features that some formats and URLs need
 
@@ -39,9 +39,9 @@ pub(crate) struct FieldOptions {
     #[arg(long, value_name = "NAME")]
     pub(crate) label_field: Option<String>,
 
-    /// Largest image file in bytes; larger ones fail before they are read
+    /// Largest file in bytes; larger ones fail before they are read
     ///
-    /// In memory, one file may exceed the memory budget. [default: 64MiB]
+    /// In memory, one file may exceed the memory budget. [default: 64MiB; 4GiB for audio and video]
     #[arg(long, value_name = "BYTES", value_parser = byte_size)]
     pub(crate) max_file_size: Option<u64>,
 }
@@ -55,6 +55,7 @@ impl FieldOptions {
             max_file_bytes: self.max_file_size,
             sequential: None,
             spec: None,
+            media: FolderMedia::Images,
         }
     }
 
@@ -78,6 +79,14 @@ where
     <T as TryFrom<u64>>::Error: std::error::Error + Send + Sync + 'static,
 {
     RangedU64ValueParser::new().range(1..=most)
+}
+
+/// Parses a number of seconds, 0 or more.
+pub(crate) fn non_negative(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("expected a number of seconds, 0 or more".to_owned()),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,18 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use spdl_core::source::sampler::ShardWindow;
-use spdl_core::{Error, PipelineBuilder, Result, StageOptions, block_on};
+use spdl_core::{Error, ErrorKind, PipelineBuilder, Result, StageOptions, block_on};
 use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
 use spdl_io::records::IMAGE_EXTENSIONS;
 use spdl_io::stores::Address;
 use spdl_io::{Fetch, Key, LocalFetcher, StoreRegistry};
 use spdl_media::fill::SampleSpec;
 
-use super::address::shown;
-use super::extensions::more_extensions;
+use super::address::{is_address, shown};
+use super::extensions::{MediaType, more_extensions, timed_extensions};
+use super::member_name::extension_of;
 use crate::ui::failure::Failure;
 use crate::ui::stderr;
 
@@ -22,6 +23,28 @@ const WINDOW: u64 = 10_000;
 
 /// Maximum number of field names in a message.
 const FIELDS_SHOWN: usize = 50;
+
+/// The largest file in bytes if files may be audio or video: 4 GiB.
+const TIMED_FILE_BYTES: u64 = 4 << 30;
+
+/// The files of a folder that are samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FolderMedia {
+    #[default]
+    Images,
+    /// The images; in a folder without images, audio and video.
+    ImagesOrTimed,
+    /// Images, audio and video.
+    All,
+}
+
+/// Whether a path or URL names an image, audio or video file, by its extension. A local path must
+/// be a file.
+pub(crate) fn is_media_file(place: &Path) -> bool {
+    let is_named = extension_of(&Key::from_path(place))
+        .is_some_and(|ending| MediaType::of_name(ending.as_bytes()).is_some());
+    is_named && (is_address(place) || place.is_file())
+}
 
 /// The field names and the limits given on the command line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,6 +56,8 @@ pub(crate) struct Fields<'a> {
     pub(crate) sequential: Option<u64>,
     /// The fields that are read.
     pub(crate) spec: Option<&'a SampleSpec>,
+    /// The files of a folder that are samples, unless the fields decide that.
+    pub(crate) media: FolderMedia,
 }
 
 /// An opened data set, with the connections to its store.
@@ -68,12 +93,24 @@ impl InputDataset {
         Ok(opened)
     }
 
-    /// Like [`open`](InputDataset::open), but prints no warnings.
-    pub(crate) fn open_silently(
+    /// Opens a data set with images, audio and video, and prints no warnings.
+    ///
+    /// Addresses that are all media files are a list of files.
+    pub(crate) fn open_media_silently(
         addresses: &[PathBuf],
         what: &str,
     ) -> std::result::Result<Self, Failure> {
-        InputDataset::open_as(addresses, Fields::default(), what, false)
+        let fields = Fields { media: FolderMedia::All, ..Fields::default() };
+        if !addresses.iter().all(|address| is_media_file(address)) {
+            return InputDataset::open_as(addresses, fields, what, false);
+        }
+        let failed = |error: Error| Failure::of(what, &error, &shown(addresses));
+        let stores = stderr::warn_if_unreachable(StoreRegistry::new());
+        let given: Vec<&OsStr> = addresses.iter().map(|it| it.as_os_str()).collect();
+        let set = OpenedDataset::of_images(&given, None, &stores).map_err(failed)?;
+        let set = set.with_max_file_bytes(TIMED_FILE_BYTES);
+        let first = InputDataset::first_of(addresses).map_err(failed)?;
+        Ok(InputDataset { set, stores, first })
     }
 
     fn open_as(
@@ -84,9 +121,13 @@ impl InputDataset {
     ) -> std::result::Result<Self, Failure> {
         let failed = |error: Error| Failure::of(what, &error, &shown(addresses));
         let stores = stderr::warn_if_unreachable(StoreRegistry::new());
-        let extensions: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
+        let images: Vec<&str> = IMAGE_EXTENSIONS.into_iter().chain(more_extensions()).collect();
+        let all: Vec<&str> = images.iter().copied().chain(timed_extensions()).collect();
         let given: Vec<&OsStr> = addresses.iter().map(|it| it.as_os_str()).collect();
-        let mut options = OpenOptions::default().extensions(&extensions);
+        let mut options = OpenOptions::default().extensions(match fields.media {
+            FolderMedia::All => &all,
+            FolderMedia::Images | FolderMedia::ImagesOrTimed => &images,
+        });
         if accepts_damage {
             options = options.accept_damage();
         }
@@ -102,17 +143,37 @@ impl InputDataset {
         if let Some(bytes) = fields.sequential {
             options = options.sequential(bytes);
         }
-        let set = block_on(OpenedDataset::open_with(&given, &stores, &options)).map_err(failed)?;
-        let set = match fields.max_file_bytes {
+        let open =
+            |options: &OpenOptions| block_on(OpenedDataset::open_with(&given, &stores, options));
+        let opened = match open(&options) {
+            Err(error)
+                if fields.media == FolderMedia::ImagesOrTimed
+                    && error.kind() == ErrorKind::NotFound =>
+            {
+                let timed: Vec<&str> = timed_extensions().collect();
+                // If there is no audio or video either, the first message is the better one.
+                open(&options.extensions(&timed)).map_err(|_| error)
+            }
+            opened => opened,
+        };
+        let set = opened.map_err(failed)?;
+        let may_be_long = fields.media != FolderMedia::Images;
+        let default = may_be_long.then_some(TIMED_FILE_BYTES);
+        let set = match fields.max_file_bytes.or(default) {
             Some(bytes) => set.with_max_file_bytes(bytes),
             None => set,
         };
-        let first = match addresses.first().map(|first| (first, first.to_str())) {
-            Some((_, Some(text))) => Address::parse(text).map_err(failed)?.key().clone(),
+        let first = InputDataset::first_of(addresses).map_err(failed)?;
+        Ok(InputDataset { set, stores, first })
+    }
+
+    /// The key of the first argument.
+    fn first_of(addresses: &[PathBuf]) -> Result<Key> {
+        Ok(match addresses.first().map(|first| (first, first.to_str())) {
+            Some((_, Some(text))) => Address::parse(text)?.key().clone(),
             Some((path, None)) => Key::from_path(path),
             None => Key::from_bytes(b""),
-        };
-        Ok(InputDataset { set, stores, first })
+        })
     }
 
     /// Reads the class names for a label field given on the command line.

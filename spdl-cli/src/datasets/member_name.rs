@@ -1,6 +1,6 @@
-//! Names of members of tar shards, in the WebDataset convention.
+//! Names of members of tar shards, in the WebDataset convention, and of files.
 
-use super::extensions::image_extensions;
+use spdl_io::Key;
 
 /// Splits a member name into key and field at the first dot of its last component.
 ///
@@ -11,10 +11,16 @@ pub(crate) fn key_and_field(name: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&name[..file + dot], &name[file + dot + 1..]))
 }
 
-/// Whether a member is an image, by its name.
-pub(crate) fn is_image(name: &[u8]) -> bool {
-    let ending = name.rsplit(|&byte| byte == b'.').next().unwrap_or_default();
-    image_extensions().any(|known| ending.eq_ignore_ascii_case(known.as_bytes()))
+/// The file name extension of a path or URL, without the query.
+pub(crate) fn extension_of(file: &Key) -> Option<&str> {
+    let bytes = file.as_bytes();
+    let path = match bytes.windows(3).any(|part| part == b"://") {
+        true => bytes.split(|byte| b"?#".contains(byte)).next()?,
+        false => bytes,
+    };
+    let name = path.rsplit(|&byte| byte == b'/').next()?;
+    let dot = name.iter().rposition(|&byte| byte == b'.')?;
+    std::str::from_utf8(&name[dot + 1..]).ok().filter(|ending| !ending.is_empty())
 }
 
 #[cfg(test)]
@@ -33,6 +39,19 @@ mod tests {
             let divided = divided.map(|(key, field)| (key.as_bytes(), field.as_bytes()));
             assert_eq!(key_and_field(name.as_bytes()), divided, "{name}");
         }
-        assert!(is_image(b"a/b.seg.PNG") && !is_image(b"a/png") && !is_image(b"a.cls"));
+    }
+
+    #[test]
+    fn the_extension_of_a_url_excludes_its_query() {
+        for (name, ending) in [
+            ("a.b/c.jpg", Some("jpg")),
+            ("https://host/c.jpg?as=x.txt", Some("jpg")),
+            ("https://host/c?as=x.png#y.png", None),
+            ("a?b.png", Some("png")),
+            ("a.b/c", None),
+            ("a.", None),
+        ] {
+            assert_eq!(extension_of(&name.into()), ending, "{name}");
+        }
     }
 }

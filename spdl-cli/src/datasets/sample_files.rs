@@ -15,6 +15,9 @@ use spdl_io::records::{Encoding, StoredField};
 use spdl_io::{FetchLabeled, FetchRecord, Fetcher, FieldValue, Key, StoredRecord};
 use spdl_media::CodecRegistry;
 
+use super::extensions::MediaType;
+use super::member_name::extension_of;
+
 /// The fields of a sample.
 #[derive(Debug)]
 pub(crate) struct Sample {
@@ -43,12 +46,38 @@ pub(crate) struct SampleFile {
     pub(crate) role: Role,
 }
 
-/// The role of a field: image, label or other.
+/// The role of a field: media file, label or other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    Image,
+    /// The image of the sample, or a field with audio or video.
+    Media(MediaType),
     Label,
     Other,
+}
+
+/// Whether each sample of a data set of this kind is a separate file.
+pub(crate) fn are_files(kind: DatasetKind) -> bool {
+    matches!(kind, DatasetKind::ImageFolder | DatasetKind::FileList)
+}
+
+/// The type of the audio or video in a field; `None` for other fields.
+///
+/// In folders and lists of files, the extension of the file decides, in archives the name of the
+/// field. `is_main` states whether the field is the default image field of the data set.
+pub(crate) fn timed_media(
+    kind: DatasetKind,
+    sample: &Key,
+    field: &str,
+    is_main: bool,
+) -> Option<MediaType> {
+    let media = match kind {
+        kind if are_files(kind) && (is_main || ["audio", "video"].contains(&field)) => {
+            MediaType::of_name(extension_of(sample)?.as_bytes())
+        }
+        DatasetKind::TarShards | DatasetKind::ZipShards => MediaType::of_name(field.as_bytes()),
+        _ => None,
+    };
+    media.filter(|media| media.is_timed())
 }
 
 /// Reads samples of a data set, and converts their fields to files.
@@ -121,8 +150,12 @@ impl SampleReader {
         }
         let mut fetch = FetchRecord::new(Arc::clone(&self.fetcher)).with_max_bytes(self.max_bytes);
         if let Some(others) = &self.others {
+            let (kind, key) = (self.kind, record.key.clone());
+            let is_timed =
+                |name: &str| image.is_none() && timed_media(kind, &key, name, false).is_some();
             let is_read = |name: &&str| {
-                let is_named = [&image, &label].iter().any(|it| it.as_deref() == Some(*name));
+                let is_named = [&image, &label].iter().any(|it| it.as_deref() == Some(*name))
+                    || is_timed(name);
                 (is_named && self.reads_named) || others.iter().any(|other| other == name)
             };
             fetch = fetch.with_fields(record.names().filter(is_read).map(Arc::<str>::from));
@@ -146,22 +179,31 @@ impl SampleReader {
                 return Err(in_field(Error::new(ErrorKind::InvalidArgument, message)));
             }
             sample.label = number.unwrap_or(sample.label);
-            let role = match number {
-                _ if is_image => Role::Image,
-                Some(_) => Role::Label,
-                None => Role::Other,
+            let timed = timed_media(self.kind, &read.key, &field, is_image)
+                .filter(|_| matches!(value, FieldValue::Bytes(_)));
+            let role = match (timed, number) {
+                (Some(media), None) => Role::Media(media),
+                _ if is_image => Role::Media(MediaType::Image),
+                (_, Some(_)) => Role::Label,
+                (None, None) => Role::Other,
             };
-            let files = match (role, number) {
+            let mut files = match (role, number) {
                 // Members of archives stay unchanged.
                 (Role::Label, Some(number)) if !self.keeps_names() || self.has_label_field => {
                     vec![("cls".to_owned(), number.to_string().into())]
                 }
-                (Role::Image, _) if !matches!(value, FieldValue::Bytes(_)) => {
+                (Role::Media(MediaType::Image), _) if !matches!(value, FieldValue::Bytes(_)) => {
                     let message = format!("expected an image, found {}", value.kind());
                     return Err(in_field(Error::new(ErrorKind::InvalidArgument, message)));
                 }
                 _ => self.files(&field, value).map_err(in_field)?,
             };
+            if let (Role::Media(media), Some(extension)) = (role, extension_of(&read.key))
+                && media.is_timed()
+                && are_files(self.kind)
+            {
+                files.iter_mut().for_each(|(name, _)| *name = extension.to_lowercase());
+            }
             sample.files.extend(files.into_iter().map(|(name, data)| SampleFile {
                 field: Arc::clone(&field),
                 name,

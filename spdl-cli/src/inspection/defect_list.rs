@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use spdl_core::ErrorKind;
 
 use super::data_set::DataSet;
 use super::defect::Defect;
@@ -45,6 +46,11 @@ impl DefectList {
 
     pub(crate) fn total(&self) -> u64 {
         self.total
+    }
+
+    /// Whether all known defects are files that this build cannot read.
+    pub(crate) fn are_all_unsupported(&self) -> bool {
+        self.first.iter().all(|defect| defect.kind == ErrorKind::Unsupported)
     }
 
     /// The first `most` defects.

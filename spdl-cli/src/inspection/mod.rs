@@ -9,6 +9,7 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `media` | facts and damage of audio and video files |
 //! | `defect`, `defect_list` | one defect; all defects of a pass, as text and JSON |
 //! | `scan_item` | the items of a pass: samples, members, defects, ends of archives |
 //! | `location` | where an archive is stored: its bytes and the files beside it |
@@ -29,6 +30,7 @@ pub(crate) mod data_set;
 pub(crate) mod defect;
 pub(crate) mod defect_list;
 pub(crate) mod location;
+pub(crate) mod media;
 pub(crate) mod open;
 mod remote;
 pub(crate) mod samples;

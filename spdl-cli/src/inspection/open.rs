@@ -13,18 +13,21 @@ use super::location::{Location, archives_in};
 use super::remote::{self, NOT_COMPLETE};
 use super::samples::Samples;
 use crate::datasets::address::is_address;
-use crate::datasets::input::InputDataset;
+use crate::datasets::input::{InputDataset, is_media_file};
 use crate::ui::failure::Failure;
 
 /// Like [`open`], but opens archives in a store as archives instead of samples.
 pub(crate) fn open_archives(paths: &[PathBuf]) -> Result<DataSet, Failure> {
+    if paths.iter().all(|path| is_media_file(path)) {
+        return open(paths);
+    }
     match remote::archives(paths)? {
         Some(set) => Ok(set),
         None => open(paths),
     }
 }
 
-/// Opens a packed folder, a folder of tar archives, tar archives, or any other data set.
+/// Opens a packed folder, a folder of tar archives, tar archives, media files, or any other data set.
 pub(crate) fn open(paths: &[PathBuf]) -> Result<DataSet, Failure> {
     let tars = |paths: Vec<PathBuf>| DataSet::of_archives(unlisted_archives(paths));
     if let [folder] = paths
@@ -61,7 +64,7 @@ pub(crate) fn open(paths: &[PathBuf]) -> Result<DataSet, Failure> {
 }
 
 fn samples(addresses: &[PathBuf]) -> Result<DataSet, Failure> {
-    let opened = InputDataset::open_silently(addresses, "cannot open")?;
+    let opened = InputDataset::open_media_silently(addresses, "cannot open")?;
     // Damage to archives is reported later, when the samples are read.
     if opened.set.kind != DatasetKind::TarShards {
         opened.warn();
@@ -71,7 +74,7 @@ fn samples(addresses: &[PathBuf]) -> Result<DataSet, Failure> {
 
 /// Whether a path names a local tar archive; files with an unknown extension count as archives.
 fn is_archive(path: &Path) -> bool {
-    if is_address(path) {
+    if is_address(path) || is_media_file(path) {
         return false;
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();

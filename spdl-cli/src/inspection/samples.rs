@@ -12,9 +12,10 @@ use spdl_io::{Key, StoredRecord};
 
 use super::defect::Defect;
 use super::scan_item::{Member, ScanItem};
+use crate::datasets::extensions::MediaType;
 use crate::datasets::input::InputDataset;
-use crate::datasets::member_name::is_image;
-use crate::datasets::sample_files::{Role, Sample, SampleFile, SampleReader};
+use crate::datasets::member_name::extension_of;
+use crate::datasets::sample_files::{Role, Sample, SampleFile, SampleReader, are_files};
 
 /// A data set that is inspected sample by sample.
 #[derive(Debug)]
@@ -33,8 +34,15 @@ impl Samples {
 
     /// The noun for one sample, and its plural, in messages.
     pub(crate) fn noun(&self) -> [&'static str; 2] {
+        let is_image = |record: StoredRecord| {
+            let ending = extension_of(&record.key)?;
+            Some(MediaType::of_name(ending.as_bytes())? == MediaType::Image)
+        };
         match self.opened.set.kind {
-            DatasetKind::ImageFolder => ["image", "images"],
+            DatasetKind::ImageFolder if self.record(0).ok().and_then(is_image) == Some(true) => {
+                ["image", "images"]
+            }
+            DatasetKind::ImageFolder => ["file", "files"],
             _ => ["sample", "samples"],
         }
     }
@@ -116,16 +124,12 @@ impl Samples {
     }
 }
 
-fn are_files(kind: DatasetKind) -> bool {
-    matches!(kind, DatasetKind::ImageFolder | DatasetKind::FileList)
-}
-
 /// Converts the fields of a sample to scan items.
 fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
     let mut label = Some(sample.label).filter(|label| *label >= 0);
     let member = |file: SampleFile| {
         // If the sample is a file, the item has the name of the file.
-        let is_file = are_files(kind) && file.role == Role::Image;
+        let is_file = are_files(kind) && matches!(file.role, Role::Media(_));
         let (name, field) = match is_file {
             true => {
                 let field = extension_of(key).map_or_else(|| file.field.to_string(), str::to_owned);
@@ -136,18 +140,19 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
                 (Key::from_bytes(&name), file.field.to_string())
             }
         };
-        let is_image = match file.role {
-            // Lists may contain files of any type, not only images.
-            Role::Image if kind == DatasetKind::FileList => {
-                extension_of(key).is_some_and(|ending| is_image(ending.as_bytes()))
+        let media = match file.role {
+            // Lists may contain files of any type.
+            Role::Media(MediaType::Image) if kind == DatasetKind::FileList => {
+                extension_of(key).and_then(|ending| MediaType::of_name(ending.as_bytes()))
             }
-            Role::Image => true,
-            _ => is_image(file.name.as_bytes()),
+            Role::Media(MediaType::Image) => Some(MediaType::Image),
+            // In archives, the name of the field is that of the member.
+            _ => MediaType::of_member(file.name.as_bytes(), &file.data),
         };
         ScanItem::Member(Member {
             archive: 0,
             field,
-            is_image,
+            media,
             name,
             offset: file.offset,
             data: file.data,
@@ -158,18 +163,6 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
         })
     };
     sample.files.into_iter().map(member).collect()
-}
-
-/// The file name extension of a path or URL, without the query.
-fn extension_of(file: &Key) -> Option<&str> {
-    let bytes = file.as_bytes();
-    let path = match bytes.windows(3).any(|part| part == b"://") {
-        true => bytes.split(|byte| b"?#".contains(byte)).next()?,
-        false => bytes,
-    };
-    let name = path.rsplit(|&byte| byte == b'/').next()?;
-    let dot = name.iter().rposition(|&byte| byte == b'.')?;
-    std::str::from_utf8(&name[dot + 1..]).ok().filter(|ending| !ending.is_empty())
 }
 
 /// A data set of sample records in which the item of an unreadable record is its error.
@@ -220,25 +213,6 @@ impl AsyncStage<(Key, Result<StoredRecord>)> for ReadItem {
         match record {
             Ok(record) => self.0.process(record, cx).await,
             Err(error) => Ok((key, Err(error))),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_extension_of_a_url_excludes_its_query() {
-        for (name, ending) in [
-            ("a.b/c.jpg", Some("jpg")),
-            ("https://host/c.jpg?as=x.txt", Some("jpg")),
-            ("https://host/c?as=x.png#y.png", None),
-            ("a?b.png", Some("png")),
-            ("a.b/c", None),
-            ("a.", None),
-        ] {
-            assert_eq!(extension_of(&name.into()), ending, "{name}");
         }
     }
 }

@@ -15,7 +15,8 @@ use super::archive::Archive;
 use super::data_set::DataSet;
 use super::defect::Defect;
 use super::scan_item::{ArchiveEnd, Member, ScanItem};
-use crate::datasets::member_name::{is_image, key_and_field};
+use crate::datasets::extensions::MediaType;
+use crate::datasets::member_name::key_and_field;
 
 /// Whether checksums are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,14 +210,14 @@ impl Scan {
         }
         match data {
             Ok(data) => {
-                let is_image = is_image(name);
+                let media = MediaType::of_member(name, &data);
                 let field = Key::from_bytes(field).to_string();
                 let number = || Encoding::Integer.decode(data.clone()).ok()?.as_i64();
                 let label = if field == "cls" { number() } else { None };
                 self.pending.push_back(ScanItem::Member(Member {
                     archive: self.archive,
                     field,
-                    is_image,
+                    media,
                     name: entry.key,
                     offset: Some(entry.data_offset),
                     data,

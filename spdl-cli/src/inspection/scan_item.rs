@@ -6,6 +6,7 @@ use bytes::Bytes;
 use spdl_io::Key;
 
 use super::defect::Defect;
+use crate::datasets::extensions::MediaType;
 
 /// An item of a scan.
 #[derive(Debug)]
@@ -45,8 +46,8 @@ pub(crate) struct Member {
     pub(crate) archive: usize,
     /// The name of the field.
     pub(crate) field: String,
-    /// Whether the member is an image, by its name or role.
-    pub(crate) is_image: bool,
+    /// The type of the media file, by the name or role of the member.
+    pub(crate) media: Option<MediaType>,
     pub(crate) name: Key,
     /// The offset of the data in the archive, in bytes.
     pub(crate) offset: Option<u64>,

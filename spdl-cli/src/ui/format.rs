@@ -21,9 +21,10 @@ pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// The numbers of used, all and skipped images: `18 of 20 images, 2 skipped`.
-pub(crate) fn used(used: u64, skipped: u64) -> String {
-    let all = counted(used.saturating_add(skipped), "image", "images");
+/// The numbers of used, all and skipped samples: `18 of 20 images, 2 skipped`. `noun` is the word for
+/// one sample, and its plural.
+pub(crate) fn used(used: u64, skipped: u64, [one, many]: [&str; 2]) -> String {
+    let all = counted(used.saturating_add(skipped), one, many);
     format!("{} of {all}, {} skipped", count(used), count(skipped))
 }
 
@@ -60,6 +61,15 @@ pub(crate) fn time(time: Duration) -> String {
         value if value >= 99.95 => format!("{value:.0} {unit}"),
         value if value >= 9.995 => format!("{value:.1} {unit}"),
         value => format!("{value:.2} {unit}"),
+    }
+}
+
+/// A duration of audio or video in a suitable unit: `850 ms`, `78.9 s`, `3.5 min`, `12.0 h`.
+pub(crate) fn seconds(value: f64) -> String {
+    match value {
+        value if value >= 7200.0 => format!("{:.1} h", value / 3600.0),
+        value if value >= 120.0 => format!("{:.1} min", value / 60.0),
+        value => time(Duration::try_from_secs_f64(value).unwrap_or_default()),
     }
 }
 
@@ -185,6 +195,7 @@ mod tests {
 
     #[test]
     fn skipped_images_count_towards_the_total() {
+        let used = |used_images, skipped| used(used_images, skipped, ["image", "images"]);
         assert_eq!(used(1998, 2), "1,998 of 2,000 images, 2 skipped");
         assert_eq!(used(0, 1), "0 of 1 image, 1 skipped");
     }
@@ -204,6 +215,12 @@ mod tests {
             [512, 1_500, 999_960, u64::MAX].map(bytes),
             ["512 B", "1.5 kB", "1.0 MB", "18.4 EB"]
         );
+    }
+
+    #[test]
+    fn long_durations_are_minutes_and_hours() {
+        let shown = [0.25, 119.0, 210.0, 43_200.0, -1.0].map(seconds);
+        assert_eq!(shown, ["250 ms", "119 s", "3.5 min", "12.0 h", "0 ns"]);
     }
 
     #[test]

@@ -17,8 +17,14 @@ impl Progress {
     /// A bar for `images` images; hidden if `wanted` is false, standard error is not a terminal, or
     /// `TERM` is `dumb`.
     pub(crate) fn new(images: u64, wanted: bool) -> Self {
+        Progress::of_samples(images, "images", wanted)
+    }
+
+    /// A bar for samples, whose name in the plural is `noun`; hidden in the same cases.
+    pub(crate) fn of_samples(samples: u64, noun: &'static str, wanted: bool) -> Self {
         let template = "{wide_bar} {human_pos} / {human_len}  {rate}  {eta} left";
-        Progress::drawn(images, template, |rate| format!("{} images/s", measured(rate)), wanted)
+        let shown = move |rate: f64| format!("{} {noun}/s", measured(rate));
+        Progress::drawn(samples, template, shown, wanted)
     }
 
     /// A bar for `all` bytes; hidden in the same cases as the bar of [`new`](Self::new).
@@ -27,7 +33,12 @@ impl Progress {
         Progress::drawn(all, template, |rate| format!("{}/s", bytes(rate as u64)), wanted)
     }
 
-    fn drawn(all: u64, template: &str, shown: fn(f64) -> String, wanted: bool) -> Self {
+    fn drawn(
+        all: u64,
+        template: &str,
+        shown: impl Fn(f64) -> String + Clone + Send + Sync + 'static,
+        wanted: bool,
+    ) -> Self {
         let can_draw = std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb");
         if !(wanted && can_draw && std::io::stderr().is_terminal()) {
             return Progress(ProgressBar::hidden());

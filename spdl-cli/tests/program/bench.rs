@@ -7,10 +7,12 @@ use std::process::Stdio;
 use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 25] = [
     "images",
     "seconds",
     "images_per_s",
+    "frames_per_s",
+    "audio_s_per_s",
     "cpu_s_per_1000",
     "peak_rss_bytes",
     "memory",

@@ -156,7 +156,7 @@ fn an_invalid_data_set_is_an_error_of_one_line() {
     }
     if !cfg!(feature = "azure") {
         let run = bench_all(&["az://container/x.tar"], &[], &[]);
-        assert!(run.line().contains("`azure`"), "{}", run.line());
+        assert!(run.line().contains("\"azure\""), "{}", run.line());
     }
     let run = bench_all(&[join("images")], &["--cache-size", "1MB", "--cache-memory", "1MB"], &[]);
     assert!(

@@ -10,6 +10,7 @@ mod data_sets;
 mod doctor;
 mod limits;
 mod lists_and_classes;
+mod media;
 mod pack;
 mod readme;
 mod report;

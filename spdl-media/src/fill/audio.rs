@@ -79,6 +79,7 @@ pub struct FillAudio {
     extractor: Option<FeatureExtractor>,
     values: Vec<f32>,
     partial: Counter,
+    microseconds: Counter,
 }
 
 /// The most sample rates whose filters are kept.
@@ -109,6 +110,7 @@ impl FillAudio {
                 .map(|features| FeatureExtractor::new(features, transform.rate_of(0))),
             values: Vec::new(),
             partial: Counter::default(),
+            microseconds: Counter::default(),
         })
     }
 
@@ -116,6 +118,13 @@ impl FillAudio {
     #[must_use]
     pub fn count_partial(mut self, counter: Counter) -> Self {
         self.partial = counter;
+        self
+    }
+
+    /// Counts the duration of the audio in the samples in microseconds, without padding.
+    #[must_use]
+    pub fn count_microseconds(mut self, counter: Counter) -> Self {
+        self.microseconds = counter;
         self
     }
 
@@ -175,6 +184,7 @@ impl FillAudio {
         if decoded.is_truncated {
             self.partial.add(1);
         }
+        self.microseconds.add((frames as u64).saturating_mul(1_000_000) / u64::from(rate.max(1)));
         let selected: &[Vec<f32>] = match self.transform.selected_channels() {
             AudioChannels::All => channels,
             AudioChannels::One(index) => match channels.get(usize::from(index)) {

@@ -171,6 +171,17 @@ impl FillRecord {
         }
         self
     }
+
+    /// Counts the duration of the audio of all samples in microseconds, without padding: see
+    /// [`FillAudio::count_microseconds`].
+    #[must_use]
+    pub fn count_audio(mut self, microseconds: &Counter) -> Self {
+        for writer in &mut self.fields {
+            let audio = writer.audio.take();
+            writer.audio = audio.map(|audio| audio.count_microseconds(microseconds.clone()));
+        }
+        self
+    }
 }
 
 impl FillRecord {

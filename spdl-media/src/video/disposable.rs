@@ -1,6 +1,39 @@
 //! Packets whose frames no other frame refers to, by their first bytes.
 
-use super::index::VideoStream;
+use spdl_core::Result;
+
+use super::index::{VideoIndex, VideoStream};
+use crate::source::MediaSource;
+
+impl VideoIndex {
+    /// The number of packets whose frames no other frame refers to: a decoder may skip them. `None`
+    /// if it is unknown, as for VP8, VP9 and AV1 unless the container marks such packets.
+    ///
+    /// Reads all packets of `file`, but decodes none. Packets beyond the end of a truncated file are
+    /// not counted.
+    ///
+    /// # Errors
+    /// The errors of the source.
+    pub fn disposable_packets<S: MediaSource + ?Sized>(&self, file: &S) -> Result<Option<u64>> {
+        let disposable = Disposable::new(self.stream());
+        let (mut memory, mut found) = (Vec::new(), 0);
+        for packet in self.packets() {
+            let range = packet.offset..packet.offset.saturating_add(u64::from(packet.bytes));
+            let is_disposable = packet.is_disposable
+                || match self.packet_bytes() {
+                    Some(copied) if range.end <= copied.len() as u64 => {
+                        disposable.is_disposable(copied.read(range, &mut memory)?)
+                    }
+                    None if range.end <= file.size() => {
+                        disposable.is_disposable(file.read(range, &mut memory)?)
+                    }
+                    _ => false,
+                };
+            found += u64::from(is_disposable);
+        }
+        Ok((found > 0 || disposable.is_known()).then_some(found))
+    }
+}
 
 /// Recognises packets that a decoder may skip if their frames are not wanted.
 ///
@@ -62,6 +95,11 @@ impl Disposable {
             _ => Syntax::Unknown,
         };
         Disposable { syntax }
+    }
+
+    /// Whether packets of the stream can be recognised.
+    fn is_known(&self) -> bool {
+        !matches!(self.syntax, Syntax::Unknown | Syntax::Hevc { highest_layer: None, .. })
     }
 
     /// Whether no other frame refers to the frame of this packet.
@@ -260,6 +298,22 @@ mod tests {
             assert_eq!(ffmpeg, ours);
             assert!(!ours.is_empty());
         }
+    }
+
+    #[test]
+    fn disposable_packets_are_counted_unless_they_are_unknown() {
+        let index = |file: &[u8]| Mp4Container.index(&file, &VideoLimits::default()).unwrap();
+        let file = include_bytes!("../../tests/video/h264.mp4");
+        let (_, kept) = kept!("h264.mp4");
+        let h264 = index(file);
+        let expected = h264.packets().len() - kept.len();
+        assert_eq!(h264.disposable_packets(&file[..]).unwrap(), Some(expected as u64));
+        assert!(expected > 0);
+        // Packets beyond the end of a truncated file are not counted.
+        let truncated = h264.disposable_packets(&file[..100]).unwrap();
+        assert_eq!(truncated, Some(0));
+        let av1 = include_bytes!("../../tests/video/av1.mp4");
+        assert_eq!(index(av1).disposable_packets(&av1[..]).unwrap(), None);
     }
 
     #[test]

@@ -8,13 +8,15 @@ use clap::{Args, ValueEnum};
 use spdl_core::{Error, ErrorKind, Shard};
 use spdl_media::SampleFormat;
 
+use super::shorthand::{MediaOptions, SampleNoun};
 use crate::commands::options::{FieldOptions, OnError, count};
 use crate::datasets::address::{path_or_url, shown};
 use crate::ui::format::byte_size;
 
 /// Measures how fast a data set is loaded as training batches, and reports the bottleneck
 ///
-/// Reads, decodes, crops and resizes every image into a batch, and drops the batch. Then prints the
+/// Reads, decodes, crops and resizes every image into a batch, and drops the batch; with --frames,
+/// clips of videos; with --mel or --seconds, audio; with --spec, any fields. Then prints the
 /// throughput, CPU time, memory use, statistics of each stage, dropped images, and the bottleneck.
 ///
 /// The order and every byte of the batches depend only on the data, the options and the seed, and
@@ -56,6 +58,13 @@ Examples:
   spdl bench \"s3://bucket/shard-{0000..0147}.tar\" --cache /scratch/cache --epochs 3
       shards in object storage, cached on a local disk
 
+  spdl bench clips/ --frames 16 --every 0.5s --size 112
+      clips of 16 frames, from videos
+
+  spdl bench speech/ --mel 80
+      log-mel spectrograms of 30 seconds, as Whisper takes them; --seconds 30 --rate 16000 loads
+      waveforms
+
   spdl bench \"train-*.tar\" --spec spec.toml --mode train --batch 64
       the fields of spec.toml, in shuffled order
 
@@ -89,9 +98,12 @@ Fields, --spec FILE:
     mix = \"Mix(1000, mixup=0.8, cutmix=1.0)\"      # or \"Mosaic(p=0.5)\", \"CopyPaste(p=0.5)\"
   Not supported: group and functions of `Loader`, and `classes` of a label.
 
+  The options for video and audio are a shorthand: --frames for a field of the type video, --mel for
+  mel, and --seconds and --rate for audio, each with a label.
+
 Data sets, DATA:
   FOLDER              FOLDER/CLASS/**/IMAGE, one class for each folder directly in FOLDER; or
-                      images directly in FOLDER. File names need the extension of an image format;
+                      images directly in FOLDER; or audio or video in the same way. File names need the extension of an image format;
                       the actual format is detected from the content. A folder with Parquet,
                       TFRecord, MDS, LitData, RecordIO or LMDB files, or tar shards (as
                       `spdl pack` writes them), is a data set of that kind
@@ -138,9 +150,13 @@ Checkpoint file, FILE:
   replaced.
 
 Keys of the JSON object:
-  images            number of images delivered in all epochs; after a resume, in this run only
+  images            number of images delivered in all epochs, or of clips of videos, audio samples
+                    or samples of --spec; after a resume, in this run only
   seconds           from the start of the pipeline to the last batch, without listing the data set
   images_per_s      images / seconds
+  frames_per_s      frames of clips per second, repeated ones included; null without --frames
+  audio_s_per_s     seconds of audio in the samples, without padding, per second; null without
+                    audio
   cpu_s_per_1000    CPU seconds of the process per 1,000 images, without listing the data set
   peak_rss_bytes    peak resident memory of the process
   memory            {budget_bytes, peak_bytes}: the memory budget of encoded images and batches,
@@ -314,6 +330,9 @@ pub(crate) struct BenchArguments {
     pub(crate) allow_change: Vec<String>,
 
     #[command(flatten)]
+    pub(crate) media: MediaOptions,
+
+    #[command(flatten)]
     pub(crate) fields_of_sample: FieldOptions,
 
     /// Read tar shards in parts of 8 MiB, with this much memory for parts [default: 1GiB]
@@ -442,6 +461,14 @@ impl BenchArguments {
         Ok(Shard::new(self.rank(), self.world())?.remainder(remainder))
     }
 
+    /// The noun for a sample.
+    pub(crate) fn noun(&self) -> SampleNoun {
+        match (&self.spec, self.media.noun()) {
+            (None, None) => SampleNoun::Image,
+            (_, noun) => noun.unwrap_or(SampleNoun::Sample),
+        }
+    }
+
     /// The paths and URLs of the data set, without secrets.
     pub(crate) fn shown(&self) -> PathBuf {
         shown(&self.data)
@@ -460,10 +487,11 @@ impl BenchArguments {
     /// The error message for a rank without images.
     pub(crate) fn nothing_of_rank(&self, images: u64) -> String {
         format!(
-            "rank {} of {} has no images: the data set has only {images}; use --remainder pad, or \
+            "rank {} of {} has no {}: the data set has only {images}; use --remainder pad, or \
              --world-size {images} or less",
             self.rank(),
-            self.world()
+            self.world(),
+            self.noun().many()
         )
     }
 

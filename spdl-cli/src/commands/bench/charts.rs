@@ -48,12 +48,13 @@ fn throughput(outcome: &Outcome, history: &CounterHistory<'_>) -> String {
         }
     }
     svg.mean_line(&area, mean / scale.end);
+    let samples = outcome.arguments.noun().title();
     figure(
         "throughput",
         "Throughput over time",
-        &format!("Images per second; the dashed line is the mean, {}.", measured(mean)),
+        &format!("{samples} per second; the dashed line is the mean, {}.", measured(mean)),
         &format!(
-            "Images per second over {} seconds: mean {}, lowest {}, highest {}.",
+            "{samples} per second over {} seconds: mean {}, lowest {}, highest {}.",
             measured(history.length),
             measured(mean),
             measured(lowest),

@@ -1,6 +1,6 @@
 //! The images of a run: the data set, its order, and a cache.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,8 @@ use spdl_media::{CodecRegistry, Limits, Shrink};
 use super::arguments::{BenchArguments, Mode};
 use super::spec::Spec;
 use crate::datasets::address;
-use crate::datasets::input::InputDataset;
+use crate::datasets::extensions::MediaType;
+use crate::datasets::input::{FolderMedia, InputDataset};
 use crate::ui::failure::Failure;
 
 /// The default of `--cache-size`.
@@ -33,14 +34,25 @@ impl Images {
     pub(crate) fn open(
         arguments: &BenchArguments,
     ) -> std::result::Result<(Self, Duration), Failure> {
-        let spec = arguments.spec.as_deref().map(Spec::read).transpose()?;
+        let spec = Spec::of_arguments(arguments)?;
         let start = Instant::now();
         let mut fields = arguments.fields_of_sample.image_and_label();
         fields.sequential = arguments.sequential;
         fields.spec = spec.as_ref().map(|spec| &spec.fields);
         fields.label = fields.label.or(spec.as_ref().and_then(|spec| spec.label_field.as_deref()));
+        if arguments.media.noun().is_some() {
+            // The fields select the files of folders; videos are larger than images.
+            fields.media = FolderMedia::All;
+        }
         let label = fields.label;
-        let mut opened = InputDataset::open(&arguments.data, fields, "cannot open the data set")?;
+        let what = "cannot open the data set";
+        let mut opened = match InputDataset::open(&arguments.data, fields, what) {
+            Err(failure) if spec.is_none() && holds_timed_media(&arguments.data) => {
+                return Err(failure
+                    .and("to load videos, use --frames; to load audio, use --mel or --seconds"));
+            }
+            opened => opened?,
+        };
         opened.check_fields(&arguments.fields_of_sample.named())?;
         opened.name_classes(label, "cannot open the data set")?;
         if spec.as_ref().is_none_or(|spec| spec.label.is_some()) {
@@ -137,6 +149,18 @@ impl Images {
             Ok(BmpEncoder::new().encode_image(&small)?.into())
         }))
     }
+}
+
+/// Whether a single folder has audio or video files directly in it or in its folders.
+fn holds_timed_media(places: &[PathBuf]) -> bool {
+    let [folder] = places else { return false };
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_timed = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        MediaType::of_name(name.as_encoded_bytes()).is_some_and(MediaType::is_timed)
+    };
+    entries(folder).any(is_timed)
+        || entries(folder).any(|entry| entries(&entry.path()).any(is_timed))
 }
 
 /// Opens the cache; returns `None` without `--cache` and `--cache-memory`.

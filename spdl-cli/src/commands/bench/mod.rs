@@ -14,6 +14,7 @@
 //! | `arguments` | the options |
 //! | `run` | builds the pipeline and measures it |
 //! | `spec` | the fields of `--spec` |
+//! | `shorthand` | the options for video and audio, as fields of `--spec` |
 //! | `images` | the source of the pipeline: data set, order and cache |
 //! | `delivery` | the consumer: counts batches, simulates training steps |
 //! | `checksum` | the checksum over all delivered elements |
@@ -38,6 +39,7 @@ mod outcome;
 mod report;
 mod resume;
 pub(super) mod run;
+mod shorthand;
 mod snapshots;
 mod spec;
 mod summary;

@@ -32,6 +32,8 @@ pub(crate) struct Outcome {
     pub(crate) peak_rss: Option<u64>,
     /// Number of delivered images from truncated files; `None` if a truncated file is an error.
     pub(crate) partial: Option<u64>,
+    /// Seconds of audio in the samples that were decoded, without padding.
+    pub(crate) audio_seconds: f64,
     pub(crate) statistics: Statistics,
     /// Snapshots for the charts; empty without `--report`.
     pub(crate) snapshots: Vec<Snapshot>,
@@ -41,6 +43,17 @@ impl Outcome {
     pub(crate) fn images_per_second(&self) -> f64 {
         let seconds = self.delivery.took.as_secs_f64();
         if seconds > 0.0 { self.delivery.images as f64 / seconds } else { 0.0 }
+    }
+
+    /// Frames of clips per second; `None` without `--frames`.
+    pub(crate) fn frames_per_second(&self) -> Option<f64> {
+        self.arguments.media.frames.map(|frames| self.images_per_second() * f64::from(frames))
+    }
+
+    /// Seconds of audio per second; `None` if no audio was decoded.
+    pub(crate) fn audio_seconds_per_second(&self) -> Option<f64> {
+        let seconds = self.delivery.took.as_secs_f64();
+        (self.audio_seconds > 0.0 && seconds > 0.0).then(|| self.audio_seconds / seconds)
     }
 
     /// Whether the resumed run was already complete.

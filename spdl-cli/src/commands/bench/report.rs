@@ -10,6 +10,7 @@ use spdl_core::observe::StageStatistics;
 use super::charts;
 use super::machine::Machine;
 use super::outcome::Outcome;
+use super::shorthand::SampleNoun;
 use super::summary::{self, DroppedImages, describe, figures, key_of, reason_of};
 use super::verdict::verdict;
 use crate::commands::options::{OnError, name_of};
@@ -43,7 +44,7 @@ pub(crate) fn page(outcome: &Outcome) -> String {
         figures = figure_cards(outcome),
         stages = stage_table(statistics),
         queues = queue_table(statistics),
-        dropped = dropped_table(statistics),
+        dropped = dropped_table(statistics, outcome.arguments.noun()),
         settings = settings(outcome, &Machine::look()),
     );
     document("spdl bench", &path, &describe(outcome), &content)
@@ -94,15 +95,15 @@ fn queue_table(statistics: &Statistics) -> String {
     table("Queues", "numbers", &header, 1, rows)
 }
 
-fn dropped_table(statistics: &Statistics) -> String {
+fn dropped_table(statistics: &Statistics, noun: SampleNoun) -> String {
     if statistics.dropped_total == 0 {
-        return section("Dropped images", "<p>None.</p>");
+        return section(&format!("Dropped {}", noun.many()), "<p>None.</p>");
     }
     let images = DroppedImages::of(statistics);
     let shown = images.files.iter().take(FILES_SHOWN);
     let rows =
         shown.map(|(dropped, times)| vec![key_of(dropped), reason_of(dropped), count(*times)]);
-    let mut table = table(&images.title(), "dropped", &["file", "reason", "times"], 2, rows);
+    let mut table = table(&images.title(noun), "dropped", &["file", "reason", "times"], 2, rows);
     if let Some(more) = images.files.len().checked_sub(FILES_SHOWN).filter(|&more| more > 0) {
         let _ = write!(table, "\n<p>And {} more.</p>", count(more as u64));
     }
@@ -120,20 +121,22 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
         OnError::Raise => name_of(arguments.on_error),
         OnError::Skip => format!("skip {}", arguments.max_skipped),
     };
-    let content = match &arguments.spec {
-        Some(spec) => [("spec", spec.display().to_string())].to_vec(),
-        None => vec![
+    let content = match (&arguments.spec, arguments.media.describe(arguments)) {
+        (Some(spec), _) => vec![("spec", spec.display().to_string())],
+        (None, Some(fields)) => vec![("fields", fields)],
+        (None, None) => vec![
             ("size", format!("{0} × {0} pixels", arguments.size)),
             ("layout", arguments.layout.to_string()),
         ],
     };
+    let noun = arguments.noun();
     let run = [
         ("data", arguments.shown().display().to_string()),
         ("format", outcome.kind.to_string()),
-        ("images", format!("{} in {classes}", count(outcome.images_found))),
+        (noun.many(), format!("{} in {classes}", count(outcome.images_found))),
         ("listed in", time(outcome.listing)),
         ("mode", name_of(arguments.mode)),
-        ("batch", format!("{} images", count(arguments.batch.into()))),
+        ("batch", format!("{} {}", count(arguments.batch.into()), noun.many())),
         ("epochs", count(arguments.epochs.into())),
         ("threads", count(outcome.statistics.threads as u64)),
         ("seed", arguments.seed.to_string()),

@@ -19,6 +19,7 @@ use super::machine;
 use super::outcome::Outcome;
 use super::report;
 use super::resume::{self, EarlierChecksum, ResumePoint, Resumed};
+use super::shorthand::SampleNoun;
 use super::snapshots::SnapshotThread;
 use super::spec::Spec;
 use super::summary;
@@ -86,12 +87,12 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         Some(path) => Some(CheckpointSaver::new(path, arguments.save_every, arguments.epochs)?),
         None => None,
     };
-    let partial = Counter::default();
+    let counters = SampleCounters::default();
     let allows_partial = match &images.spec {
         Some(spec) => spec.allows_partial(),
         None => arguments.on_truncated == OnTruncated::Partial,
     };
-    let mut pipeline = build(arguments, &images, state, &partial, STALL_TIME, stderr::note)
+    let mut pipeline = build(arguments, &images, state, &counters, STALL_TIME, stderr::note)
         .map_err(|error| match &resumed_from {
             Some(path) => Failure::of("cannot resume", &error, path),
             None => what(&error),
@@ -101,7 +102,8 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         stderr::note(&format!("spdl: {point}"));
     }
     let (world, of_rank) = (arguments.world(), arguments.images_of_rank(images_found));
-    let progress = Progress::new(of_rank * u64::from(arguments.epochs), !arguments.json);
+    let samples = of_rank * u64::from(arguments.epochs);
+    let progress = Progress::of_samples(samples, arguments.noun().many(), !arguments.json);
     let (cpu_before, start) = (machine::cpu_time(), Instant::now());
     let monitor = pipeline.monitor();
     let snapshot_thread = arguments
@@ -139,7 +141,8 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         delivery: delivery?,
         cpu_time,
         peak_rss: machine::peak_rss(),
-        partial: allows_partial.then(|| partial.get()),
+        partial: allows_partial.then(|| counters.partial.get()),
+        audio_seconds: counters.audio_microseconds.get() as f64 / 1e6,
         statistics: monitor.statistics(),
         snapshots,
     })
@@ -203,11 +206,15 @@ fn check_memory(arguments: &BenchArguments, layout: &BatchLayout) -> Result<(), 
     let workers = worker_threads(arguments.threads);
     let images = layout.batch_size() as u64;
     match usable_memory() {
-        usable if arguments.spec.is_some() && layout.live_bytes(workers) as u64 > usable => {
+        usable
+            if arguments.noun() != SampleNoun::Image
+                && layout.live_bytes(workers) as u64 > usable =>
+        {
             Err(Failure::usage(format!(
-                "--batch {} needs too much memory for the fields of --spec: {} batches are in memory at a \
+                "--batch {} needs too much memory for the fields of {}: {} batches are in memory at a \
                  time and take {}, and {} are available",
                 arguments.batch,
+                if arguments.spec.is_some() { "--spec" } else { "the samples" },
                 layout.live_batches(workers),
                 format::bytes(layout.live_bytes(workers) as u64),
                 format::bytes(usable),
@@ -250,6 +257,15 @@ fn transform(arguments: &BenchArguments) -> ImageTransform {
         })
 }
 
+/// Counters of the stage that decodes samples.
+#[derive(Clone, Debug, Default)]
+struct SampleCounters {
+    /// Samples of truncated files.
+    partial: Counter,
+    /// The duration of the audio in the samples.
+    audio_microseconds: Counter,
+}
+
 /// Builds the pipeline: keys ──► fetch (encoded images) ──► decode (pixels and labels of a batch, or other fields).
 ///
 /// If a stage makes no progress for `stall_time`, the pipeline passes a warning to `warn`.
@@ -257,7 +273,7 @@ fn build(
     arguments: &BenchArguments,
     images: &Images,
     state: Option<State>,
-    partial: &Counter,
+    counters: &SampleCounters,
     stall_time: Duration,
     warn: impl Fn(&str) + Send + Sync + 'static,
 ) -> spdl_core::Result<Pipeline<Batch>> {
@@ -265,13 +281,16 @@ fn build(
     let budget = Fetch::stage_memory(&layout, worker_threads(arguments.threads));
     let state = state.map(|state| accept_batch_of_images(state, arguments));
     let (registry, limits) = (CodecRegistry::with_defaults(), Limits::default());
-    let (decode, partial) = (StageOptions::new("decode"), partial.clone());
+    let (decode, counters) = (StageOptions::new("decode"), counters.clone());
     // Equal shares of the memory budget are for encoded files, for batches, and for mixed batches.
     let mut shares = 2;
     let batches = match &images.spec {
         Some(Spec { fields, mix, .. }) => {
             let filler = fields.filler(&registry, &limits);
-            let filled = move || Ok(filler()?.count_partial(&partial));
+            let filled = move || {
+                let record = filler()?.count_partial(&counters.partial);
+                Ok(record.count_audio(&counters.audio_microseconds))
+            };
             let decode = decode.parameters(fields.parameters());
             let batches = images.pipeline_of(fields, arguments)?.fill(decode, layout, filled);
             match mix.clone() {
@@ -294,7 +313,7 @@ fn build(
             };
             let filled = move || {
                 let image = FillImage::new(&registry, &transform, &limits)?;
-                Ok(image.count_partial(partial.clone()))
+                Ok(image.count_partial(counters.partial.clone()))
             };
             images.pipeline(arguments)?.fill(decode, layout, filled)
         }
@@ -335,15 +354,20 @@ fn nothing_delivered(outcome: &Outcome) -> Failure {
     let path = &outcome.arguments.shown();
     match outcome.statistics.dropped.first() {
         Some(first) => {
-            let what = format!("all {} images failed", format::count(outcome.images_found));
-            let key = first.key.as_deref().unwrap_or("unnamed image");
+            let noun = outcome.arguments.noun().many();
+            let what = format!("all {} {noun} failed", format::count(outcome.images_found));
+            let unnamed = format!("unnamed {}", outcome.arguments.noun().one());
+            let key = first.key.as_deref().unwrap_or(&unnamed);
             Failure::new(&what, key, &first.reason)
         }
         None if outcome.arguments.images_of_rank(outcome.images_found) == 0 => {
             Failure::usage(outcome.arguments.nothing_of_rank(outcome.images_found))
         }
         None => {
-            let error = Error::new(ErrorKind::NotFound, "no images were delivered");
+            let error = Error::new(
+                ErrorKind::NotFound,
+                format!("no {} were delivered", outcome.arguments.noun().many()),
+            );
             Failure::of("bench", &error, path)
         }
     }
@@ -398,8 +422,8 @@ mod tests {
             drop(open.lock().unwrap().take());
             let _ = sender.send(warning.to_owned());
         };
-        let (partial, stall_time) = (Counter::default(), Duration::from_millis(100));
-        let mut pipeline = build(&arguments, &images, None, &partial, stall_time, warn).unwrap();
+        let (counters, stall_time) = (SampleCounters::default(), Duration::from_millis(100));
+        let mut pipeline = build(&arguments, &images, None, &counters, stall_time, warn).unwrap();
         assert!(pipeline.next().unwrap().is_err(), "the file is no image");
         drop(pipeline);
         let warning = warnings.iter().next().expect("a warning was printed");

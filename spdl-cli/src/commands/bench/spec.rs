@@ -1,4 +1,4 @@
-//! The fields of `--spec`.
+//! The fields of `--spec`, or of the options that are a shorthand for it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,6 +9,7 @@ use spdl_core::{Error, ErrorKind};
 use spdl_media::OnTruncated;
 use spdl_media::fill::{BatchMix, SampleSpec};
 
+use super::arguments::BenchArguments;
 use crate::ui::failure::Failure;
 
 /// What error messages begin with.
@@ -29,8 +30,18 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
+    /// The fields of `--spec`, or of the options for video and audio; `None` for images.
+    pub(crate) fn of_arguments(arguments: &BenchArguments) -> Result<Option<Spec>, Failure> {
+        if let Some(path) = &arguments.spec {
+            return Spec::read(path).map(Some);
+        }
+        let document = arguments.media.document(arguments);
+        let spec = document.map(|document| Spec::of(&document)).transpose();
+        spec.map_err(|error| Failure::usage(error.reason()))
+    }
+
     /// Reads a file: TOML, or JSON if its name ends with `.json`.
-    pub(crate) fn read(path: &Path) -> Result<Spec, Failure> {
+    fn read(path: &Path) -> Result<Spec, Failure> {
         let failed = |reason: String| Failure::new(WHAT, path.display(), reason);
         let size = fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
         if size > MOST_BYTES {

@@ -12,6 +12,7 @@ use spdl_io::datasets::DatasetKind;
 use super::arguments::Remainder;
 use super::delivery::{Delivery, TrainingSteps};
 use super::outcome::Outcome;
+use super::shorthand::SampleNoun;
 use super::verdict::{cpu_used, verdict};
 use crate::commands::options::name_of;
 use crate::ui::failure::Failure;
@@ -56,6 +57,8 @@ fn as_json(outcome: &Outcome) -> Value {
         "images": outcome.delivery.images,
         "seconds": outcome.delivery.took.as_secs_f64(),
         "images_per_s": outcome.images_per_second(),
+        "frames_per_s": outcome.frames_per_second(),
+        "audio_s_per_s": outcome.audio_seconds_per_second(),
         "cpu_s_per_1000": outcome.cpu_seconds_per_1000(),
         "peak_rss_bytes": outcome.peak_rss,
         "memory": {
@@ -143,14 +146,17 @@ fn as_text(outcome: &Outcome) -> String {
     } else {
         parts.extend([headline(outcome), stage_table(statistics), queue_table(statistics)]);
         if statistics.dropped_total > 0 {
-            parts.push(dropped_images(statistics));
+            parts.push(dropped_images(outcome));
         }
         parts.push(wrap(&verdict(outcome), WIDTH));
     }
     let mut text = parts.join("\n\n");
     text.push_str("\n\n");
     if statistics.dropped_total > 0 {
-        let _ = writeln!(text, "used      {}", used(delivery.images, statistics.dropped_total));
+        let noun = outcome.arguments.noun();
+        let noun = [noun.one(), noun.many()];
+        let used = used(delivery.images, statistics.dropped_total, noun);
+        let _ = writeln!(text, "used      {used}");
     }
     if let Some(checksum) = delivery.checksum {
         let _ = writeln!(text, "checksum  {checksum:032x}");
@@ -165,7 +171,11 @@ fn as_text(outcome: &Outcome) -> String {
 pub(crate) fn describe(outcome: &Outcome) -> String {
     let arguments = &outcome.arguments;
     let path = printable(&arguments.shown().display().to_string());
-    let images = counted(outcome.images_found, "image", "images");
+    let images = match arguments.noun() {
+        // A clip is a part of a video.
+        SampleNoun::Clip => counted(outcome.images_found, "video", "videos"),
+        noun => noun.counted(outcome.images_found),
+    };
     let classes = match (outcome.classes, outcome.kind) {
         (0, DatasetKind::ImageFolder) => "without classes".into(),
         (0, kind) => format!("in {kind}"),
@@ -178,9 +188,10 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
         1 => String::new(),
         ranks => format!("rank {} of {ranks}, ", arguments.rank()),
     };
-    let content = match &arguments.spec {
-        Some(spec) => format!("spec {}", printable(&spec.display().to_string())),
-        None => format!("size {}, {}", arguments.size, arguments.layout),
+    let content = match (&arguments.spec, arguments.media.describe(arguments)) {
+        (Some(spec), _) => format!("spec {}", printable(&spec.display().to_string())),
+        (None, Some(fields)) => fields,
+        (None, None) => format!("size {}, {}", arguments.size, arguments.layout),
     };
     format!(
         "{path}: {images} {classes}, {rank}{}, mode {}, {content}, batch {}, seed {}, {}",
@@ -201,17 +212,19 @@ fn uneven_division(outcome: &Outcome) -> Option<String> {
         return None;
     }
     let are = |number| if number == 1 { "is" } else { "are" };
+    let noun = outcome.arguments.noun();
     match outcome.arguments.remainder {
         Remainder::Drop => Some(format!(
             "{} of each epoch {} left out, so that all {} ranks have the same number; to deliver \
-             all images, use --remainder pad or uneven",
-            counted(rest, "image", "images"),
+             all {}, use --remainder pad or uneven",
+            noun.counted(rest),
             are(rest),
-            count(ranks)
+            count(ranks),
+            noun.many()
         )),
         Remainder::Pad => Some(format!(
             "{} of each epoch {} repeated, so that all {} ranks have the same number",
-            counted(ranks - rest, "image", "images"),
+            noun.counted(ranks - rest),
             are(ranks - rest),
             count(ranks)
         )),
@@ -222,18 +235,26 @@ fn uneven_division(outcome: &Outcome) -> Option<String> {
 /// The names and values of the key figures.
 pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
     let unknown = || "unknown".to_owned();
+    let [samples, total, rate] = match outcome.arguments.noun() {
+        SampleNoun::Image => ["images", "images, total", "images/s"],
+        SampleNoun::Clip => ["clips", "clips, total", "clips/s"],
+        SampleNoun::Sample => ["samples", "samples, total", "samples/s"],
+    };
     let mut figures = vec![
-        ("images", count(outcome.delivery.images)),
+        (samples, count(outcome.delivery.images)),
         ("dropped", count(outcome.statistics.dropped_total)),
     ];
     if outcome.resume_point.is_some() {
-        let total = outcome.delivery.total;
-        figures.push(("images, total", count(total.delivered)));
-        figures.push(("dropped, total", count(total.dropped)));
+        figures.push((total, count(outcome.delivery.total.delivered)));
+        figures.push(("dropped, total", count(outcome.delivery.total.dropped)));
     }
     figures.extend(outcome.partial.map(|partial| ("partial", count(partial))));
-    figures.extend(labels(&outcome.delivery).map(|labels| ("labels", labels)));
-    figures.extend([("images/s", measured(outcome.images_per_second()))]);
+    let noun = outcome.arguments.noun();
+    figures.extend(labels(&outcome.delivery, noun).map(|labels| ("labels", labels)));
+    figures.push((rate, measured(outcome.images_per_second())));
+    figures.extend(outcome.frames_per_second().map(|rate| ("frames/s", measured(rate))));
+    let audio = outcome.audio_seconds_per_second();
+    figures.extend(audio.map(|rate| ("s of audio/s", measured(rate))));
     figures.extend(each_epoch(&outcome.delivery.epoch_rates()).map(|rates| ("each epoch", rates)));
     figures.extend([
         ("seconds", measured(outcome.delivery.took.as_secs_f64())),
@@ -249,10 +270,10 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
 }
 
 /// How many images have a class; `None` if all images have a class, or there are no images or no labels.
-fn labels(delivery: &Delivery) -> Option<String> {
+fn labels(delivery: &Delivery, noun: SampleNoun) -> Option<String> {
     match (delivery.images, delivery.labelled?) {
         (0, _) => None,
-        (_, 0) => Some("none: no image has a class".to_owned()),
+        (_, 0) => Some(format!("none: no {} has a class", noun.one())),
         (all, some) if some < all => Some(format!("{} of {}", count(some), count(all))),
         _ => None,
     }
@@ -345,9 +366,9 @@ fn queue_table(statistics: &Statistics) -> String {
     table.draw()
 }
 
-fn dropped_images(statistics: &Statistics) -> String {
-    let all = DroppedImages::of(statistics);
-    let mut text = format!("{}:", all.title());
+fn dropped_images(outcome: &Outcome) -> String {
+    let all = DroppedImages::of(&outcome.statistics);
+    let mut text = format!("{}:", all.title(outcome.arguments.noun()));
     for (dropped, times) in all.files.iter().take(FILES_SHOWN) {
         let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
         let reason = wrap(&reason_of(dropped), WIDTH - 6).replace('\n', "\n      ");
@@ -385,10 +406,10 @@ impl<'a> DroppedImages<'a> {
     }
 
     /// The title of the list of dropped images, such as `60 images dropped, from 20 files`.
-    pub(crate) fn title(&self) -> String {
+    pub(crate) fn title(&self, noun: SampleNoun) -> String {
         let names: HashSet<_> = self.files.iter().map(|(dropped, _)| &dropped.key).collect();
         let files = names.len() as u64;
-        let samples = format!("{} dropped", counted(self.total, "image", "images"));
+        let samples = format!("{} dropped", noun.counted(self.total));
         if self.total == files {
             samples
         } else {
@@ -425,8 +446,9 @@ mod tests {
 
     #[test]
     fn labels_are_shown_if_some_images_have_none() {
-        let shown =
-            |images, labelled| labels(&Delivery { images, labelled, ..Delivery::default() });
+        let shown = |images, labelled| {
+            labels(&Delivery { images, labelled, ..Delivery::default() }, SampleNoun::Image)
+        };
         assert_eq!((shown(0, Some(0)), shown(5, Some(5)), shown(5, None)), (None, None, None));
         assert_eq!(shown(5, Some(0)).unwrap(), "none: no image has a class");
         assert_eq!(shown(5, Some(2)).unwrap(), "2 of 5");

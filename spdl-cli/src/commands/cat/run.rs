@@ -10,6 +10,7 @@ use spdl_io::{Key, StoredRecord};
 
 use super::arguments::CatArguments;
 use super::damaged::{self, SearchResult};
+use super::decoded::Decoded;
 use crate::datasets::address::shown;
 use crate::datasets::member_name::key_and_field;
 use crate::inspection::archive::Archive;
@@ -23,6 +24,7 @@ use crate::ui::stdout;
 const WHAT: &str = "cannot read a member";
 
 pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
+    let decoded = Decoded::of(arguments);
     let key = Key::from_path(&arguments.key);
     let name = match &arguments.field {
         Some(field) => Key::from_bytes(&[key.as_bytes(), b".", field.as_bytes()].concat()),
@@ -36,7 +38,7 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
                 let Ok(index) = archive.index() else {
                     match damaged::search(archive, name.as_bytes()) {
                         SearchResult::Found(data) => {
-                            return write(&name.to_string(), &mut &data[..], None);
+                            return write(&name.to_string(), &mut &data[..], None, decoded);
                         }
                         SearchResult::NotFound => {}
                         SearchResult::AfterDamage(damage) => {
@@ -47,7 +49,8 @@ pub(crate) fn run(arguments: &CatArguments) -> Result<(), Failure> {
                 };
                 if let Some(number) = index.find(name.as_bytes()) {
                     let failed = |error| Failure::of(WHAT, &error, &archive.location.shown());
-                    return of_archive(archive, &index.file(number).map_err(failed)?);
+                    let entry = index.file(number).map_err(failed)?;
+                    return of_archive(archive, &entry, decoded);
                 }
                 fields.extend(fields_of(&index, key.as_bytes()));
             }
@@ -141,7 +144,11 @@ fn of_sample(
         Failure::of(WHAT, &error, &shown(std::slice::from_ref(&arguments.path)))
     };
     match &set.field(record, field).map_err(failed)?[..] {
-        [file] => write(&format!("{key}.{field}"), &mut &file.data[..], None),
+        [file] => {
+            // If each sample is a file, the name of the file identifies it.
+            let name = if set.are_files() { key } else { format!("{key}.{field}") };
+            write(&name, &mut &file.data[..], None, Decoded::of(arguments))
+        }
         [] => Err(Failure::new(WHAT, format!("{key}.{field}"), "the field is null")),
         files => {
             let reason = format!(
@@ -160,19 +167,39 @@ fn fields_of(index: &TarIndex, key: &[u8]) -> Vec<String> {
     of_sample.map(|(_, field)| printable(&Key::from_bytes(field).to_string())).collect()
 }
 
-fn of_archive(archive: &Archive, entry: &TarEntry) -> Result<(), Failure> {
+fn of_archive(
+    archive: &Archive,
+    entry: &TarEntry,
+    decoded: Option<Decoded>,
+) -> Result<(), Failure> {
     let path = archive.location.shown();
     let failed = |error: io::Error| Failure::new(WHAT, path.display(), error);
     let mut file = File::open(&path).map_err(failed)?;
     file.seek(SeekFrom::Start(entry.data_offset)).map_err(failed)?;
     let place = path.display().to_string();
-    write(&entry.key.to_string(), &mut file.take(entry.size), Some((&place, entry.size)))
+    let whole = Some((&*place, entry.size));
+    write(&entry.key.to_string(), &mut file.take(entry.size), whole, decoded)
 }
 
-/// Writes the data of a member to standard output.
+/// Writes the data of a member to standard output, or what `decoded` selects of it.
 ///
 /// `whole` holds the archive and the expected size, which detects a truncated archive.
-fn write(name: &str, data: &mut dyn Read, whole: Option<(&str, u64)>) -> Result<(), Failure> {
+fn write(
+    name: &str,
+    data: &mut dyn Read,
+    whole: Option<(&str, u64)>,
+    decoded: Option<Decoded>,
+) -> Result<(), Failure> {
+    if let Some(decoded) = decoded {
+        let mut file = Vec::new();
+        let place = whole.map_or(name, |(place, _)| place);
+        data.read_to_end(&mut file).map_err(|error| Failure::new(WHAT, place, error))?;
+        let converted = decoded.convert(&file).map_err(|error| {
+            // The error has no key, because the data were already read.
+            Failure::of("cannot decode a member", &error, name.as_ref())
+        })?;
+        return write(name, &mut &converted[..], None, None);
+    }
     let mut output = io::stdout().lock();
     if output.is_terminal() {
         let mut text = Vec::new();

@@ -9,11 +9,11 @@ use crate::commands::options::{FieldOptions, OnError, count, name_of};
 use crate::datasets::address::path_or_url;
 use crate::ui::format::byte_size;
 
-/// Writes a data set of images as tar shards in the WebDataset layout
+/// Writes a data set of images, audio or video as tar shards in the WebDataset layout
 ///
-/// Each sample is written as members of a tar archive: its image, the number of its class
-/// (`.cls`) if there are classes, and its other fields. Image files are copied unchanged, unless
-/// --max-side or --format requires encoding. The same data and options produce the same shards,
+/// Each sample is written as members of a tar archive: its image, audio or video file, the number of
+/// its class (`.cls`) if there are classes, and its other fields. Audio and video files are copied
+/// unchanged, and so are images, unless --max-side or --format requires encoding. The same data and options produce the same shards,
 /// with any number of threads; encoded images may change with the version of `spdl`.
 ///
 /// If the command is interrupted (Ctrl-C, `kill -9`, a full disk, a power failure), run it again:
@@ -47,6 +47,7 @@ Examples:
 
 Data sets, SRC, as for `spdl bench`:
   a folder of images     SRC/CLASS/**/IMAGE, or images directly in SRC
+  of audio or video      in the same way, if the folder has no images
   files of one kind      .tar; .zip; .parquet; .tfrecord; .rec; .mdb, .lmdb; a list: .txt, .csv,
                          .jsonl; COCO annotations: .json; an image set of Pascal VOC: .txt
   another folder         with such files, or with MosaicML or LitData shards (index.json)
@@ -98,7 +99,7 @@ Exit codes:
   2  invalid command line"
 )]
 pub(crate) struct PackArguments {
-    /// The data set: a folder of images, or other files of one kind; paths or URLs
+    /// The data set: a folder of images, audio or video, or other files of one kind; paths or URLs
     #[arg(value_name = "SRC", required = true, value_parser = path_or_url())]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -161,10 +162,10 @@ pub(crate) struct PackArguments {
     #[arg(long, value_enum, default_value_t = OnError::Raise)]
     pub(crate) on_error: OnError,
 
-    /// Decode every image completely, even if it is copied unchanged
+    /// Decode every image, audio and video file completely, even if it is copied unchanged
     ///
-    /// --on-error decides what happens to corrupt images. By default, only the headers of copied
-    /// images are checked.
+    /// --on-error decides what happens to corrupt files. By default, only the headers of copied
+    /// files are checked. To decode videos, the cargo feature `ffmpeg` is needed.
     #[arg(long)]
     pub(crate) check: bool,
 

@@ -13,6 +13,7 @@ use super::arguments::{OutputFormat, PackArguments};
 use super::members::no_image;
 use crate::commands::options::name_of;
 use crate::datasets::address::{is_address, shown};
+use crate::datasets::sample_files::timed_media;
 use crate::ui::failure::Failure;
 use crate::ui::format::printable;
 
@@ -54,7 +55,7 @@ pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fails if no sample has a field that is recognized as an image.
+/// Fails if no sample has a field that is recognized as an image, audio or video.
 pub(super) fn an_image_is_known(
     arguments: &PackArguments,
     set: &OpenedDataset,
@@ -67,7 +68,8 @@ pub(super) fn an_image_is_known(
     for number in 0..set.samples.len() {
         // The pipeline reports samples that cannot be read.
         let Ok(record) = set.samples.item(number) else { continue };
-        if default_fields.fields_of(&record).0.is_some() {
+        let is_timed = |name: &str| timed_media(set.kind, &record.key, name, false).is_some();
+        if default_fields.fields_of(&record).0.is_some() || record.names().any(is_timed) {
             return Ok(());
         }
         first.get_or_insert(record);

@@ -1,10 +1,11 @@
-//! The members of a sample in the output: image, class and other fields.
+//! The members of a sample in the output: image, audio or video, class and other fields.
 
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 use spdl_io::datasets::DatasetKind;
 
 use super::recode::Recoder;
+use crate::datasets::extensions::MediaType;
 use crate::datasets::sample_files::{Role, Sample};
 
 /// The members of a sample in a shard.
@@ -17,23 +18,23 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Encodes the image if necessary, and names all fields.
+    /// Encodes the image if necessary, checks audio and video, and names all fields.
     ///
     /// # Errors
-    /// `NotFound` if no field is an image; errors of [`Recoder::recode`].
+    /// `NotFound` if no field is an image, audio or video; errors of [`Recoder`].
     pub(crate) fn of(sample: Sample, kind: DatasetKind, recoder: &mut Recoder) -> Result<Self> {
         let keeps_names = kind == DatasetKind::TarShards;
-        if !sample.files.iter().any(|file| file.role == Role::Image) {
+        if !sample.files.iter().any(|file| matches!(file.role, Role::Media(_))) {
             let there = sample.files.iter().map(|file| &*file.field);
             return Err(Error::new(ErrorKind::NotFound, no_image(there)));
         }
         let has_label = sample.files.iter().any(|file| file.role == Role::Label);
-        let class = (!has_label && sample.label >= 0).then(|| sample.label.to_string());
+        let mut class = (!has_label && sample.label >= 0).then(|| sample.label.to_string());
         let mut members = Members { files: Vec::new(), encoded: false };
         let mut named = Vec::new();
         for file in sample.files {
             match file.role {
-                Role::Image => {
+                Role::Media(MediaType::Image) => {
                     let image = recoder.recode(file.data)?;
                     members.encoded = image.encoded;
                     let name = match keeps_names {
@@ -41,10 +42,15 @@ impl Members {
                         true => with_extension(&file.name, &image.extension),
                         false => image.extension,
                     };
-                    named.push((Role::Image, name, image.bytes));
-                    if let Some(class) = &class {
-                        named.push((Role::Label, "cls".to_owned(), class.clone().into()));
+                    named.push((file.role, name, image.bytes));
+                    named.extend(class.take().map(in_label));
+                }
+                Role::Media(_) => {
+                    if let Some(media) = MediaType::of_member(file.name.as_bytes(), &file.data) {
+                        recoder.check_timed(media, &file.data)?;
                     }
+                    named.push((file.role, file.name, file.data));
+                    named.extend(class.take().map(in_label));
                 }
                 // In tables (Parquet, lists), a negative label means "no class".
                 Role::Label if sample.label < 0 && !keeps_names => {}
@@ -68,6 +74,11 @@ pub(super) fn no_image<'a>(fields: impl Iterator<Item = &'a str>) -> String {
     format!("cannot determine which field is the image (fields: {fields}); set --image-field")
 }
 
+/// The member for the class that the data set has for a sample.
+fn in_label(class: String) -> (Role, String, Bytes) {
+    (Role::Label, "cls".to_owned(), class.into())
+}
+
 /// Returns the files in the same order with unique names: a repeated name gets a number as a
 /// prefix, such as `2.png`.
 ///
@@ -76,7 +87,7 @@ fn with_unique_names(files: Vec<(Role, String, Bytes)>) -> Vec<(String, Bytes)> 
     let mut taken: Vec<String> = Vec::new();
     let mut named: Vec<(usize, String, Bytes)> = Vec::with_capacity(files.len());
     let rank = |role: Role| match role {
-        Role::Image => 0,
+        Role::Media(_) => 0,
         Role::Label => 1,
         Role::Other => 2,
     };
@@ -122,7 +133,7 @@ mod tests {
         let found = names(&[
             other("cls"),
             other("png"),
-            (Role::Image, "png"),
+            (Role::Media(MediaType::Image), "png"),
             other("jpg"),
             (Role::Label, "cls"),
         ]);

@@ -1,12 +1,14 @@
-//! Copies or encodes the image of a sample.
+//! Copies or encodes the image of a sample, and checks its audio and video.
 
 use bytes::Bytes;
-use spdl_core::Result;
+use spdl_core::{ErrorKind, Result};
 use spdl_media::encode::{ImageEncoder, JpegEncoder, PngEncoder, WebpEncoder};
 use spdl_media::{CodecRegistry, Decoder, Limits, Shrink};
 
 use super::arguments::{OutputFormat, PackArguments};
+use crate::datasets::extensions::MediaType;
 use crate::datasets::sample_files::extension;
+use crate::inspection::media::{CheckDepth, MediaChecker};
 
 /// Copies, reduces and encodes images. Each worker has a separate `Recoder`, because it owns
 /// decoder buffers.
@@ -16,8 +18,9 @@ pub(crate) struct Recoder {
     shrink: Option<Shrink>,
     format: Option<OutputFormat>,
     quality: u8,
-    /// Whether images that are copied are also decoded, to find corrupt images (`--check`).
+    /// Whether files that are copied are also decoded, to find corrupt ones (`--check`).
     checks: bool,
+    checker: MediaChecker,
 }
 
 /// The image of an output sample.
@@ -46,7 +49,21 @@ impl Recoder {
             format: arguments.format,
             quality: arguments.quality(),
             checks: arguments.check,
+            checker: MediaChecker::new(),
         })
+    }
+
+    /// Checks an audio or video file that is copied: decodes it with `--check`, otherwise parses its
+    /// header. Without `--check`, formats that this build cannot read are accepted.
+    ///
+    /// # Errors
+    /// Errors of [`MediaChecker::check`].
+    pub(crate) fn check_timed(&mut self, media: MediaType, file: &Bytes) -> Result<()> {
+        let depth = if self.checks { CheckDepth::Decoded } else { CheckDepth::Headers };
+        match self.checker.check(media, file, depth) {
+            Err(error) if error.kind() == ErrorKind::Unsupported && !self.checks => Ok(()),
+            checked => checked,
+        }
     }
 
     /// Copies or encodes an image file. A copied image is decoded with `--check`; without it, only

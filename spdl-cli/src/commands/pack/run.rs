@@ -22,7 +22,7 @@ use super::source::{PackItem, PackSource};
 use super::{checks, mismatch};
 use crate::commands::options::{OnError, worker_threads};
 use crate::datasets::address::{is_signed, shown};
-use crate::datasets::input::InputDataset;
+use crate::datasets::input::{FolderMedia, InputDataset};
 use crate::datasets::sample_files::{Sample, SampleReader};
 use crate::ui::failure::Failure;
 use crate::ui::format::{bytes, count, counted, for_shell, printable, time, used};
@@ -96,18 +96,17 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
 /// Opens the source. With `--on-error skip`, a packed set may have missing or damaged shards.
 fn open(arguments: &PackArguments) -> std::result::Result<InputDataset, Failure> {
     let what = "cannot open the data set";
+    let mut fields = arguments.fields_of_sample.image_and_label();
+    fields.media = FolderMedia::ImagesOrTimed;
     if arguments.on_error == OnError::Skip {
-        return InputDataset::open_damaged(
-            &arguments.sources,
-            arguments.fields_of_sample.image_and_label(),
-            what,
-        );
+        return InputDataset::open_damaged(&arguments.sources, fields, what);
     }
-    InputDataset::open(&arguments.sources, arguments.fields_of_sample.image_and_label(), what)
-        .map_err(|failure| match failure.is_about_damage() {
+    InputDataset::open(&arguments.sources, fields, what).map_err(|failure| {
+        match failure.is_about_damage() {
             true => failure.and("add --on-error skip to pack the valid samples"),
             false => failure,
-        })
+        }
+    })
 }
 
 fn checksums(
@@ -436,7 +435,10 @@ fn summary(
         ));
     }
     if manifest.skipped > 0 {
-        lines.push(format!("used      {}", used(manifest.samples, manifest.skipped)));
+        lines.push(format!(
+            "used      {}",
+            used(manifest.samples, manifest.skipped, ["image", "images"])
+        ));
     }
     lines.push(format!("manifest  {}\n", printable(&path.display().to_string())));
     lines.join("\n")

@@ -9,14 +9,18 @@ use spdl_io::Key;
 use spdl_media::{CodecRegistry, Decoder, Limits, Size};
 
 use super::arguments::StatArguments;
+use super::previews::Previews;
 use super::report;
 use super::statistics::{ImageFacts, Spread, Summary, measures};
 use super::thumbnails::Thumbnails;
+use super::timed::{self, Timed, TimedFile};
 use crate::commands::options::worker_threads;
 use crate::datasets::address::shown;
+use crate::datasets::extensions::MediaType;
 use crate::inspection::data_set::DataSet;
 use crate::inspection::defect::Defect;
 use crate::inspection::defect_list::{self, DefectList};
+use crate::inspection::media::{AudioFacts, AudioInspector, VideoFacts, VideoInspector};
 use crate::inspection::open;
 use crate::inspection::scan::{self, ChecksumMode};
 use crate::inspection::scan_item::{ArchiveEnd, Member, ScanItem};
@@ -36,7 +40,7 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
     let page = arguments.html.as_deref().map(ReportFile::prepare).transpose()?;
     let set = Arc::new(open::open_archives(&arguments.paths)?);
     let place = shown(&arguments.paths);
-    let ScanResult { summary, unreadable, known_members, thumbnails } =
+    let ScanResult { summary, unreadable, known_members, thumbnails, previews } =
         scan_all(&set, arguments, page.is_some())
             .map_err(|error| Failure::of("cannot read the data set", &error, &place))?;
     let classes = summary.classes(set.classes());
@@ -46,8 +50,8 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
             .first(LISTED)
             .map(|defect| [defect.location(&set), defect.describe()])
             .collect();
-        let sheet = thumbnails.into_sheet();
-        page.write(&report::data_set(&name, &summary, &classes, listed, &sheet))?;
+        let sheets = report::Sheets::new(thumbnails.into_sheet(), previews.into_sheets());
+        page.write(&report::data_set(&name, &summary, &classes, listed, &sheets))?;
     }
     let text = match arguments.json {
         true => {
@@ -71,27 +75,36 @@ pub(crate) fn run(arguments: &StatArguments) -> std::result::Result<(), Failure>
     }
 }
 
-/// A member, and the format and size of an image.
+/// What the header of a media file states.
+enum Facts {
+    Image(&'static str, ImageFacts),
+    Audio(AudioFacts),
+    Video(VideoFacts),
+}
+
+/// A member, and the facts of a media file.
 struct InspectedMember {
     field: String,
     name: Key,
     data: Bytes,
     label: Option<i64>,
-    image: Option<std::result::Result<(&'static str, ImageFacts), Defect>>,
+    facts: Option<std::result::Result<Facts, Defect>>,
 }
 
 /// The output of [`InspectStage`].
 enum Inspected {
     Sample,
-    Member(InspectedMember),
+    Member(Box<InspectedMember>),
     Defect(Defect),
     End(ArchiveEnd),
 }
 
-/// The stage that reads the headers of images.
+/// The stage that reads the headers of media files.
 struct InspectStage {
     registry: CodecRegistry,
     decoder: Decoder,
+    audio: AudioInspector,
+    video: VideoInspector,
 }
 
 impl InspectStage {
@@ -99,6 +112,14 @@ impl InspectStage {
         let format = self.registry.find(data)?.name();
         let Size { width, height } = self.decoder.inspect(data)?.upright_size();
         Ok((format, ImageFacts { width, height, bytes: data.len() as u64 }))
+    }
+
+    fn facts(&mut self, media: MediaType, data: &[u8]) -> Result<Facts> {
+        match media {
+            MediaType::Image => self.image(data).map(|(format, facts)| Facts::Image(format, facts)),
+            MediaType::Audio => self.audio.facts(data).map(Facts::Audio),
+            MediaType::Video => self.video.facts(data).map(Facts::Video),
+        }
     }
 }
 
@@ -109,12 +130,12 @@ impl Stage<ScanItem> for InspectStage {
         cx.emit(match found {
             ScanItem::Sample => Inspected::Sample,
             ScanItem::Member(member) => {
-                let Member { archive, field, is_image, name, offset, data, label, .. } = member;
-                let image = is_image.then(|| {
-                    self.image(&data)
+                let Member { archive, field, media, name, offset, data, label, .. } = member;
+                let facts = media.map(|media| {
+                    self.facts(media, &data)
                         .map_err(|error| Defect::in_member(archive, name.clone(), offset, &error))
                 });
-                Inspected::Member(InspectedMember { field, name, data, label, image })
+                Inspected::Member(Box::new(InspectedMember { field, name, data, label, facts }))
             }
             ScanItem::Defect(defect) => Inspected::Defect(defect),
             ScanItem::End(end) => Inspected::End(end),
@@ -130,6 +151,7 @@ struct ScanResult {
     /// Number of members in all archives, as far as it is known, including unreadable members.
     known_members: u64,
     thumbnails: Thumbnails,
+    previews: Previews,
 }
 
 fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Result<ScanResult> {
@@ -141,7 +163,8 @@ fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> 
         .stage("inspect", move || {
             let registry = CodecRegistry::with_defaults();
             let decoder = Decoder::new(&registry, &Limits::default());
-            Ok(InspectStage { registry, decoder })
+            let (audio, video) = (AudioInspector::new(), VideoInspector::new());
+            Ok(InspectStage { registry, decoder, audio, video })
         })
         .measured_by(|seen: &Inspected| match seen {
             Inspected::Member(looked) => looked.data.len(),
@@ -153,7 +176,7 @@ fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> 
     let mut gathered = ScanResult::default();
     gathered.summary.ends_missing = set.truncated_shards();
     for seen in pipeline {
-        let ScanResult { summary, unreadable, known_members, thumbnails } = &mut gathered;
+        let ScanResult { summary, unreadable, known_members, thumbnails, previews } = &mut gathered;
         let looked = match seen? {
             Inspected::Member(looked) => looked,
             Inspected::Sample => {
@@ -179,13 +202,25 @@ fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> 
         if let Some(class) = looked.label {
             *summary.classes.entry(class).or_default() += 1;
         }
-        match looked.image {
-            Some(Ok((format, facts))) => {
+        match looked.facts {
+            Some(Ok(Facts::Image(format, facts))) => {
                 *summary.formats.entry(format.to_owned()).or_default() += 1;
                 summary.images.push(facts);
                 if with_sheet {
                     thumbnails.offer(&looked.name, &looked.data);
                 }
+            }
+            Some(Ok(Facts::Audio(facts))) => {
+                if with_sheet {
+                    previews.offer_audio(&looked.name, &looked.data, facts.caption());
+                }
+                summary.audio.push(TimedFile { name: looked.name.to_string(), facts });
+            }
+            Some(Ok(Facts::Video(facts))) => {
+                if with_sheet {
+                    previews.offer_video(&looked.name, &looked.data, facts.caption());
+                }
+                summary.videos.push(TimedFile { name: looked.name.to_string(), facts });
             }
             Some(Err(defect)) => unreadable.add(defect),
             None => {}
@@ -212,13 +247,10 @@ fn as_json(summary: &Summary, classes: &Classes, unreadable: Vec<Value>) -> Valu
         "archives_without_end": summary.ends_missing,
     });
     for (name, values, _) in measures(summary) {
-        object[name] = Spread::of(&values).map_or(Value::Null, |spread| {
-            json!({
-                "min": spread.min, "p10": spread.p10, "p50": spread.p50, "p90": spread.p90,
-                "max": spread.max, "mean": spread.mean,
-            })
-        });
+        object[name] = Spread::of(&values).map_or(Value::Null, Spread::as_json);
     }
+    object["audio"] = timed::as_json(&summary.audio);
+    object["video"] = timed::as_json(&summary.videos);
     let classes = classes
         .iter()
         .map(|(class, name, samples)| json!({"class": class, "name": name, "samples": samples}));
@@ -251,14 +283,15 @@ fn as_text(summary: &Summary, classes: &Classes) -> String {
         let mut spreads = Table::new(&["images", "min", "p10", "p50", "p90", "max", "mean"], 1);
         for (name, values, show) in measures(summary) {
             if let Some(spread) = Spread::of(&values) {
-                let Spread { min, p10, p50, p90, max, mean } = spread;
                 let mut row = vec![name.replace("image_", "")];
-                row.extend([min, p10, p50, p90, max, mean].map(show));
+                row.extend(spread.values().map(show));
                 spreads.add(row);
             }
         }
         parts.push(spreads.draw());
     }
+    parts.extend(timed::as_text(&summary.audio));
+    parts.extend(timed::as_text(&summary.videos));
     if classes.is_empty() {
         parts.push("no sample has a class".to_owned());
     } else {

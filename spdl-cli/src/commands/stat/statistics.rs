@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
+
+use super::timed::TimedFile;
+use crate::inspection::media::{AudioFacts, VideoFacts};
 use crate::ui::format::{bytes, count};
 
 /// Counters of a data set.
@@ -20,6 +24,8 @@ pub(crate) struct Summary {
     /// Number of damaged or truncated archives whose number of members is unknown.
     pub(crate) ends_missing: u64,
     pub(crate) images: Vec<ImageFacts>,
+    pub(crate) audio: Vec<TimedFile<AudioFacts>>,
+    pub(crate) videos: Vec<TimedFile<VideoFacts>>,
     /// Number of samples by class.
     pub(crate) classes: BTreeMap<i64, u64>,
 }
@@ -54,6 +60,17 @@ impl Spread {
         let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
         let [min, p10, p50, p90, max] = [0.0, 0.1, 0.5, 0.9, 1.0].map(at);
         Some(Spread { min, p10, p50, p90, max, mean })
+    }
+
+    /// The values in the order of the tables.
+    pub(crate) fn values(self) -> [f64; 6] {
+        let Spread { min, p10, p50, p90, max, mean } = self;
+        [min, p10, p50, p90, max, mean]
+    }
+
+    pub(crate) fn as_json(self) -> Value {
+        let Spread { min, p10, p50, p90, max, mean } = self;
+        json!({"min": min, "p10": p10, "p50": p50, "p90": p90, "max": max, "mean": mean})
     }
 }
 

@@ -1,4 +1,4 @@
-//! `spdl verify`: checks every checksum and decodes every image.
+//! `spdl verify`: checks every checksum and decodes every image, audio file and video.
 //!
 //! | file | content |
 //! |---|---|

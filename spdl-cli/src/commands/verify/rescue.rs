@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use crate::datasets::address::{is_address, shown};
 use crate::ui::format::{for_shell, printable};
 
-/// Two lines with the command; empty if there are no defects or no images, or if a path is not
+/// Two lines with the command; empty if there are no defects or no media files, or if a path is not
 /// UTF-8 or contains secrets.
-pub(super) fn advice(paths: &[PathBuf], defects: u64, images: u64) -> String {
+pub(super) fn advice(paths: &[PathBuf], defects: u64, media: u64) -> String {
     let has_no_secret = |path: &PathBuf| shown(std::slice::from_ref(path)) == *path;
-    if defects == 0 || images == 0 || !paths.iter().all(has_no_secret) {
+    if defects == 0 || media == 0 || !paths.iter().all(has_no_secret) {
         return String::new();
     }
     let destination = destination(paths);
@@ -61,16 +61,16 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_advice_without_defects_or_images_or_with_secrets() {
+    fn there_is_no_advice_without_defects_or_media_or_with_secrets() {
         let paths = |path: &str| vec![PathBuf::from(path)];
         assert!(advice(&paths("a.tar"), 1, 1).contains("spdl pack a.tar rescued --on-error skip"));
-        for (path, bad, images) in [
+        for (path, bad, media) in [
             ("a.tar", 0, 1),
             ("a.tar", 1, 0),
             ("https://me:secret@host/a.tar", 1, 1),
             ("https://host/a.tar?signature", 1, 1),
         ] {
-            assert_eq!(advice(&paths(path), bad, images), "", "{path}");
+            assert_eq!(advice(&paths(path), bad, media), "", "{path}");
         }
     }
 }

@@ -1,20 +1,21 @@
-//! Verifies checksums and decodes images, and prints the result.
+//! Verifies checksums, decodes images, audio and video, and prints the result.
 
 use std::sync::Arc;
 
 use serde_json::json;
 use spdl_core::{PipelineBuilder, Result, Stage, StageContext};
 use spdl_io::shards::MANIFEST;
-use spdl_media::{CodecRegistry, Decoder, Limits};
 use twox_hash::XxHash3_128;
 
 use super::arguments::VerifyArguments;
 use super::rescue;
 use crate::commands::options::worker_threads;
 use crate::datasets::address::shown;
+use crate::datasets::extensions::MediaType;
 use crate::inspection::data_set::DataSet;
 use crate::inspection::defect::Defect;
 use crate::inspection::defect_list::{self, DefectList};
+use crate::inspection::media::{CheckDepth, MediaChecker};
 use crate::inspection::open;
 use crate::inspection::scan::{self, ChecksumMode};
 use crate::inspection::scan_item::{ArchiveEnd, Member, ScanItem};
@@ -40,6 +41,8 @@ pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failur
             "archives": report.archives,
             "members": report.members,
             "images": report.images,
+            "audio": report.audio,
+            "videos": report.videos,
             "checksums": report.checksums,
             "by_manifest": report.by_manifest,
             "without_checksums": report.without_checksums,
@@ -52,8 +55,12 @@ pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failur
         stdout::print(&format!("{object}\n"))?;
     } else {
         let defects = report.defects.as_text(&set, SHOWN, "100,000");
-        let rescue = rescue::advice(&arguments.paths, report.defects.total(), report.images);
-        stdout::print(&format!("{defects}{}{rescue}", report.describe()))?;
+        let rescue = match report.defects.are_all_unsupported() {
+            // This build cannot check the samples, so packing them would skip them.
+            true => String::new(),
+            false => rescue::advice(&arguments.paths, report.defects.total(), report.media()),
+        };
+        stdout::print(&format!("{defects}{}{rescue}", report.describe(arguments.quick)))?;
     }
     match report.defects.total() {
         0 => Ok(()),
@@ -71,6 +78,8 @@ struct Report {
     archives: u64,
     members: u64,
     images: u64,
+    audio: u64,
+    videos: u64,
     checksums: u64,
     /// Number of archives whose size and checksum a manifest lists.
     by_manifest: u64,
@@ -89,7 +98,21 @@ struct Report {
 }
 
 impl Report {
-    fn describe(&self) -> String {
+    /// Number of images, audio files and videos.
+    fn media(&self) -> u64 {
+        self.images + self.audio + self.videos
+    }
+
+    fn count_media(&mut self, media: Option<MediaType>) {
+        match media {
+            Some(MediaType::Image) => self.images += 1,
+            Some(MediaType::Audio) => self.audio += 1,
+            Some(MediaType::Video) => self.videos += 1,
+            None => {}
+        }
+    }
+
+    fn describe(&self, is_quick: bool) -> String {
         let archives = match self.archives {
             0 => String::new(),
             archives => format!("{}, ", counted(archives, "archive", "archives")),
@@ -101,17 +124,33 @@ impl Report {
             defects => format!(", {}", counted(defects, "defect", "defects")),
         };
         let text = format!(
-            "{archives}{} ({}): {} compared, {} decoded{outcome}\n",
+            "{archives}{} ({}): {} compared, {} {}{outcome}\n",
             counted(self.members, "member", "members"),
             bytes(self.bytes),
             counted(self.checksums, "checksum", "checksums"),
-            counted(self.images, "image", "images"),
+            self.decoded(),
+            if is_quick { "inspected" } else { "decoded" },
         ) + &self.manifests()
             + &defect_list::unseen(self.unseen, self.ends_missing);
         match self.limitations() {
             Some(limitations) => text + &wrap(&limitations, WIDTH) + "\n",
             None => text,
         }
+    }
+
+    /// `3 images, 1 audio file and 2 videos`; images are always counted if there is nothing else.
+    fn decoded(&self) -> String {
+        let mut kinds = Vec::new();
+        if self.images > 0 || self.media() == 0 {
+            kinds.push(counted(self.images, "image", "images"));
+        }
+        if self.audio > 0 {
+            kinds.push(counted(self.audio, "audio file", "audio files"));
+        }
+        if self.videos > 0 {
+            kinds.push(counted(self.videos, "video", "videos"));
+        }
+        kinds.join(", ")
     }
 
     /// A line about the archives that were compared with a manifest.
@@ -135,9 +174,10 @@ impl Report {
         if self.without_checksums == 0 {
             return None;
         }
-        let valid = match (self.defects.total(), self.images) {
+        let valid = match (self.defects.total(), self.media()) {
             (0, 0) => "all members are readable; ",
-            (0, _) => "all images are valid; ",
+            (0, media) if media == self.images => "all images are valid; ",
+            (0, _) => "all media files are valid; ",
             _ => "",
         };
         let missing = printable(self.missing.as_deref().unwrap_or("SHARD.tar.sums"));
@@ -158,15 +198,13 @@ impl Report {
 
 fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
     let mut progress = ScanProgress::begin(set, !arguments.json);
+    let depth = if arguments.quick { CheckDepth::Headers } else { CheckDepth::Decoded };
     let pipeline = PipelineBuilder::from_iter(scan::scan(set, ChecksumMode::Compared)?)
         .measured_by(|found| match found {
             ScanItem::Member(member) => member.data.len(),
             _ => 0,
         })
-        .stage("check", move || {
-            let decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
-            Ok(CheckStage { decoder })
-        })
+        .stage("check", move || Ok(CheckStage { checker: MediaChecker::new(), depth }))
         .deterministic()
         .threads(worker_threads(arguments.threads))
         .build()?;
@@ -182,11 +220,11 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
     for checked in pipeline {
         match checked? {
             Checked::Sample => progress.sample(),
-            Checked::Member { bytes, is_image, compared, defect } => {
+            Checked::Member { bytes, media, compared, defect } => {
                 progress.member(bytes);
                 report.members += 1;
                 report.bytes += bytes;
-                report.images += u64::from(is_image);
+                report.count_media(media);
                 report.checksums += u64::from(compared);
                 seen_defect |= defect.is_some();
                 defect.into_iter().for_each(|defect| report.defects.add(defect));
@@ -288,20 +326,21 @@ impl ScanProgress {
 
 enum Checked {
     Sample,
-    Member { bytes: u64, is_image: bool, compared: bool, defect: Option<Defect> },
+    Member { bytes: u64, media: Option<MediaType>, compared: bool, defect: Option<Defect> },
     Defect(Defect),
     End(ArchiveEnd),
 }
 
-/// The stage that compares a member with its checksum, and decodes images.
+/// The stage that compares a member with its checksum, and decodes media files.
 struct CheckStage {
-    decoder: Decoder,
+    checker: MediaChecker,
+    depth: CheckDepth,
 }
 
 impl CheckStage {
     fn member(&mut self, mut member: Member) -> Checked {
         let data = member.take_data();
-        let is_image = member.is_image;
+        let media = member.media;
         let compared = member.sum.is_some();
         let found = XxHash3_128::oneshot(&data);
         let wrong_sum = member.sum.filter(|sum| *sum != found).map(|sum| {
@@ -311,10 +350,10 @@ impl CheckStage {
             defect
         });
         let defect = member.defect.or(wrong_sum).or_else(|| {
-            let error = is_image.then(|| self.decoder.decode_rgb(&data).err())??;
+            let error = self.checker.check(media?, &data, self.depth).err()?;
             Some(Defect::in_member(member.archive, member.name, member.offset, &error))
         });
-        Checked::Member { bytes: data.len() as u64, is_image, compared, defect }
+        Checked::Member { bytes: data.len() as u64, media, compared, defect }
     }
 }
 
