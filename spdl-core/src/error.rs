@@ -27,6 +27,9 @@ pub enum ErrorKind {
     Unavailable,
     /// An operation exceeded its time limit. Transient.
     Timeout,
+    /// A sample lacks a value, and samples without it are to be dropped: a failed item of this kind is
+    /// dropped, counted and listed under every failure policy, and does not count in its limits.
+    MissingValue,
     /// The data violate their format.
     Corrupt,
     /// The data end early: a part that the format requires is missing.
@@ -58,6 +61,7 @@ impl ErrorKind {
             ErrorKind::Io => "io",
             ErrorKind::Unavailable => "unavailable",
             ErrorKind::Timeout => "timeout",
+            ErrorKind::MissingValue => "missing-value",
             ErrorKind::Corrupt => "corrupt",
             ErrorKind::Truncated => "truncated",
             ErrorKind::Changed => "changed",

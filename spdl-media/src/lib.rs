@@ -81,11 +81,13 @@
 //! Pillow's `convert("RGB")`:
 //!
 //! - JPEG is bit-identical to libjpeg-turbo. Other formats differ by at most one level of 255.
-//! - Grey is repeated, palettes are applied, alpha is *dropped* (not composited).
+//! - Grey is repeated, palettes are applied, alpha is *dropped* (not composited), unless samples are
+//!   [`SampleColor::Rgba`].
 //! - 16-bit colours keep their upper 8 bits. Grey of more than 8 bits is clamped to 255, but 16-bit
-//!   grey with an alpha channel in PNG keeps its upper 8 bits.
+//!   grey with an alpha channel in PNG keeps its upper 8 bits. Samples of the data type `U16` keep all 16 bits.
 //! - CMYK becomes `(255 − C)·(255 − K) ÷ 255`. Colour profiles are ignored.
-//! - EXIF orientation is applied by [`FillImage`] and [`Decoder::decode_rgb`].
+//! - EXIF orientation is applied by [`FillImage`] and [`Decoder::decode_rgb`];
+//!   [`ImageTransform::exif_orientation`] disables it.
 //!
 //! For JPEG XL, OpenEXR and the formats of `more-formats`, pixels are those of the crates that
 //! decode them: 16-bit values are scaled to 8 bits, and floats are clamped to 0 to 1.

@@ -8,11 +8,14 @@ use std::sync::Arc;
 use spdl_core::observe::Counter;
 use spdl_core::stage::Collation;
 use spdl_core::{Batch, DType, ErrorKind, OnError, PipelineBuilder, Result, StageOptions};
+use spdl_io::archive::NpyType;
 use spdl_io::records::{Encoding, Extent};
 use spdl_io::{FetchLabeled, FieldValue, MemoryFetcher, StoredRecord};
 use spdl_media::augment::{AugMix, Augmenter, ColorJitter, RandomInvert, RandomRotation};
-use spdl_media::fill::{Boxes, SampleField, SampleSpec, Sequences};
-use spdl_media::{CodecRegistry, Crop, FillImage, ImageTransform, Limits, Mode, Sample, Size};
+use spdl_media::fill::{ArrayBytes, Boxes, Mask, SampleField, SampleSpec, Sequences, Tokens};
+use spdl_media::{
+    CodecRegistry, Crop, FillImage, ImageTransform, Layout, Limits, Mode, Sample, SampleColor, Size,
+};
 
 const IMAGE: &[u8] = include_bytes!("data/444.jpg");
 
@@ -412,6 +415,238 @@ fn sequences_of_a_sample_have_one_length_within_limits() {
 }
 
 /// Descriptions: fields from JSON, as `spdl bench --spec` and Python pass them.
+/// The elements of a field of `float32`, from one stored value.
+fn array_of(field: SampleField, value: FieldValue) -> Result<Vec<f32>> {
+    let sample = StoredRecord::new("train/7").with_known("x", value);
+    let spec = SampleSpec::new().with("x", field.collation(Collation::List));
+    let batch = pipeline(&spec, MemoryFetcher::new(), vec![sample]).build()?.next().unwrap()?;
+    Ok(batch.list("x").unwrap()[0].as_slice()?.to_vec())
+}
+
+const MATRIX: [f32; 6] = [-0.5, -0.25, 0.0, 0.25, 0.5, 0.75];
+const NPY: &[u8] = include_bytes!("data/array-matrix.npy");
+const ONE: &[u8] = include_bytes!("data/array-one.npz");
+const SEVERAL: &[u8] = include_bytes!("data/array-several.npz");
+
+fn bytes(bytes: &[u8]) -> FieldValue {
+    FieldValue::Bytes(bytes.to_vec().into())
+}
+
+fn matrix() -> SampleField {
+    SampleField::numbers(DType::F32, &[0, 3])
+}
+
+#[test]
+fn arrays_in_bytes_are_detected() {
+    let big: &[u8] = include_bytes!("data/array-big-endian.npy");
+    let halves: &[u8] = include_bytes!("data/array-halves.npy");
+    for file in [NPY, big, halves, ONE] {
+        assert_eq!(array_of(matrix(), bytes(file)).unwrap(), MATRIX);
+    }
+    let fixed = SampleField::numbers(DType::F32, &[2, 3]);
+    assert_eq!(array_of(fixed, bytes(NPY)).unwrap(), MATRIX);
+    let number = SampleField::numbers(DType::F32, &[0]);
+    assert!(array_of(number, bytes(b"7")).is_err(), "one number is no list");
+    // Boxes and ids of tokens are arrays too.
+    let tokens = SampleField::tokens(Tokens::new(), DType::I32);
+    let ids = SampleSpec::new().with("x", tokens.collation(Collation::List));
+    let file = FieldValue::Bytes(include_bytes!("data/array-halves.npy").to_vec().into());
+    let sample = StoredRecord::new("1").with_known("x", file);
+    let outcome = pipeline(&ids, MemoryFetcher::new(), vec![sample]).build().unwrap().next();
+    assert!(outcome.unwrap().unwrap_err().message().contains("found [2, 3]"));
+}
+
+#[test]
+fn a_member_of_an_npz_file_is_chosen_by_name() {
+    let member = |name: &str| matrix().array_bytes(ArrayBytes::Member(name.into()));
+    assert_eq!(array_of(member("matrix"), bytes(SEVERAL)).unwrap(), MATRIX);
+    assert_eq!(array_of(member("matrix.npy"), bytes(SEVERAL)).unwrap(), MATRIX);
+    let ids = SampleField::numbers(DType::F32, &[0]);
+    let ids = ids.array_bytes(ArrayBytes::Member("ids".into()));
+    assert_eq!(array_of(ids, bytes(SEVERAL)).unwrap(), [0.0, 1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn raw_elements_have_the_shape_of_the_field() {
+    let raw = |element: NpyType, shape: &[usize]| {
+        SampleField::numbers(DType::F32, shape).array_bytes(ArrayBytes::Raw(element))
+    };
+    let words: Vec<u8> = (0..6_u16).flat_map(u16::to_le_bytes).collect();
+    let expected = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
+    for shape in [&[0, 3][..], &[2, 3], &[2, 0], &[0]] {
+        assert_eq!(array_of(raw(NpyType::UInt(2), shape), bytes(&words)).unwrap(), expected);
+    }
+    let floats: Vec<u8> = MATRIX.iter().flat_map(|it| it.to_le_bytes()).collect();
+    assert_eq!(array_of(raw(NpyType::Float(4), &[0, 3]), bytes(&floats)).unwrap(), MATRIX);
+    let empty = array_of(raw(NpyType::Float(4), &[0, 3]), bytes(b""));
+    assert_eq!(empty.unwrap(), [0.0; 0]);
+    let fault = |field: SampleField, value: &[u8]| {
+        let error = array_of(field, bytes(value)).unwrap_err();
+        (error.kind(), error.message().to_owned(), error.key().map(str::to_owned))
+    };
+    let (kind, message, key) = fault(raw(NpyType::UInt(2), &[0, 3]), &words[..10]);
+    assert_eq!((kind, key.as_deref()), (ErrorKind::Truncated, Some("train/7")));
+    let expected = "field \"x\": 10 bytes are not a whole number of rows of 6 bytes: uint16 [0, 3]";
+    assert_eq!(message, expected);
+    let (kind, message, _) = fault(raw(NpyType::UInt(2), &[2, 4]), &words);
+    assert_eq!(kind, ErrorKind::Truncated);
+    assert_eq!(message, "field \"x\": 12 bytes are less than the 16 bytes of uint16 [2, 4]");
+    let (kind, message, _) = fault(raw(NpyType::UInt(2), &[2, 2]), &words);
+    assert_eq!(kind, ErrorKind::InvalidArgument);
+    assert_eq!(message, "field \"x\": 12 bytes exceed the 8 bytes of uint16 [2, 2]");
+    for (element, shape) in [(NpyType::UInt(2), &[0, 0][..]), (NpyType::Complex(8), &[0])] {
+        let spec = SampleSpec::new().with("x", raw(element, shape));
+        assert_eq!(spec.validate().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    let text = SampleField::text().array_bytes(ArrayBytes::Raw(NpyType::UInt(2)));
+    assert!(SampleSpec::new().with("x", text).validate().is_err());
+}
+
+#[test]
+fn errors_of_arrays_name_the_sample_the_field_and_the_fault() {
+    let check = |field: SampleField, value: &[u8], kind: ErrorKind, words: &str| {
+        let error = array_of(field, bytes(value)).unwrap_err();
+        assert_eq!((error.kind(), error.key()), (kind, Some("train/7")), "{error}");
+        let message = error.report();
+        assert!(message.contains("field \"x\"") && message.contains(words), "{message}");
+    };
+    let complex: &[u8] = include_bytes!("data/array-complex.npy");
+    let member = |name: &str| matrix().array_bytes(ArrayBytes::Member(name.into()));
+    use ErrorKind::*;
+    check(matrix(), &NPY[..NPY.len() - 1], Truncated, "the .npy file ends inside the data");
+    check(matrix(), &NPY[..5], Truncated, "the .npy file ends inside the format version");
+    check(matrix(), complex, InvalidArgument, "expected numbers, found an array of complex64");
+    let flat = SampleField::numbers(DType::F32, &[0]);
+    check(flat, NPY, InvalidArgument, "[2, 3]");
+    check(SampleField::numbers(DType::F32, &[2, 4]), NPY, InvalidArgument, "[2, 3]");
+    let names = "no array \"other\" in the .npz file; the arrays are matrix, ids";
+    check(member("other"), SEVERAL, NotFound, names);
+    check(matrix(), SEVERAL, InvalidArgument, "several arrays, matrix, ids; choose a member");
+    check(member("matrix"), NPY, Corrupt, "not a .npz file: ");
+    check(member("matrix"), &SEVERAL[..40], Corrupt, "not a .npz file: ");
+    check(
+        matrix(),
+        b"PK\x05\x06\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+        InvalidArgument,
+        "has no arrays",
+    );
+    let mut damaged = SEVERAL.to_vec();
+    damaged[60] ^= 0xFF;
+    check(member("matrix"), &damaged, Corrupt, "array \"matrix\" of the .npz file: ");
+}
+
+#[test]
+fn samples_that_lack_a_value_are_dropped_and_the_address_is_text() {
+    let stored = |number: usize, caption: FieldValue| {
+        StoredRecord::new(format!("a.tar:{number}"))
+            .with_stored("jpg", Extent::part("a.tar", 0..IMAGE.len() as u64), Encoding::Bytes)
+            .with_known("txt", caption)
+    };
+    let store = MemoryFetcher::from_iter([("a.tar", IMAGE)]);
+    let text = |text: &str| FieldValue::Text(text.into());
+    let samples = vec![
+        stored(0, text("a")),
+        stored(1, FieldValue::Null),
+        stored(2, text("c")),
+        stored(3, text("d")),
+    ];
+    let spec = SampleSpec::new()
+        .with("image", SampleField::image(ImageTransform::new(8)))
+        .with("caption", SampleField::text().stored_as(["txt"]).drop_missing())
+        .with("url", SampleField::url());
+    let mut pipeline = pipeline(&spec, store, samples).on_error(OnError::Raise).build().unwrap();
+    let batch = pipeline.next().unwrap().unwrap();
+    assert_eq!(texts(&batch, "caption"), ["a", "c", "d"]);
+    assert_eq!(texts(&batch, "url"), ["a.tar"; 3]);
+    assert!(pipeline.next().is_none());
+    let statistics = pipeline.statistics();
+    let [dropped] = &statistics.dropped[..] else { panic!("{:?}", statistics.dropped) };
+    assert_eq!(dropped.kind, ErrorKind::MissingValue);
+    assert_eq!(dropped.key.as_deref(), Some("a.tar:1.txt"));
+    assert_eq!(dropped.reason, "the value is null or missing: field \"txt\"");
+    let both = SampleField::text().optional().drop_missing();
+    assert!(SampleSpec::new().with("x", both).validate().is_err());
+    let key = SampleField::key().drop_missing();
+    assert!(SampleSpec::new().with("x", key).validate().is_err());
+}
+
+#[test]
+fn a_sample_with_alpha_or_16_bits_is_a_field_of_a_batch() {
+    let file: &[u8] = include_bytes!("data/wide-rgb-alpha.png");
+    let store = MemoryFetcher::from_iter([("image", file)]);
+    let sample = StoredRecord::new("1").with_stored("png", Extent::whole("image"), Encoding::Bytes);
+    let image = || ImageTransform::new(16).color(SampleColor::Rgba);
+    let wide = image().dtype(DType::U16).layout(Layout::Nchw);
+    let spec = SampleSpec::new()
+        .with("image", SampleField::image(image()))
+        .with("wide", SampleField::image(wide).stored_as(["png"]));
+    let batch = pipeline(&spec, store, vec![sample]).build().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.array("image").unwrap().shape(), [1, 16, 16, 4]);
+    let wide = batch.array("wide").unwrap();
+    assert_eq!((wide.shape(), wide.dtype()), (&[1, 4, 16, 16][..], DType::U16));
+    assert!(wide.as_slice::<u16>().unwrap().iter().any(|level| level % 257 != 0));
+    let jitter = Augmenter::new().then(RandomInvert::new());
+    let field = SampleField::image(image()).augment(jitter);
+    let error = SampleSpec::new().with("image", field).validate().unwrap_err();
+    assert!(error.message().starts_with("field \"image\": augmentations are supported"), "{error}");
+}
+
+#[test]
+fn what_follows_a_stored_image_has_its_coordinates() {
+    // 6: the stored image is the upright one, rotated counterclockwise.
+    let file: &[u8] = include_bytes!("data/orientation-6.png");
+    let store = || MemoryFetcher::from_iter([("image", file)]);
+    let stored = spdl_media::decode_rgb(file).unwrap().size.transposed();
+    let sample = |mask: Vec<u8>, size: Size| {
+        let box_ = vec![0.0, 0.0, f64::from(size.width), f64::from(size.height)];
+        StoredRecord::new("1")
+            .with_stored("png", Extent::whole("image"), Encoding::Bytes)
+            .with_known("mask", FieldValue::Bytes(mask.into()))
+            .with_known("boxes", FieldValue::List(vec![FieldValue::Floats(box_)]))
+    };
+    let spec = |exif: bool| {
+        let image = ImageTransform::new(8).crop(Crop::Stretch).exif_orientation(exif);
+        SampleSpec::new()
+            .with("image", SampleField::image(image).stored_as(["png"]))
+            .with("mask", SampleField::mask(Mask::like("image"), DType::I64))
+            .with("boxes", SampleField::boxes(Boxes::like("image")))
+            .with("size", SampleField::image_size("image"))
+    };
+    let run = |exif: bool, mask: Vec<u8>, size: Size| {
+        let samples = vec![sample(mask, size)];
+        pipeline(&spec(exif), store(), samples).build().unwrap().next().unwrap()
+    };
+    for (exif, size) in [(false, stored), (true, stored.transposed())] {
+        let batch = run(exif, mask_of(size, false), size).unwrap();
+        assert_eq!(integers(&batch, "size"), [i64::from(size.height), i64::from(size.width)]);
+        assert_eq!(floats(&batch, "boxes"), [0.0, 0.0, 8.0, 8.0]);
+        assert_eq!(integers(&batch, "mask"), [3; 64]);
+        let error = run(exif, mask_of(size.transposed(), false), size).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        // The mask has an orientation too.
+        let turned = run(exif, mask_of(size, true), size);
+        let kind = turned.map_err(|error| error.kind()).map(|_| ());
+        assert_eq!(kind, if exif { Err(ErrorKind::Unsupported) } else { Ok(()) });
+    }
+}
+
+/// A grey PNG of class 3, perhaps with an EXIF orientation.
+fn mask_of(size: Size, has_orientation: bool) -> Vec<u8> {
+    let pixels = vec![3; size.pixels() as usize];
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, size.width, size.height);
+    encoder.set_color(png::ColorType::Grayscale);
+    let mut writer = encoder.write_header().unwrap();
+    if has_orientation {
+        let entry = [1, 0x12, 0, 3, 0, 0, 0, 1, 0, 6, 0, 0];
+        let block = [&b"MM\0*\0\0\0\x08\0\x01"[..], &entry, &[0; 4]].concat();
+        writer.write_chunk(png::chunk::ChunkType(*b"eXIf"), &block).unwrap();
+    }
+    writer.write_image_data(&pixels).unwrap();
+    drop(writer);
+    file
+}
+
 #[cfg(all(feature = "png", feature = "augment"))]
 mod described {
     use serde_json::{Value, json};
@@ -440,6 +675,52 @@ mod described {
 
     fn error(description: Value) -> String {
         SampleSpec::from_description(&description).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn missing_values_and_stored_arrays_have_the_parameters_of_python() {
+        let numbers = || SampleField::numbers(DType::F32, &[0, 3]).collation(Collation::List);
+        check(
+            json!({
+                "a": {"type": "array", "shape": [null, 3], "stored_dtype": "float16", "missing": "drop"},
+                "b": {"type": "array", "shape": [null, 3], "member": "matrix", "missing": "error"},
+                "url": {"type": "url"},
+            }),
+            SampleSpec::new()
+                .with("a", numbers().array_bytes(ArrayBytes::Raw(NpyType::Float(2))).drop_missing())
+                .with("b", numbers().array_bytes(ArrayBytes::Member("matrix".into())))
+                .with("url", SampleField::url()),
+        );
+        let both =
+            json!({"a": {"type": "array", "shape": [3], "member": "m", "stored_dtype": "int8"}});
+        assert!(error(both).contains("member: excludes stored_dtype"));
+        let drop = json!({"a": {"type": "text", "missing": "drop", "default": "x"}});
+        assert!(error(drop).contains("either dropped or kept"));
+        let other = json!({"a": {"type": "text", "missing": "skip"}});
+        assert!(error(other).contains("missing: expected one of error, drop"));
+    }
+
+    #[test]
+    fn alpha_16_bits_and_stored_orientations_have_the_parameters_of_python() {
+        let wide = SampleFormat { dtype: DType::U16, ..SampleFormat::default() };
+        let transform =
+            ImageTransform::new(64).color(SampleColor::Rgba).format(wide).exif_orientation(false);
+        check(
+            json!({"image": {
+                "type": "image", "size": 64, "color": "rgba", "layout": "nhwc-u16",
+                "exif_orientation": false,
+            }}),
+            SampleSpec::new().with("image", SampleField::image(transform)),
+        );
+        let augmented =
+            json!({"image": {"type": "image", "color": "rgba", "augment": "RandomInvert()"}});
+        assert!(error(augmented).contains("augment: augmentations are supported only for RGB"));
+        let normalised = json!({"image": {
+            "type": "image", "layout": "nchw-u16", "mean": [0, 0, 0], "std": [1, 1, 1],
+        }});
+        assert!(error(normalised).contains("mean and std need a normalised layout"));
+        let crops = json!({"image": {"type": "image", "color": "rgba", "crop": "FiveCrop()"}});
+        assert!(error(crops).contains("several crops of an image are supported only for RGB"));
     }
 
     /// A grey PNG of the size of the image, with different levels.
@@ -800,7 +1081,7 @@ mod described {
             (image("layout", json!("nchw")), "field \"x\": layout: unknown sample format"),
             (
                 image("color", json!("cmyk")),
-                "field \"x\": color: expected one of rgb, bgr, grey, found \"cmyk\"",
+                "field \"x\": color: expected one of rgb, bgr, grey, rgba, found \"cmyk\"",
             ),
             (image("mean", json!([0, 0, 0])), "mean and std need a normalised layout"),
             (

@@ -16,7 +16,8 @@ const MAX_FATAL: usize = 16;
 
 /// Failure policy of a stage: what to do with an item that fails.
 ///
-/// A [fatal](Error::is_fatal) error ends the pipeline regardless of the policy. A batch contains
+/// A [fatal](Error::is_fatal) error ends the pipeline regardless of the policy, and an error of the kind
+/// [`MissingValue`](ErrorKind::MissingValue) drops the item regardless of the policy. A batch contains
 /// the next item instead of an item that was dropped before, so all batches of an epoch except the
 /// last are full. At most 100,000 dropped items are [listed](crate::Statistics::dropped); all are
 /// counted. [`Pipeline::take_dropped`](crate::Pipeline::take_dropped) returns the dropped items that
@@ -216,7 +217,11 @@ impl Failures {
         if error.is_fatal() {
             return self.halt(header, error);
         }
-        match failure_budget.failed() {
+        let decision = match error.kind() {
+            ErrorKind::MissingValue => Decision::Drop,
+            _ => failure_budget.failed(),
+        };
+        match decision {
             Decision::Drop => {}
             Decision::Raise => return self.halt(header, error),
             Decision::OverBudget(why) => {

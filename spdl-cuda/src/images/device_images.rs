@@ -151,7 +151,7 @@ impl DeviceImages {
     ///
     /// # Errors
     /// `InvalidArgument` for a batch size, group or number of decoders of 0, and for an invalid transform;
-    /// `Unsupported` for filters other than bilinear and bicubic, and for several crops of an image; the errors of
+    /// `Unsupported` for filters other than bilinear and bicubic, several crops of an image, alpha and 16 bits; the errors of
     /// [`ImageKernels::new`].
     #[track_caller]
     pub fn attach(
@@ -164,6 +164,10 @@ impl DeviceImages {
         if settings.transform.crops().is_some() || !settings.transform.list_of_sizes().is_empty() {
             let message = "several crops of an image, and lists of sizes, are not supported on devices; decode \
                            on the host";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        if settings.transform.keeps_alpha_or_16_bits() {
+            let message = "alpha and 16 bits are not supported on devices; decode on the host";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         filter_code(settings.transform.resize_filter())?;

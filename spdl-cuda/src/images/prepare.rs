@@ -8,7 +8,7 @@ use spdl_core::memory::HostBuffer;
 use spdl_core::{Labeled, Result, SampleId, Stage, StageContext};
 use spdl_media::formats::jpeg::JpegHeader;
 use spdl_media::image::ImageInfo;
-use spdl_media::{ImageTransform, Size};
+use spdl_media::{ImageTransform, Orientation, Size};
 
 use super::host::HostDecoder;
 use super::options::ImageOptions;
@@ -80,7 +80,10 @@ impl Stage<Labeled<Bytes>> for PrepareStage {
         item: Labeled<Bytes>,
         cx: &mut StageContext<'_, PreparedImage>,
     ) -> Result<()> {
-        let (source, info) = self.source(item.value)?;
+        let (source, mut info) = self.source(item.value)?;
+        if !self.transform.applies_exif_orientation() {
+            info.orientation = Orientation::Upright;
+        }
         let placement = self.transform.place(info.upright_size(), || cx.rng());
         let sample = self.transform.size();
         let plan = ResizePlan::of_placement(&placement, info.size, info.orientation, sample)?

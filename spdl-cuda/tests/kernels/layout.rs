@@ -49,7 +49,7 @@ fn values_are_equal_in_every_type_layout_and_channel_order() {
                         let place = match order {
                             SampleColor::Rgb => channel,
                             SampleColor::Bgr => 2 - channel,
-                            SampleColor::Grey => unreachable!("not in the list above"),
+                            _ => unreachable!("not in the list above"),
                         };
                         let at = match layout {
                             Layout::Nhwc => 3 * pixel + place,

@@ -182,13 +182,17 @@ impl NpyArray {
 
     /// An array from raw elements in C order and little-endian byte order.
     ///
+    /// ```
+    /// use spdl_io::archive::{NpyArray, NpyType};
+    /// let array = NpyArray::from_little_endian(NpyType::UInt(2), vec![2], vec![1, 0, 0, 1].into())?;
+    /// let array = array.to_array(&spdl_core::memory::BufferPool::new())?;
+    /// assert_eq!(array.as_slice::<u16>()?, [1, 256]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `Corrupt` if the number of bytes does not match the shape.
-    pub(crate) fn from_little_endian(
-        element: NpyType,
-        shape: Vec<usize>,
-        data: Bytes,
-    ) -> Result<Self> {
+    pub fn from_little_endian(element: NpyType, shape: Vec<usize>, data: Bytes) -> Result<Self> {
         let bytes =
             shape.iter().try_fold(element.size(), |bytes, &extent| bytes.checked_mul(extent));
         if bytes != Some(data.len()) {

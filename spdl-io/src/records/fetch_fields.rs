@@ -16,7 +16,7 @@ use super::label_rule::LabelRule;
 use super::parts::Parts;
 use super::read_fields::{field_key, known_bytes, of_field, read_part_of_record, read_record};
 use super::read_parts::{FileRead, PartReader, PartRequest};
-use crate::fetch::{Fetch, Fetcher, ItemMemory, Key};
+use crate::fetch::{Fetch, Fetcher, ItemMemory, Key, address_in};
 #[cfg(feature = "cache")]
 use crate::layers::{Cache, CachedFetcher, Pinned, PinnedVersions};
 use crate::records::{
@@ -38,8 +38,16 @@ pub struct FieldChoice {
     names: Vec<Arc<str>>,
     /// Names of members and indices of elements, outermost first.
     path: Vec<Arc<str>>,
-    is_optional: bool,
+    missing: Missing,
     keeps_null: bool,
+}
+
+/// What to do with a sample that lacks a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    Fail,
+    Null,
+    Drop,
 }
 
 impl FieldChoice {
@@ -47,7 +55,7 @@ impl FieldChoice {
     /// list, is chosen last.
     pub fn of<N: Into<Arc<str>>>(names: impl IntoIterator<Item = N>) -> Self {
         let names = names.into_iter().map(Into::into).collect();
-        FieldChoice { names, path: Vec::new(), is_optional: false, keeps_null: false }
+        FieldChoice { names, path: Vec::new(), missing: Missing::Fail, keeps_null: false }
     }
 
     /// Sets that the first field that a sample has is chosen even if it is known to be null.
@@ -76,8 +84,47 @@ impl FieldChoice {
     /// missing value and a JSON `null` are errors.
     #[must_use]
     pub fn optional(mut self) -> Self {
-        self.is_optional = true;
+        self.missing = Missing::Null;
         self
+    }
+
+    /// Sets that a sample that lacks the value, or whose value is null, is dropped, counted and listed,
+    /// whatever the failure policy is. The kind of the error is
+    /// [`MissingValue`](ErrorKind::MissingValue).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_core::{ErrorKind, PipelineBuilder};
+    /// use spdl_io::{FieldValue, MemoryFetcher, StoredRecord};
+    /// use spdl_io::records::{FetchFields, FieldChoice};
+    /// let captions = [FieldValue::Text("a dog".into()), FieldValue::Null];
+    /// let samples = captions.map(|caption| StoredRecord::new("1").with_known("txt", caption));
+    /// let fetch = FetchFields::new(Arc::new(MemoryFetcher::new()))
+    ///     .with("caption", FieldChoice::of(["txt"]).drop_missing());
+    /// let mut pipeline =
+    ///     PipelineBuilder::from_iter(samples).async_stage("fetch", fetch).build()?;
+    /// assert_eq!(pipeline.by_ref().filter(|record| record.is_ok()).count(), 1);
+    /// assert_eq!(pipeline.statistics().dropped[0].kind, ErrorKind::MissingValue);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn drop_missing(mut self) -> Self {
+        self.missing = Missing::Drop;
+        self
+    }
+
+    /// The error for a sample that lacks the value.
+    fn is_missing(&self, error: Error) -> Error {
+        match self.missing {
+            Missing::Drop => {
+                let missing = Error::new(ErrorKind::MissingValue, error.message());
+                match error.key() {
+                    Some(key) => missing.with_key(key),
+                    None => missing,
+                }
+            }
+            _ => error,
+        }
     }
 
     /// The stored field of a sample that supplies the value.
@@ -96,8 +143,11 @@ impl FieldChoice {
         match chosen {
             None => match self.unsupported(item) {
                 Some(error) => Err(error),
-                None if self.is_optional => Ok(None),
-                None => Err(no_such_field(&item.key, &self.names.join(" or "), item.names())),
+                None if self.missing == Missing::Null => Ok(None),
+                None => {
+                    let names = self.names.join(" or ");
+                    Err(self.is_missing(no_such_field(&item.key, &names, item.names())))
+                }
             },
             found => Ok(found.cloned()),
         }
@@ -117,12 +167,12 @@ impl FieldChoice {
             false => value_at(value, &self.path).map_err(fault)?,
         };
         match value {
-            FieldValue::Null if !self.is_optional => {
+            FieldValue::Null if self.missing != Missing::Null => {
                 let message = match self.path.is_empty() {
                     true => format!("the value is null or missing: field {field:?}"),
                     false => format!("no value at {:?}", self.path.join(".")),
                 };
-                Err(fault(Error::new(ErrorKind::NotFound, message)))
+                Err(self.is_missing(fault(Error::new(ErrorKind::NotFound, message))))
             }
             value => Ok(value),
         }
@@ -227,10 +277,15 @@ fn plain(value: serde_json::Value) -> FieldValue {
 /// - The errors of [`FetchRecord`](crate::FetchRecord).
 /// - `NotFound` if a sample lacks a field, or the value at a path; `Corrupt` if the field with a path
 ///   is not valid JSON; `InvalidArgument` if its type cannot hold JSON. The key is `SAMPLE.FIELD`.
+/// - `MissingValue` instead of `NotFound` with [`FieldChoice::drop_missing`].
 #[derive(Clone, Debug)]
 pub struct FetchFields {
     fetcher: Arc<dyn Fetcher>,
     choices: Vec<(Arc<str>, FieldChoice)>,
+    /// The fields that hold addresses.
+    addresses: Vec<Arc<str>>,
+    /// The address of the store; `None` for local files.
+    store: Option<Arc<str>>,
     /// Present if the label of each sample is read.
     labels: Option<LabelRule>,
     max_bytes: u64,
@@ -249,6 +304,8 @@ impl FetchFields {
         FetchFields {
             fetcher,
             choices: Vec::new(),
+            addresses: Vec::new(),
+            store: None,
             labels: None,
             max_bytes: Fetch::DEFAULT_MAX_BYTES,
             #[cfg(feature = "cache")]
@@ -319,6 +376,7 @@ impl FetchFields {
             max_bytes: labeled.max_bytes,
             #[cfg(feature = "cache")]
             cache: labeled.cache.clone(),
+            store: labeled.store.clone(),
             parts: labeled.parts.map(|part| FetchFields::like(&part.stage)),
             ..FetchFields::new(Arc::clone(&labeled.fetcher))
         }
@@ -354,6 +412,34 @@ impl FetchFields {
         self.each(|fetch| {
             fetch.choices.retain(|(other, _)| *other != name);
             fetch.choices.push((Arc::clone(&name), choice.clone()));
+        })
+    }
+
+    /// Adds a field with the address of the object that holds the sample, without user name, password and
+    /// query: a path for local files; empty if the sample has no object, such as a value in memory.
+    ///
+    /// The object is that of the first chosen field that is read from the store, or else that of any other
+    /// field of the sample. The value is text, or bytes if the address is not UTF-8.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_io::{MemoryFetcher, StoredRecord};
+    /// use spdl_io::records::{Encoding, Extent, FetchFields};
+    /// let sample = StoredRecord::new("a.tar:1")
+    ///     .with_stored("jpg", Extent::part("a.tar", 512..600), Encoding::Bytes);
+    /// let fetch = FetchFields::new(Arc::new(MemoryFetcher::new())).with_address("url");
+    /// let mut pipeline = PipelineBuilder::from_iter([sample]).async_stage("fetch", fetch).build()?;
+    /// let record = pipeline.next().expect("one sample")?;
+    /// assert_eq!(record.get("url")?.as_str(), Some("a.tar"));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_address(self, name: impl Into<Arc<str>>) -> Self {
+        let name = name.into();
+        self.each(|fetch| {
+            fetch.addresses.retain(|other| *other != name);
+            fetch.addresses.push(Arc::clone(&name));
         })
     }
 
@@ -451,7 +537,11 @@ impl FetchFields {
         if let Some(part) = self.parts.of(item)? {
             return part.with_address(part.stage.check(item));
         }
-        self.request(item).map(drop)
+        match self.request(item) {
+            // Other samples may have the value.
+            Err(error) if error.kind() == ErrorKind::MissingValue => Ok(()),
+            requested => requested.map(drop),
+        }
     }
 
     /// The stored fields of a sample that are read.
@@ -595,6 +685,38 @@ fn extension(stored: &str, extent: &Extent) -> String {
     extension.to_ascii_lowercase()
 }
 
+/// The address of the object of a sample whose chosen fields are `found`.
+fn address_of(item: &StoredRecord, found: &[Option<Arc<str>>], store: Option<&str>) -> FieldValue {
+    let object = |field: &StoredField| match field {
+        StoredField::At(extent, _) => Some(extent.object.clone()),
+        StoredField::Known(_) => None,
+    };
+    let chosen = found.iter().flatten().find_map(|name| {
+        let (_, field) = item.fields.iter().find(|(other, _)| other == name)?;
+        object(field)
+    });
+    let of_row = || item.row.as_ref().and_then(|row| row.group.object().cloned());
+    let other = || item.fields.iter().find_map(|(_, field)| object(field));
+    let Some(key) = chosen.or_else(of_row).or_else(other) else {
+        return FieldValue::Text("".into());
+    };
+    let text = match key.as_str() {
+        Some(text) if text.contains("://") => {
+            let shown = key.display_name();
+            // The query may be a signature.
+            return FieldValue::Text(shown.strip_suffix("?***").unwrap_or(&shown).into());
+        }
+        text => text,
+    };
+    match (text, store) {
+        (Some(text), store) => FieldValue::Text(address_in(store, text).into()),
+        (None, None) => FieldValue::Bytes(key.as_bytes().to_vec().into()),
+        (None, Some(store)) => {
+            FieldValue::Bytes([store.as_bytes(), b"/", key.as_bytes()].concat().into())
+        }
+    }
+}
+
 /// The stored fields of a sample that are read.
 struct ChosenFields {
     /// The field of each choice.
@@ -614,6 +736,8 @@ impl AsyncStage<StoredRecord> for FetchFields {
         let chosen = self.request(&item)?;
         let partial = self.partial_fields(&item, &chosen);
         let ChosenFields { fields: found, label, request } = chosen;
+        let address =
+            (!self.addresses.is_empty()).then(|| address_of(&item, &found, self.store.as_deref()));
         // A choice may select the label field as well, whose value then stays text.
         let label = label.map(|name| LabelRule::prepare(&mut item, name));
         #[cfg(feature = "cache")]
@@ -641,6 +765,10 @@ impl AsyncStage<StoredRecord> for FetchFields {
                 }
             };
             fields.push((Arc::clone(name), value));
+        }
+        if let Some(address) = address {
+            let named = self.addresses.iter().map(|name| (Arc::clone(name), address.clone()));
+            fields.extend(named);
         }
         read.fields = fields;
         Ok(read)
@@ -750,6 +878,71 @@ mod tests {
         let number = StoredRecord::new("a").with_known("json", FieldValue::Integer(3));
         let fetch = fetch().with("value", FieldChoice::of(["json"]).at("a"));
         assert_eq!(run(number, fetch).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn a_field_that_drops_samples_without_its_value_does_so_under_every_policy() {
+        let items = [r#"{"t": "a"}"#, r#"{"t": null}"#, "{}", r#"{"t": "c"}"#];
+        let items = ["1", "2", "3", "4"].into_iter().zip(items);
+        let mut items: Vec<_> = items.map(|(key, json)| sample(key, json)).collect();
+        items.push(StoredRecord::new("5"));
+        let fetch = fetch().with("text", FieldChoice::of(["json"]).at("t").drop_missing());
+        assert!(fetch.check(&items[4]).is_ok());
+        let mut pipeline = PipelineBuilder::from_iter(items)
+            .async_stage("fetch", fetch)
+            .on_error(OnError::Raise)
+            .build()
+            .unwrap();
+        let texts: Vec<_> =
+            pipeline.by_ref().map(|record| record.unwrap().fields.remove(0).1).collect();
+        assert_eq!(texts, ["a", "c"].map(|text| FieldValue::Text(text.into())));
+        let statistics = pipeline.statistics();
+        let dropped = &statistics.dropped;
+        let found: Vec<_> = dropped.iter().map(|it| (it.key.as_deref(), it.kind)).collect();
+        let expected = ["2.json", "3.json", "5"];
+        assert_eq!(found, expected.map(|key| (Some(key), ErrorKind::MissingValue)));
+        assert_eq!(dropped[0].reason, "no value at \"t\"");
+        assert!(dropped[2].reason.starts_with("no field \"json\""), "{}", dropped[2].reason);
+    }
+
+    #[test]
+    fn missing_values_do_not_count_in_the_limits_of_a_policy() {
+        let items: Vec<_> = ["{}", "{}", r#"{"t": 1}"#].map(|json| sample("a", json)).into();
+        let fetch = fetch().with("text", FieldChoice::of(["json"]).at("t").drop_missing());
+        let mut pipeline = PipelineBuilder::from_iter(items)
+            .async_stage("fetch", fetch)
+            .on_error(OnError::Skip { at_most: Some(0) })
+            .build()
+            .unwrap();
+        assert_eq!(pipeline.by_ref().filter(|record| record.is_ok()).count(), 1);
+        assert_eq!(pipeline.statistics().dropped.len(), 2);
+    }
+
+    #[test]
+    fn the_address_is_that_of_the_object_without_secrets() {
+        let address = |item: StoredRecord, choice: FieldChoice, store: Option<&str>| {
+            let mut fetch = fetch().with("value", choice).with_address("url");
+            fetch.store = store.map(Into::into);
+            run(item, fetch).map(|mut record| record.fields.pop().unwrap().1).unwrap()
+        };
+        let text = |text: &str| FieldValue::Text(text.into());
+        let stored =
+            |key: &str| sample("a", "{}").with_stored("txt", Extent::whole(key), Encoding::Text);
+        let known = || FieldChoice::of(["json"]);
+        assert_eq!(address(sample("a", "{}"), known(), None), text("1.png"));
+        let store = Some("s3://bucket");
+        let png = || FieldChoice::of(["png"]);
+        assert_eq!(address(stored("b/c.txt"), png(), store), text("s3://bucket/1.png"));
+        let memory = StoredRecord::new("a").with_known("json", text("{}"));
+        assert_eq!(address(memory, known(), store), text(""));
+        let of = |object: &[u8]| {
+            let item = StoredRecord::new("a").with_known("json", text("{}"));
+            let extent = Extent::whole(Key::from_bytes(object));
+            address(item.with_stored("x", extent, Encoding::Bytes), known(), store)
+        };
+        assert_eq!(of(b"b/c.txt"), text("s3://bucket/b/c.txt"));
+        assert_eq!(of(b"https://me:canary@host/a?sig=canary"), text("https://host/a"));
+        assert_eq!(of(b"a\xff"), FieldValue::Bytes(b"s3://bucket/a\xff"[..].into()));
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub struct FetchLabeled {
     values: Vec<Arc<str>>,
     pub(super) labels: LabelRule,
     pub(super) max_bytes: u64,
+    /// The address of the store; `None` for local files.
+    pub(super) store: Option<Arc<str>>,
     #[cfg(feature = "local")]
     preparation: Option<Preparation>,
     #[cfg(feature = "cache")]
@@ -98,12 +100,18 @@ impl FetchLabeled {
             values: values.map(|&name| name.into()).collect(),
             labels: LabelRule::default(),
             max_bytes: Fetch::DEFAULT_MAX_BYTES,
+            store: None,
             #[cfg(feature = "local")]
             preparation: None,
             #[cfg(feature = "cache")]
             cache: None,
             parts: Parts::default(),
         }
+    }
+
+    /// Sets the address of the store, without credentials.
+    pub(crate) fn in_store(self, store: Option<Arc<str>>) -> Self {
+        FetchLabeled { store, ..self }
     }
 
     /// Reads the samples of several data sets, each by its own stage. The stores are those of the data sets, for

@@ -14,11 +14,12 @@ use super::geometry::Warp;
 use crate::augment::{Augmenter, ImageMut};
 use crate::image::{
     CHANNELS, CodecRegistry, CropBox, DecodeRequest, Decoded, Decoder, ImageInfo, Limits,
-    Orientation, Picture, Rect, Retention, Size, contradicts_header,
+    Orientation, Picture, Rect, Retention, RgbaPicture, SampleDepth, Size, contradicts_header,
 };
 use crate::transform::{
-    Crop, Flip, ImageTransform, Placement, ResizeRequest, ResizedPlanes, Resizer, Sample,
-    SampleColor, SampleFormat, SampleWriter, TensorSpec, filter_reach, needed_region,
+    Crop, Flip, ImageTransform, Placement, ResizeRequest, ResizedPlanes, Resizer, RgbaRequest,
+    RgbaResizer, Sample, SampleColor, SampleFormat, SampleWriter, TensorSpec, filter_reach,
+    needed_region,
 };
 
 /// Field 0 of the batch layout: the pixels.
@@ -64,7 +65,19 @@ pub struct FillImage {
     augmentation: Option<Augmentation>,
     /// Present if a sample is an array of several crops.
     crops: Option<Box<Crops>>,
+    /// Present if alpha or 16 bits are kept.
+    rgba: Option<Box<RgbaPixels>>,
 }
+
+/// A decoded and resized image with alpha or 16 bits.
+#[derive(Default)]
+struct RgbaPixels {
+    picture: RgbaPicture,
+    resizer: RgbaResizer,
+}
+
+/// The maximum scratch memory that is kept for images with alpha or 16 bits.
+const KEPT_RGBA_BYTES: usize = 32 << 20;
 
 /// Several crops of one resized image.
 struct Crops {
@@ -173,6 +186,7 @@ impl FillImage {
         let crops = transform.crops().map(|_| Crops::new(registry, transform, limits));
         Ok(FillImage {
             crops: crops.transpose()?.map(Box::new),
+            rgba: transform.keeps_alpha_or_16_bits().then(Box::default),
             decoder: Decoder::new(registry, limits),
             writer: SampleWriter::new(transform),
             transform: transform.clone(),
@@ -208,10 +222,13 @@ impl FillImage {
     ///
     /// # Errors
     /// The errors of [`Augmenter::validate`]; `Unsupported` if a sample is an array of
-    /// [several crops](ImageTransform::crops).
+    /// [several crops](ImageTransform::crops), or has alpha or 16 bits.
     #[cfg(feature = "augment")]
     pub fn augment(mut self, augmenter: Augmenter) -> Result<Self> {
         augmenter.validate()?;
+        if !augmenter.is_empty() {
+            self.transform.check_rgb8("augmentations are supported")?;
+        }
         if self.crops.is_some() && !augmenter.is_empty() {
             let message = "several crops of an image are not augmented; omit the augmentations";
             return Err(Error::new(ErrorKind::Unsupported, message));
@@ -264,7 +281,7 @@ impl FillImage {
         if self.crops.is_some() {
             return self.write_crops(encoded, sample);
         }
-        let info = self.decoder.inspect(encoded)?;
+        let info = self.inspect(encoded)?;
         let mut rng = self.draws().then(rng);
         let placement = self.transform.place_with(info.upright_size(), rng.as_mut());
         self.write_plan(encoded, sample, &FillPlan::new(&info, placement), rng)
@@ -291,11 +308,20 @@ impl FillImage {
         self.write_field_with(encoded, slot, field, || cx.rng())
     }
 
+    /// Parses the header. If the orientation is not applied, the image counts as upright.
+    fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
+        let mut info = self.decoder.inspect(encoded)?;
+        if !self.transform.applies_exif_orientation() {
+            info.orientation = Orientation::Upright;
+        }
+        Ok(info)
+    }
+
     /// Decodes and resizes the image once, and writes the crops of it.
     fn write_crops(&mut self, encoded: &[u8], mut sample: Sample<'_>) -> Result<Written> {
         let Some(crops) = &mut self.crops else { return Err(one_sample()) };
         let (crop, tensor) = (self.transform.cropping(), *self.transform.tensor());
-        let resized = crop.resized(crops.whole.decoder.inspect(encoded)?.upright_size());
+        let resized = crop.resized(crops.whole.inspect(encoded)?.upright_size());
         let parts = crop.parts(resized, tensor.size)?;
         crops.whole.set_size(resized)?;
         crops.pixels.resize(resized.pixels() as usize * CHANNELS, 0);
@@ -330,7 +356,7 @@ impl FillImage {
         self.check_field(&slot.fields()[field])?;
         let is_fixed = slot.fields()[field].collation == Collation::Stacked;
         if !is_fixed {
-            let image = self.decoder.inspect(encoded)?.upright_size();
+            let image = self.inspect(encoded)?.upright_size();
             if let Some(size) = self.transform.size_of(image) {
                 self.set_size(size)?;
             }
@@ -346,6 +372,7 @@ impl FillImage {
             };
         }
         let sample = match self.transform.sample_format().dtype {
+            DType::U16 => Sample::U16(values!()),
             DType::F16 => Sample::F16(values!()),
             DType::BF16 => Sample::BF16(values!()),
             DType::F32 => Sample::F32(values!()),
@@ -406,7 +433,7 @@ impl FillImage {
             return Err(one_sample());
         }
         self.check_sample(&sample)?;
-        let info = self.decoder.inspect(encoded)?;
+        let info = self.inspect(encoded)?;
         if !crop.is_within(info.upright_size()) {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
@@ -425,7 +452,7 @@ impl FillImage {
     /// `InvalidArgument` if `sample` has another size or data type than the transform, or the
     /// picture holds none of the [pixels that may influence the sample](Placement::bounds);
     /// `LimitExceeded` if scratch memory exceeds the limits; the errors of the augmentations;
-    /// `Unsupported` if a sample is an array of [several crops](ImageTransform::crops).
+    /// `Unsupported` if a sample is an array of [several crops](ImageTransform::crops), or has alpha or 16 bits.
     pub fn write_picture(
         &mut self,
         picture: &Picture,
@@ -436,6 +463,7 @@ impl FillImage {
         if self.crops.is_some() {
             return Err(one_sample());
         }
+        self.transform.check_rgb8("decoded planes are supported")?;
         self.check_sample(&sample)?;
         let info = ImageInfo::new(picture.image(), orientation);
         let mut rng = self.draws().then(rng);
@@ -473,6 +501,9 @@ impl FillImage {
         plan: &FillPlan,
         rng: Option<SampleRng>,
     ) -> Result<Written> {
+        if self.rgba.is_some() {
+            return self.write_rgba(encoded, sample, plan);
+        }
         let memory = self.decoder.limits().start_decode(plan.working_bytes);
         let written = self.read_plan(encoded, plan);
         let held = self.picture.held_bytes();
@@ -485,6 +516,66 @@ impl FillImage {
         let written = written?;
         self.write_resized(plan.placement.flipped_target(&self.transform), sample, rng)?;
         self.partial_samples.add(written.is_partial().into());
+        Ok(written)
+    }
+
+    /// Decodes, resizes and writes an image with alpha or 16 bits.
+    fn write_rgba(
+        &mut self,
+        encoded: &[u8],
+        sample: Sample<'_>,
+        plan: &FillPlan,
+    ) -> Result<Written> {
+        let mut rgba = self.rgba.take().unwrap_or_default();
+        let region = plan.decode_request(&self.transform).region_of(plan.stored);
+        let bytes = region.size().pixels().saturating_mul(RgbaPicture::PIXEL_BYTES);
+        let memory = self.decoder.limits().start_decode(plan.working_bytes.saturating_add(bytes));
+        let written = self.read_rgba(encoded, plan, &mut rgba);
+        self.decoder.end_decode(memory);
+        let written = written.and_then(|written| {
+            let Placement { mirrored, upended, .. } = plan.placement;
+            let target = plan.placement.flipped_target(&self.transform);
+            let (fill, tensor) = (self.transform.cropping().fill(), self.transform.tensor());
+            rgba.resizer.write(target, (mirrored, upended), fill, tensor, sample)?;
+            Ok(written)
+        });
+        let held = rgba.picture.held_bytes() + rgba.resizer.held_bytes();
+        self.rgba = Some(if held > KEPT_RGBA_BYTES { Box::default() } else { rgba });
+        let written = written?;
+        self.partial_samples.add(written.is_partial().into());
+        Ok(written)
+    }
+
+    /// Decodes and resizes an image with alpha or 16 bits.
+    fn read_rgba(
+        &mut self,
+        encoded: &[u8],
+        plan: &FillPlan,
+        RgbaPixels { picture, resizer }: &mut RgbaPixels,
+    ) -> Result<Written> {
+        let request = plan.decode_request(&self.transform);
+        let tensor = self.transform.tensor();
+        let depth = match tensor.format.dtype {
+            DType::U16 => SampleDepth::Sixteen,
+            _ => SampleDepth::Eight,
+        };
+        let decoded = self.decoder.decode_rgba(encoded, &request, depth, picture);
+        let decoded = decoded.map_err(contradicts_header)?;
+        let region = request.region_of(plan.stored);
+        let written = plan.written(&self.transform, region, decoded);
+        if written.is_partial() {
+            plan.check_rows(&self.transform, region, decoded)
+                .map_err(|error| error.with_offset(encoded.len() as u64))?;
+        }
+        let request = RgbaRequest {
+            source: plan.placement.source,
+            bounds: plan.placement.bounds,
+            orientation: plan.orientation,
+            target: plan.placement.target.size(),
+            filter: self.transform.resize_filter(),
+            keeps_alpha: tensor.color == SampleColor::Rgba,
+        };
+        resizer.resize(picture, &request, self.decoder.limits())?;
         Ok(written)
     }
 

@@ -152,6 +152,14 @@ impl MaskElement for f32 {
     }
 }
 
+/// The file of a mask.
+#[derive(Clone, Copy)]
+pub(super) struct EncodedMask<'a> {
+    pub(super) bytes: &'a [u8],
+    /// Whether an EXIF orientation, which is not supported, would have to be applied.
+    pub(super) applies_exif: bool,
+}
+
 /// Decodes masks. Keeps its memory; a mask that follows a warp allocates memory for a copy.
 #[derive(Debug, Default)]
 pub(super) struct MaskDecoder {
@@ -170,7 +178,7 @@ impl MaskDecoder {
     pub(super) fn write(
         &mut self,
         mask: &Mask,
-        encoded: &[u8],
+        EncodedMask { bytes, applies_exif }: EncodedMask<'_>,
         limits: &Limits,
         geometry: &ImageGeometry,
         slot: &mut SlotMut<'_>,
@@ -178,7 +186,7 @@ impl MaskDecoder {
     ) -> Result<()> {
         let MaskDecoder { pixels, columns } = self;
         let written = &geometry.written;
-        let stored = png::decode_numbers(encoded, limits, pixels)?;
+        let stored = png::decode_numbers(bytes, limits, applies_exif, pixels)?;
         if stored.size != written.image {
             let (size, expected) = (stored.size, written.image);
             let message = format!("the mask has {size} pixels, but its image has {expected}");
@@ -271,7 +279,8 @@ mod tests {
             let encoded: Vec<u8> =
                 (0..digits.len()).step_by(2).map(|at| 16 * digit(at) + digit(at + 1)).collect();
             let mut pixels = Vec::new();
-            let stored = png::decode_numbers(&encoded, &Limits::default(), &mut pixels).unwrap();
+            let limits = Limits::default();
+            let stored = png::decode_numbers(&encoded, &limits, true, &mut pixels).unwrap();
             let mut found = vec![0_i64; (written.size.width * written.size.height) as usize];
             sample(&stored, &mut Vec::new(), &Mask::like("image"), &geometry, &mut found).unwrap();
             assert_eq!(serde_json::json!(found), case["moved_mask"]);

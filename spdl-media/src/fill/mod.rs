@@ -12,6 +12,7 @@
 //! | `combine` | `Mosaic`, `CopyPaste`: parts of several images of a batch, with their boxes (feature `records`) |
 //! | `parts` | which parts of video and audio files samples need (feature `records`) |
 //! | `record`, `numbers` | `FillRecord`: writes the fields of a sample (feature `records`) |
+//! | `stored_array` | `ArrayBytes`: arrays in stored bytes (feature `records`) |
 //! | `tokens` | `Tokens`: ids of tokens, stored or made from text (feature `records`) |
 //! | `shrink` | [`Shrink`]: makes smaller copies of large images |
 //!
@@ -38,6 +39,8 @@ mod shrink;
 #[cfg(feature = "records")]
 mod spec;
 #[cfg(feature = "records")]
+mod stored_array;
+#[cfg(feature = "records")]
 mod tokens;
 mod video;
 
@@ -58,6 +61,8 @@ pub use record::FillRecord;
 pub use shrink::Shrink;
 #[cfg(feature = "records")]
 pub use spec::{SampleField, SampleSpec, Sequences};
+#[cfg(feature = "records")]
+pub use stored_array::ArrayBytes;
 #[cfg(feature = "records")]
 pub use tokens::Tokens;
 pub use video::{FillVideo, WrittenClip};

@@ -5,6 +5,8 @@ use spdl_core::{DType, Error, ErrorKind, Field, Result, SlotMut};
 use spdl_io::FieldValue;
 use spdl_io::archive::{NpyArray, NpyType};
 
+use super::stored_array;
+
 /// Numbers with a shape, in C order. Keeps its memory.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
@@ -218,6 +220,9 @@ impl Numbers {
         match value {
             FieldValue::Text(text) => self.values.push(parse(text)?),
             FieldValue::Bytes(bytes) => {
+                if let Some(array) = stored_array::detected(bytes)? {
+                    return self.read_array(&array);
+                }
                 let text = std::str::from_utf8(bytes);
                 self.values.push(parse(text.map_err(|_| not_numbers("bytes"))?)?);
             }
@@ -299,12 +304,55 @@ impl Numbers {
         Ok(())
     }
 
-    fn read_array(&mut self, array: &NpyArray) -> Result<()> {
-        if array.is_fortran_order() && array.shape().len() > 1 {
-            let message = "arrays in Fortran order are not supported; save them with \
-                           `numpy.ascontiguousarray`";
-            return Err(Error::new(ErrorKind::Unsupported, message));
+    /// Writes an array into a field of the type of its elements. Returns `false` if the types differ.
+    ///
+    /// # Errors
+    /// The errors of [`SlotMut::resize`]; `Unsupported` for Fortran order.
+    pub(super) fn copy(array: &NpyArray, slot: &mut SlotMut<'_>, field: usize) -> Result<bool> {
+        let Field { dtype, shape: expected, .. } = &slot.fields()[field];
+        if array.element().dtype() != Some(*dtype) {
+            return Ok(false);
         }
+        check_order(array)?;
+        let mut shape = array.shape().to_vec();
+        if let ([0], [0, of_row @ ..]) = (&shape[..], &expected[..]) {
+            shape.extend_from_slice(of_row);
+        }
+        macro_rules! copied {
+            ($element:ty) => {{
+                let elements = slot.resize::<$element>(field, &shape)?;
+                let (stored, _) = array.data().as_chunks::<{ size_of::<$element>() }>();
+                for (element, stored) in elements.iter_mut().zip(stored) {
+                    *element = <$element>::from_ne_bytes(*stored);
+                }
+            }};
+        }
+        match dtype {
+            DType::U8 => copied!(u8),
+            DType::U16 => copied!(u16),
+            DType::I16 => copied!(i16),
+            DType::I32 => copied!(i32),
+            DType::I64 => copied!(i64),
+            DType::F16 => copied!(half::f16),
+            DType::F32 => copied!(f32),
+            DType::F64 => copied!(f64),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Reads the numbers of an array.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for elements that are no real numbers; `Unsupported` for Fortran order.
+    pub(super) fn set_array(&mut self, array: &NpyArray) -> Result<()> {
+        self.values.clear();
+        self.shape.clear();
+        self.read_array(array)
+    }
+
+    fn read_array(&mut self, array: &NpyArray) -> Result<()> {
+        check_order(array)?;
         let data = array.data();
         macro_rules! elements {
             ($type:ty, $number:expr) => {{
@@ -336,6 +384,15 @@ impl Numbers {
         self.shape.extend_from_slice(array.shape());
         Ok(())
     }
+}
+
+fn check_order(array: &NpyArray) -> Result<()> {
+    if array.is_fortran_order() && array.shape().len() > 1 {
+        let message = "arrays in Fortran order are not supported; save them with \
+                       `numpy.ascontiguousarray`";
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    Ok(())
 }
 
 fn parse(text: &str) -> Result<Number> {

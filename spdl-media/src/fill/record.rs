@@ -11,11 +11,13 @@ use super::audio::FillAudio;
 use super::geometry::{self, ImageGeometry};
 use super::image::FillImage;
 #[cfg(feature = "png")]
-use super::mask::MaskDecoder;
+use super::mask::{EncodedMask, MaskDecoder};
 use super::numbers::Numbers;
 use super::spec::{FieldKind, SampleField, SampleSpec, Sequences};
 use super::video::{FillVideo, WrittenClip};
 use crate::image::{CodecRegistry, Limits};
+#[cfg(feature = "png")]
+use crate::transform::ImageTransform;
 
 /// Decodes the fields of a record into its place in a batch. Made by
 /// [`SampleSpec::filler`], which has an example.
@@ -58,6 +60,9 @@ struct FieldWriter {
     clip: WrittenClip,
     /// The part of the sample whose random numbers the image draws; `None` for those of the sample.
     view: Option<String>,
+    /// Whether a mask has an EXIF orientation that applies.
+    #[cfg(feature = "png")]
+    applies_exif: bool,
     /// Indices of the fields to which this one refers.
     like: Option<usize>,
     rows_of: Option<usize>,
@@ -110,6 +115,13 @@ impl FillRecord {
                 FieldKind::Mask(mask) => Some(&mask.like),
                 _ => None,
             };
+            #[cfg(feature = "png")]
+            let applies_exif = match &field.kind {
+                FieldKind::Mask(mask) => spec
+                    .transform_of(&mask.like)
+                    .is_none_or(ImageTransform::applies_exif_orientation),
+                _ => true,
+            };
             let find = |other: &Arc<str>| spec.fields().position(|(name, _)| *name == **other);
             Ok(FieldWriter {
                 name: name.into(),
@@ -119,6 +131,8 @@ impl FillRecord {
                 video,
                 clip: WrittenClip::default(),
                 view: (field.view > 0).then(|| format!("view {}", field.view)),
+                #[cfg(feature = "png")]
+                applies_exif,
                 like: like.and_then(find),
                 rows_of: field.rows_of.as_ref().and_then(find),
                 field: field.clone(),
@@ -439,7 +453,18 @@ impl FieldWriter {
                 numbers.store(slot, at)
             }
             (FieldKind::Numbers | FieldKind::Flags, value) => {
-                numbers.read(value)?;
+                match self.field.bytes.array(value, self.field.shape())? {
+                    // No row is dropped.
+                    Some(array)
+                        if matches!(self.field.kind, FieldKind::Numbers)
+                            && self.rows_of.is_none()
+                            && Numbers::copy(&array, slot, at)? =>
+                    {
+                        return Ok(());
+                    }
+                    Some(array) => numbers.set_array(&array)?,
+                    None => numbers.read(value)?,
+                }
                 if matches!(self.field.kind, FieldKind::Flags) {
                     numbers.check_flags()?;
                 }
@@ -453,6 +478,7 @@ impl FieldWriter {
             #[cfg(feature = "png")]
             (FieldKind::Mask(mask), FieldValue::Bytes(encoded)) => match &related.geometry {
                 Some(geometry) => {
+                    let encoded = EncodedMask { bytes: encoded, applies_exif: self.applies_exif };
                     buffers.masks.write(mask, encoded, &buffers.limits, geometry, slot, at)
                 }
                 // Without its image, a mask has no geometry.
@@ -466,8 +492,10 @@ impl FieldWriter {
                     Err(error)
                 }
             },
-            (FieldKind::Bytes, FieldValue::Bytes(value)) => bytes(slot, value),
-            (FieldKind::Bytes, FieldValue::Text(value)) => bytes(slot, value.as_bytes()),
+            (FieldKind::Bytes | FieldKind::Url, FieldValue::Bytes(value)) => bytes(slot, value),
+            (FieldKind::Bytes | FieldKind::Url, FieldValue::Text(value)) => {
+                bytes(slot, value.as_bytes())
+            }
             (FieldKind::Json, value) => match json(value)? {
                 Some(text) => bytes(slot, text.as_bytes()),
                 None => Err(self.wrong_type(value)),

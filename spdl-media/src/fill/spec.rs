@@ -17,6 +17,7 @@ use super::mask::Mask;
 use super::numbers::padded;
 use super::parts::{AudioParts, VideoParts};
 use super::record::FillRecord;
+use super::stored_array::ArrayBytes;
 use super::tokens::Tokens;
 use crate::audio::{AudioLimits, AudioRegistry, AudioTransform};
 #[cfg(feature = "augment")]
@@ -82,7 +83,10 @@ pub struct SampleField {
     choice: Option<FieldChoice>,
     path: Option<String>,
     is_optional: bool,
+    drops_missing: bool,
     pub(super) default: Option<FieldValue>,
+    /// How stored bytes hold numbers.
+    pub(super) bytes: ArrayBytes,
     /// The field of boxes, one of which belongs to each row.
     pub(super) rows_of: Option<Arc<str>>,
     #[cfg(feature = "augment")]
@@ -124,6 +128,7 @@ pub(super) enum FieldKind {
     Json,
     Label,
     Key,
+    Url,
     Index,
 }
 
@@ -135,7 +140,9 @@ impl SampleField {
             choice: None,
             path: None,
             is_optional: false,
+            drops_missing: false,
             default: None,
+            bytes: ArrayBytes::Detected,
             rows_of: None,
             #[cfg(feature = "augment")]
             augmenter: Augmenter::new(),
@@ -304,7 +311,8 @@ impl SampleField {
         SampleField::new(FieldKind::Mask(mask), dtype, &[1, 1])
     }
 
-    /// Numbers: a number, text with a number, nested lists in JSON, or an array in `.npy` format.
+    /// Numbers: a number, text with a number, nested lists in JSON, or an array. Arrays in stored bytes are
+    /// `.npy` files, or else as [`array_bytes`](Self::array_bytes) sets.
     ///
     /// `shape` is the shape of a sample, in which 0 stands for any length; the collation is then
     /// [`Ragged`](Collation::Ragged). Integer types accept whole numbers in their range only.
@@ -403,6 +411,21 @@ impl SampleField {
         SampleField::new(FieldKind::Key, DType::U8, &[0])
     }
 
+    /// The address of the object that holds the sample as bytes, without user name, password and query,
+    /// ragged: see [`FetchFields::with_address`].
+    ///
+    /// ```
+    /// use spdl_media::fill::{SampleField, SampleSpec};
+    /// let spec = SampleSpec::new()
+    ///     .with("caption", SampleField::text().stored_as(["txt"]))
+    ///     .with("url", SampleField::url());
+    /// spec.validate()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn url() -> Self {
+        SampleField::new(FieldKind::Url, DType::U8, &[0])
+    }
+
     /// The position of the sample in its epoch, `int64`.
     pub fn index() -> Self {
         SampleField::new(FieldKind::Index, DType::I64, &[])
@@ -431,11 +454,50 @@ impl SampleField {
         self
     }
 
+    /// Sets that samples that lack the value are dropped, counted and listed, whatever the failure policy
+    /// is: see [`FieldChoice::drop_missing`].
+    ///
+    /// ```
+    /// use spdl_media::fill::{SampleField, SampleSpec};
+    /// let spec = SampleSpec::new().with("caption", SampleField::text().drop_missing());
+    /// spec.validate()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn drop_missing(mut self) -> Self {
+        self.drops_missing = true;
+        self
+    }
+
     /// Sets the value of samples that lack it.
     #[must_use]
     pub fn or(mut self, default: FieldValue) -> Self {
         self.default = Some(default);
         self.optional()
+    }
+
+    /// Sets how stored bytes hold the numbers of this field. Default: a `.npy` file, a `.npz` file with one
+    /// array, or text with a number. Values that are no bytes, such as lists, are not affected.
+    ///
+    /// Raw elements have the shape of the field, in which one dimension may have any length. Columns of lists
+    /// name the files of fields with another value than the default.
+    ///
+    /// ```
+    /// use spdl_core::DType;
+    /// use spdl_io::archive::NpyType;
+    /// use spdl_media::fill::{ArrayBytes, SampleField, SampleSpec};
+    /// let raw = SampleField::numbers(DType::F32, &[0, 4]).array_bytes(ArrayBytes::Raw(NpyType::Float(2)));
+    /// let member = ArrayBytes::Member("embedding".into());
+    /// let spec = SampleSpec::new()
+    ///     .with("boxes", raw.stored_as(["bin"]))
+    ///     .with("embedding", SampleField::numbers(DType::F32, &[512]).array_bytes(member).stored_as(["npz"]));
+    /// spec.validate()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn array_bytes(mut self, bytes: ArrayBytes) -> Self {
+        self.bytes = bytes;
+        self
     }
 
     /// Sets that each row (of the first dimension) of numbers or points belongs to a box of the
@@ -476,6 +538,11 @@ impl SampleField {
         self.dtype
     }
 
+    /// The shape of a sample, in which 0 stands for any length.
+    pub(super) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
     pub(super) fn collated(&self) -> Collation {
         self.collation
     }
@@ -483,7 +550,9 @@ impl SampleField {
     /// The stored field that supplies the value; `None` if no stored field is read.
     fn choice(&self, name: &Arc<str>) -> Option<FieldChoice> {
         let choice = match (&self.choice, &self.kind) {
-            (_, FieldKind::Label | FieldKind::Key | FieldKind::Index) => return None,
+            (_, FieldKind::Label | FieldKind::Key | FieldKind::Url | FieldKind::Index) => {
+                return None;
+            }
             (_, FieldKind::Geometry(_) | FieldKind::ImageSize(_)) => return None,
             (_, FieldKind::AudioFrames(_)) => return None,
             (_, FieldKind::VideoFrames(_) | FieldKind::VideoTimes(_)) => return None,
@@ -510,7 +579,33 @@ impl SampleField {
             Some(path) => choice.at(path),
             None => choice,
         };
-        Some(if self.is_optional { choice.optional() } else { choice })
+        Some(match (self.drops_missing, self.is_optional) {
+            (true, _) => choice.drop_missing(),
+            (false, true) => choice.optional(),
+            (false, false) => choice,
+        })
+    }
+
+    fn check_bytes(&self) -> Result<()> {
+        if self.bytes == ArrayBytes::Detected {
+            return Ok(());
+        }
+        if !matches!(self.kind, FieldKind::Numbers | FieldKind::Flags) {
+            let message = "only numbers have members of .npz files and raw elements";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        self.bytes.validate(&self.shape)
+    }
+
+    /// Checks that only one rule applies to missing values.
+    fn check_missing(&self) -> Result<()> {
+        let message = match self.drops_missing {
+            false => return Ok(()),
+            true if self.is_optional => "samples that lack the value are either dropped or kept",
+            true if self.choice(&"".into()).is_none() => "no stored value can be missing",
+            true => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 
     fn check_padding(&self) -> Result<()> {
@@ -557,6 +652,10 @@ impl SampleField {
             FieldKind::Video(transform) => transform.description(),
             other => format!("{other:?}"),
         };
+        let kind = match &self.bytes {
+            ArrayBytes::Detected => kind,
+            bytes => format!("{kind} ({bytes:?})"),
+        };
         let kind = match &self.rows_of {
             Some(boxes) => format!("{kind} of {boxes}"),
             None => kind,
@@ -565,6 +664,7 @@ impl SampleField {
             Some(padding) => format!("{kind}, padded with {padding}"),
             None => kind,
         };
+        let kind = if self.drops_missing { format!("{kind}, not missing") } else { kind };
         match (choice, &self.default) {
             (None, _) => kind,
             (Some(choice), None) => format!("{kind} from {choice}"),
@@ -705,8 +805,8 @@ impl SampleSpec {
         }
     }
 
-    /// Sets the columns of lists that the fields read: those of images, masks, audio and video name files, and a
-    /// list without such fields needs no files. Without images, the files of folders are those with
+    /// Sets the columns of lists that the fields read: those of images, masks, audio, video, raw arrays and members
+    /// of `.npz` files name files, and a list without such fields needs no files. Without images, the files of folders are those with
     /// [`AUDIO_EXTENSIONS`] or [`VIDEO_EXTENSIONS`], if there are such fields.
     pub fn opening(&self, options: OpenOptions) -> OpenOptions {
         let (mut files, mut paths, mut values) = (Vec::new(), Vec::new(), Some(Vec::new()));
@@ -719,13 +819,14 @@ impl SampleSpec {
                 field.kind,
                 FieldKind::Image(_) | FieldKind::Audio(_) | FieldKind::Video(_)
             );
+            let is_file = is_image || field.bytes != ArrayBytes::Detected;
             #[cfg(feature = "png")]
-            let needs_file = is_image || matches!(field.kind, FieldKind::Mask(_));
+            let needs_file = is_file || matches!(field.kind, FieldKind::Mask(_));
             #[cfg(not(feature = "png"))]
-            let needs_file = is_image;
+            let needs_file = is_file;
             if field.path.is_none() {
                 files.extend(names.iter().filter(|_| needs_file).cloned());
-                paths.extend(names.iter().filter(|_| is_image).cloned());
+                paths.extend(names.iter().filter(|_| is_file).cloned());
             }
             if needs_file || names.iter().any(|name| name == "file") {
                 values = None;
@@ -798,10 +899,13 @@ impl SampleSpec {
 
     fn chosen(&self, fetch: FetchFields) -> FetchFields {
         let choices = self.fields.iter().map(|(name, field)| (name, field.choice(name)));
-        choices.fold(fetch, |fetch, (name, choice)| match choice {
+        let fetch = choices.fold(fetch, |fetch, (name, choice)| match choice {
             Some(choice) => fetch.with(Arc::clone(name), choice),
             None => fetch,
-        })
+        });
+        let is_url = |(_, field): &&(Arc<str>, SampleField)| matches!(field.kind, FieldKind::Url);
+        let urls = self.fields.iter().filter(is_url);
+        urls.fold(fetch, |fetch, (name, _)| fetch.with_address(Arc::clone(name)))
     }
 
     /// The layout of batches of `batch_size` samples.
@@ -896,6 +1000,8 @@ impl SampleSpec {
                 _ => Ok(()),
             };
             let checked = checked.and_then(|()| field.check_padding());
+            let checked = checked.and_then(|()| field.check_missing());
+            let checked = checked.and_then(|()| field.check_bytes());
             let checked = checked.and_then(|()| match (&field.rows_of, &field.kind) {
                 (None, _) => Ok(()),
                 (Some(boxes), FieldKind::Numbers | FieldKind::Flags | FieldKind::Points(_)) => {
@@ -934,6 +1040,9 @@ impl SampleSpec {
         if !field.augmenter.is_empty() && !is_augmented {
             let message = "only images and videos are augmented";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        if let (FieldKind::Image(transform), false) = (&field.kind, field.augmenter.is_empty()) {
+            transform.check_rgb8("augmentations are supported")?;
         }
         field.augmenter.validate()
     }

@@ -165,6 +165,7 @@ impl FillVideo {
             };
         }
         let mut sample = match tensor.format.dtype {
+            DType::U16 => Sample::U16(values!()),
             DType::F16 => Sample::F16(values!()),
             DType::BF16 => Sample::BF16(values!()),
             DType::F32 => Sample::F32(values!()),

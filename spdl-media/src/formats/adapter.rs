@@ -8,7 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::image::{
     CHANNELS, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated,
-    Picture, PixelsMut, Rect, Size,
+    Picture, PixelsMut, Rect, RgbaPicture, SampleDepth, Size,
 };
 
 /// A format whose decoder writes rows of RGB. The implementing type holds the scratch memory.
@@ -30,7 +30,8 @@ pub(super) trait FormatReader: Default + Send + 'static {
         Self::open(encoded, limits).map(|(_, info)| info)
     }
 
-    /// Decodes the region of the request.
+    /// Decodes the region of the request. If the job has an output for [`rgba`](DecodeJob::rgba), and the
+    /// image has alpha or more than 8 bits, the pixels are written there instead of `out`.
     fn decode(&mut self, file: Self::File<'_>, job: DecodeJob<'_>) -> Result<Decoded>;
 
     /// The size of the scratch memory in bytes.
@@ -54,6 +55,24 @@ pub(super) struct DecodeJob<'a> {
     pub(super) limits: &'a Limits,
     /// The output; it has the size of the region.
     pub(super) out: PixelsMut<'a>,
+    /// The output with alpha and up to 16 bits, if it is requested.
+    pub(super) rgba: Option<RgbaOut<'a>>,
+}
+
+/// An output of red, green, blue and alpha, of the size of the region.
+pub(super) struct RgbaOut<'a> {
+    pub(super) depth: SampleDepth,
+    pixels: &'a mut [[u16; 4]],
+    width: usize,
+    is_written: &'a mut bool,
+}
+
+impl RgbaOut<'_> {
+    /// A row of the region, which the caller writes. The other output is then not used.
+    pub(super) fn row_mut(&mut self, row: u32) -> &mut [[u16; 4]] {
+        *self.is_written = true;
+        &mut self.pixels[row as usize * self.width..][..self.width]
+    }
 }
 
 impl DecodeJob<'_> {
@@ -180,8 +199,9 @@ impl<F: FormatReader> ImageDecoder for FormatDecoder<F> {
         let (file, info) = self.open(encoded, &limits)?;
         let region = request.checked_region(info.size, &out)?;
         let (on_truncated, exact) = (request.truncation(), request.is_exact());
-        let limits = &limits;
-        self.decode(file, DecodeJob { encoded, info, region, on_truncated, exact, limits, out })
+        let (limits, rgba) = (&limits, None);
+        let job = DecodeJob { encoded, info, region, on_truncated, exact, limits, out, rgba };
+        self.decode(file, job)
     }
 
     fn decode_planes(
@@ -195,8 +215,38 @@ impl<F: FormatReader> ImageDecoder for FormatDecoder<F> {
         let limits = &self.limits.after(rgb_bytes(region.size()), info.size)?;
         picture.start_rgb(info.size, region)?;
         let out = picture.rgb_mut()?;
+        let (on_truncated, exact, rgba) = (request.truncation(), request.is_exact(), None);
+        let job = DecodeJob { encoded, info, region, on_truncated, exact, limits, out, rgba };
+        self.decode(file, job)
+    }
+
+    fn decode_rgba(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        depth: SampleDepth,
+        picture: &mut RgbaPicture,
+    ) -> Result<Decoded> {
+        let (file, info) = self.open(encoded, &self.limits)?;
+        let region = request.region_within(info.size)?;
+        let bytes = region.size().pixels().saturating_mul(RgbaPicture::PIXEL_BYTES);
+        let limits = &self.limits.after(bytes, info.size)?;
+        picture.start(info.size, region)?;
         let (on_truncated, exact) = (request.truncation(), request.is_exact());
-        self.decode(file, DecodeJob { encoded, info, region, on_truncated, exact, limits, out })
+        let mut is_written = false;
+        let (out, pixels) = picture.targets()?;
+        let width = region.width as usize;
+        let rgba = Some(RgbaOut { depth, pixels, width, is_written: &mut is_written });
+        let job = DecodeJob { encoded, info, region, on_truncated, exact, limits, out, rgba };
+        let decoded = self.decode(file, job)?;
+        match is_written {
+            false => picture.widen_rgb(),
+            true => {
+                let missing = decoded.rows_valid..region.height;
+                missing.for_each(|row| picture.row_mut(row).fill([0, 0, 0, u16::MAX]));
+            }
+        }
+        Ok(decoded)
     }
 }
 

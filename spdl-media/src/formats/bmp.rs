@@ -30,6 +30,8 @@ pub(super) struct Bmp {
 pub(super) struct BmpFile {
     top_down: bool,
     encoding: PixelEncoding,
+    /// The bits of alpha in a word of [`PixelEncoding::Fields`].
+    alpha: Option<ChannelMask>,
     /// The offset of the pixel array.
     data: usize,
     /// The palette; missing entries are black.
@@ -126,6 +128,15 @@ impl FormatReader for Bmp {
             }
         };
 
+        // Headers of at least 56 bytes have a mask of alpha, and so has compression 6.
+        let has_alpha = (header_bytes >= 56 && header_bytes != OS2_HEADER) || compression == 6;
+        let alpha = match encoding {
+            PixelEncoding::Fields(..) if has_alpha => match long(encoded, 66)? {
+                0 => None,
+                mask => ChannelMask::new(mask),
+            },
+            _ => None,
+        };
         let mut palette = [[0; CHANNELS]; 256];
         let mut after = end;
         // If the header has no room for the masks, the masks follow the header.
@@ -151,7 +162,7 @@ impl FormatReader for Bmp {
             start if start == end && bits <= 8 => after,
             start => start,
         };
-        let opened = BmpFile { top_down: height < 0, encoding, data, palette };
+        let opened = BmpFile { top_down: height < 0, encoding, alpha, data, palette };
         Ok((opened, ImageInfo::new(size, Orientation::Upright)))
     }
 
@@ -199,6 +210,20 @@ impl FormatReader for Bmp {
             if y < rows {
                 let line = stored.row(if file.top_down { y } else { height - 1 - y });
                 file.write_row(line, columns.clone(), job.out.row_mut(row));
+                if let (Some(rgba), Some(alpha)) = (&mut job.rgba, file.alpha) {
+                    let bytes = file.encoding.bits() / 8;
+                    let stored = line[columns.start * bytes..].chunks_exact(bytes);
+                    let (colors, _) = job.out.row_mut(row).as_chunks::<CHANNELS>();
+                    for ((pixel, color), stored) in
+                        rgba.row_mut(row).iter_mut().zip(colors).zip(stored)
+                    {
+                        let word =
+                            stored.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+                        let [red, green, blue] = *color;
+                        *pixel = [red, green, blue, alpha.extract(word)]
+                            .map(|level| u16::from(level) * 257);
+                    }
+                }
             }
         }
         match truncation {

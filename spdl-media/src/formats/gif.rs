@@ -100,6 +100,17 @@ impl FormatReader for Gif {
                 .checked_sub(frame.top)
                 .filter(|&line| line < frame.height)
                 .map(|line| &scratch[frame.stored_row(line) * frame.width..][..frame.width]);
+            if let (Some(rgba), Some(transparent)) = (&mut job.rgba, transparent) {
+                for (x, pixel) in columns.clone().zip(rgba.row_mut(row)) {
+                    let index = x.checked_sub(frame.left).and_then(|column| source?.get(column));
+                    let index = index.copied().unwrap_or(transparent);
+                    let [red, green, blue] =
+                        colors[usize::from(index)].map(|level| u16::from(level) * 257);
+                    let alpha = if index == transparent { 0 } else { u16::MAX };
+                    *pixel = [red, green, blue, alpha];
+                }
+                continue;
+            }
             let (pixels, _) = job.out.row_mut(row).as_chunks_mut::<CHANNELS>();
             for (x, pixel) in columns.clone().zip(pixels) {
                 let index = x.checked_sub(frame.left).and_then(|column| source?.get(column));

@@ -6,9 +6,9 @@ use png::{BitDepth, ColorType, DecodingError, Reader, Transformations};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::adapter::{DecodeJob, FormatReader, reserve};
-use super::convert::PixelLayout;
+use super::convert::{PixelLayout, RgbaLayout, RgbaSamples};
 use super::errors;
-use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
+use crate::image::{Decoded, ImageInfo, Limits, Orientation, SampleDepth, Size, exif};
 
 const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 /// The size in bytes of the length and type fields before the data of a chunk; the CRC follows the
@@ -62,9 +62,25 @@ impl FormatReader for Png {
         }
     }
 
-    fn decode(&mut self, mut reader: Self::File<'_>, mut job: DecodeJob<'_>) -> Result<Decoded> {
+    fn decode(&mut self, reader: Self::File<'_>, mut job: DecodeJob<'_>) -> Result<Decoded> {
+        let mut reader = match job.rgba {
+            None => reader,
+            Some(_) => expanded(job.encoded, job.limits)?,
+        };
         let (color, depth) = reader.output_color_type();
         let wide = depth == BitDepth::Sixteen;
+        let kept = job.rgba.as_ref().map(|rgba| {
+            let is_wide_grey = reader.info().color_type == ColorType::Grayscale;
+            let samples = match (wide, rgba.depth) {
+                (false, _) => RgbaSamples::Bytes,
+                (true, SampleDepth::Sixteen) => RgbaSamples::Words,
+                (true, SampleDepth::Eight) if is_wide_grey => RgbaSamples::ClampedWords,
+                (true, SampleDepth::Eight) => RgbaSamples::UpperBytes,
+            };
+            let is_grey = matches!(color, ColorType::Grayscale | ColorType::GrayscaleAlpha);
+            let has_alpha = matches!(color, ColorType::GrayscaleAlpha | ColorType::Rgba);
+            RgbaLayout { colors: if is_grey { 1 } else { 3 }, has_alpha, samples }
+        });
         let pixel = match color {
             ColorType::Grayscale if wide => PixelLayout::Grey(2),
             ColorType::Grayscale => PixelLayout::Grey(1),
@@ -84,15 +100,25 @@ impl FormatReader for Png {
                 reader.output_buffer_size().ok_or_else(|| errors::limit_exceeded(Self::NAME))?;
             reserve(&mut self.scratch, bytes as u64, job.limits, job.info.size)?;
             reader.next_frame(&mut self.scratch).map_err(|reason| classify(error(reason), &job))?;
+            let decoded = job.done();
+            if let (Some(layout), Some(rgba)) = (kept, &mut job.rgba) {
+                let stride = job.info.size.width as usize * layout.bytes();
+                for row in 0..job.region.height {
+                    let start = (job.region.top + row) as usize * stride
+                        + job.region.left as usize * layout.bytes();
+                    layout.widen_row(&self.scratch[start..], rgba.row_mut(row));
+                }
+                return Ok(decoded);
+            }
             if saturates {
                 saturate(&mut self.scratch);
             }
-            let decoded = job.done();
             pixel.copy_region(&self.scratch, job.info.size, job.region, job.out);
             return Ok(decoded);
         }
         let columns = job.columns();
-        let bytes = columns.start * pixel.bytes()..columns.end * pixel.bytes();
+        let pixel_bytes = kept.map_or(pixel.bytes(), RgbaLayout::bytes);
+        let bytes = columns.start * pixel_bytes..columns.end * pixel_bytes;
         let rows = job.region.top..job.region.top + job.region.height;
         // Rows below the region are only read to detect truncation. If the file ends with an IEND
         // chunk, it is not truncated.
@@ -123,6 +149,10 @@ impl FormatReader for Png {
                 continue;
             }
             let source = &row.data()[bytes.clone()];
+            if let (Some(layout), Some(rgba)) = (kept, &mut job.rgba) {
+                layout.widen_row(source, rgba.row_mut(y - rows.start));
+                continue;
+            }
             let target = job.out.row_mut(y - rows.start);
             if saturates {
                 self.scratch.copy_from_slice(source);
@@ -169,12 +199,14 @@ impl PngNumbers<'_> {
 /// Decodes a grey or palette PNG to its stored numbers, which are kept in `scratch`.
 ///
 /// # Errors
-/// `Unsupported` if the PNG has colours, alpha or an EXIF orientation; `Corrupt`, `Truncated` or
+/// `Unsupported` if the PNG has colours or alpha, or an EXIF orientation that `applies_exif` would require to
+/// apply; `Corrupt`, `Truncated` or
 /// `LimitExceeded`, as for images.
 #[cfg(feature = "records")]
 pub(crate) fn decode_numbers<'a>(
     encoded: &[u8],
     limits: &Limits,
+    applies_exif: bool,
     scratch: &'a mut Vec<u8>,
 ) -> Result<PngNumbers<'a>> {
     let unsupported = |found: &str| {
@@ -193,7 +225,8 @@ pub(crate) fn decode_numbers<'a>(
         return Err(unsupported("colours or alpha"));
     }
     let orientation = reader.info().exif_metadata.as_deref().map(exif::orientation);
-    if orientation.is_some_and(|orientation| orientation != Orientation::Upright) {
+    let is_turned = orientation.is_some_and(|orientation| orientation != Orientation::Upright);
+    if applies_exif && is_turned {
         return Err(unsupported("an orientation"));
     }
     let bytes = reader.output_buffer_size().ok_or_else(|| errors::limit_exceeded(Png::NAME))?;
@@ -201,6 +234,13 @@ pub(crate) fn decode_numbers<'a>(
     reader.next_frame(scratch).map_err(error)?;
     let row_bytes = reader.output_line_size(size.width).unwrap_or(bytes);
     Ok(PngNumbers { size, rows: scratch, row_bytes, depth })
+}
+
+/// A reader of all bits, with alpha if there is transparency.
+fn expanded<'a>(encoded: &'a [u8], limits: &Limits) -> Result<Reader<Cursor<&'a [u8]>>> {
+    let (mut decoder, _) = decoder(encoded, limits)?;
+    decoder.set_transformations(Transformations::EXPAND);
+    decoder.read_info().map_err(error)
 }
 
 /// The decoder of a PNG, whose header has been read and checked.

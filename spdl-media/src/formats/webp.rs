@@ -6,7 +6,7 @@ use image_webp::{DecodingError, WebPDecoder};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::adapter::{DecodeJob, FormatReader, reserve};
-use super::convert::PixelLayout;
+use super::convert::{PixelLayout, RgbaLayout, RgbaSamples};
 use super::errors;
 use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
@@ -71,6 +71,16 @@ impl FormatReader for Webp {
             decoder.output_buffer_size().ok_or_else(|| errors::limit_exceeded(Self::NAME))?;
         reserve(&mut self.scratch, bytes as u64, &limits, job.info.size)?;
         decoder.read_image(&mut self.scratch).map_err(error)?;
+        if let (Some(rgba), PixelLayout::Rgb(4)) = (&mut job.rgba, pixel) {
+            let layout = RgbaLayout { colors: 3, has_alpha: true, samples: RgbaSamples::Bytes };
+            let stride = job.info.size.width as usize * layout.bytes();
+            for row in 0..job.region.height {
+                let start = (job.region.top + row) as usize * stride
+                    + job.region.left as usize * layout.bytes();
+                layout.widen_row(&self.scratch[start..], rgba.row_mut(row));
+            }
+            return Ok(decoded);
+        }
         pixel.copy_region(&self.scratch, job.info.size, job.region, job.out);
         Ok(decoded)
     }

@@ -8,6 +8,7 @@ use super::geometry::{Orientation, Rect, Size};
 use super::limits::Limits;
 use super::picture::Picture;
 use super::pixels::PixelsMut;
+use super::rgba::{RgbaPicture, SampleDepth};
 
 /// The number of leading bytes of a file that [`ImageCodec::sniff`] receives. A shorter file is
 /// passed whole.
@@ -81,6 +82,29 @@ pub trait ImageDecoder: Send {
         picture.start_rgb(image, region)?;
         let request = DecodeRequest { smallest: None, ..*request };
         self.decode_into(encoded, &request, picture.rgb_mut()?)
+    }
+
+    /// Decodes into `picture` the part of the image that `request` selects, with alpha if the image has
+    /// it, and with `depth` bits. The result has full size.
+    ///
+    /// With [`SampleDepth::Eight`], red, green and blue are those of [`decode_into`](Self::decode_into).
+    /// The default implementation decodes to RGB, without alpha and with 8 bits. Missing rows of
+    /// [`OnTruncated::Partial`] are opaque black.
+    ///
+    /// # Errors
+    /// The errors that the trait lists. `InvalidArgument` if the region is not inside the image.
+    fn decode_rgba(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        depth: SampleDepth,
+        picture: &mut RgbaPicture,
+    ) -> Result<Decoded> {
+        let _ = depth;
+        let image = self.inspect(encoded)?.size;
+        picture.start(image, request.region_within(image)?)?;
+        let request = DecodeRequest { smallest: None, ..*request };
+        picture.write_rgb(|out| self.decode_into(encoded, &request, out))
     }
 }
 

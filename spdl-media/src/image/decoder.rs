@@ -11,6 +11,7 @@ use super::limits::{DecodeMemory, Limits};
 use super::picture::Picture;
 use super::pixels::{CHANNELS, PixelsMut};
 use super::registry::CodecRegistry;
+use super::rgba::{RgbaPicture, SampleDepth};
 
 /// A decoded image: interleaved RGB, 8 bits per channel, no padding between rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +106,31 @@ impl Decoder {
         if !picture.holds(region) {
             let message =
                 format!("the decoder returned planes without the requested region {region:?}");
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        Ok(decoded)
+    }
+
+    /// Decodes with alpha and up to 16 bits per channel, without applying the orientation.
+    ///
+    /// # Errors
+    /// The errors of [`decode_into`](Decoder::decode_into).
+    pub fn decode_rgba(
+        &mut self,
+        encoded: &[u8],
+        request: &DecodeRequest,
+        depth: SampleDepth,
+        picture: &mut RgbaPicture,
+    ) -> Result<Decoded> {
+        let info = self.inspect(encoded)?;
+        let region = request.region_within(info.size)?;
+        let bytes = region.size().pixels().saturating_mul(RgbaPicture::PIXEL_BYTES);
+        self.limits.check_bytes(bytes, info.size)?;
+        let decoded =
+            self.with_decoder(encoded, |it| it.decode_rgba(encoded, request, depth, picture))?;
+        // Third-party codecs may forget these checks.
+        if picture.region() != region || decoded.size != region.size() {
+            let message = format!("the decoder returned pixels of another region than {region:?}");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         Ok(decoded)

@@ -5,6 +5,7 @@
 //! | `geometry` | sizes, rectangles, crop boxes and EXIF orientations |
 //! | `pixels` | the caller's memory that a decoder writes RGB pixels into |
 //! | `picture` | decoded planes, whose resolutions may differ (chroma subsampling) |
+//! | `rgba` | decoded pixels with alpha and up to 16 bits |
 //! | `limits` | limits on pixels, memory and compression ratio |
 //! | `codec` | the traits of a codec, requests and results |
 //! | `registry` | codec selection by file content |
@@ -32,6 +33,7 @@ mod picture;
 mod pixels;
 mod registry;
 mod retention;
+mod rgba;
 pub(crate) mod simd;
 mod unsupported;
 
@@ -45,6 +47,7 @@ pub use limits::Limits;
 pub use picture::{ColorModel, Picture, Plane, PlaneShape, YCbCrEncoding};
 pub use pixels::PixelsMut;
 pub use registry::CodecRegistry;
+pub use rgba::{RgbaPicture, SampleDepth};
 
 pub(crate) use pixels::CHANNELS;
 pub(crate) use retention::Retention;

@@ -4,7 +4,7 @@ use spdl_core::{ErrorKind, Result};
 
 use crate::image::{
     ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits, OnTruncated,
-    Picture, PixelsMut, PlaneShape, Rect, SNIFF_BYTES, Size,
+    Picture, PixelsMut, PlaneShape, Rect, RgbaPicture, SNIFF_BYTES, SampleDepth, Size,
 };
 
 /// The maximum number of truncated copies to test per file; each of them is decoded.
@@ -27,6 +27,8 @@ const TRUNCATIONS: usize = 200;
 ///   request.
 /// - Planes: the planes hold the region, and equal those of the full decode. RGB planes equal the
 ///   decoded pixels; other planes show the same image.
+/// - RGBA: a region has the same pixels as in the full decode, and with 8 bits, colours are those of the
+///   decoded pixels.
 ///
 /// # Panics
 /// If the codec violates the contract; the message names the violation.
@@ -148,6 +150,7 @@ fn check_file(codec: &dyn ImageCodec, file: &[u8], name: &str) {
     check_requests(decoder.as_mut(), file, &info, name);
     check_smaller(decoder.as_mut(), file, &info, &whole, name);
     check_planes(decoder.as_mut(), file, &info, &whole, name);
+    check_rgba(decoder.as_mut(), file, &info, &whole, name);
     check_damage(decoder.as_mut(), file, &whole, name);
     check_partial(codec, file, &info, &whole, name);
 
@@ -260,6 +263,46 @@ fn check_size(decoded: Decoded, region: Size, smallest: Size, name: &str) -> u32
     let enough = size.width >= smallest.width && size.height >= smallest.height;
     assert!(enough, "{name}: result size {size} is smaller than the requested {smallest}");
     factor
+}
+
+fn check_rgba(
+    decoder: &mut dyn ImageDecoder,
+    file: &[u8],
+    info: &ImageInfo,
+    whole: &[u8],
+    name: &str,
+) {
+    let Size { width, height } = info.size;
+    let mut decode = |region: Rect, depth: SampleDepth| {
+        let mut picture = RgbaPicture::new();
+        let request = DecodeRequest::full().region(region);
+        let decoded = decoder.decode_rgba(file, &request, depth, &mut picture);
+        let decoded = expect(decoded, name, "no RGBA pixels");
+        assert_eq!(decoded, Decoded::new(region.size()), "{name}: RGBA pixels of another size");
+        assert_eq!((picture.image(), picture.region()), (info.size, region), "{name}");
+        picture
+    };
+    let full = Rect::full(info.size);
+    let middle = Rect {
+        left: width / 3,
+        top: height / 3,
+        width: (width / 2).max(1),
+        height: (height / 2).max(1),
+    };
+    for depth in [SampleDepth::Eight, SampleDepth::Sixteen] {
+        let (all, part) = (decode(full, depth), decode(middle, depth));
+        for y in 0..middle.height {
+            let expected = &all.row(middle.top + y)[middle.left as usize..];
+            let is_equal = part.row(y) == &expected[..middle.width as usize];
+            assert!(is_equal, "{name}: RGBA row {y} of a region differs, {depth:?}");
+        }
+        if depth == SampleDepth::Eight {
+            let found = (0..height).flat_map(|y| all.row(y)).flat_map(|pixel| &pixel[..3]);
+            let is_equal =
+                found.eq(&whole.iter().map(|it| u16::from(*it) * 257).collect::<Vec<_>>());
+            assert!(is_equal, "{name}: colours of RGBA pixels differ from those of RGB");
+        }
+    }
 }
 
 fn check_planes(

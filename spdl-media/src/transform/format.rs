@@ -26,7 +26,7 @@ pub enum Layout {
 
 /// Layout and data type of a sample's values.
 ///
-/// The text form is `nhwc` or `nchw`, a hyphen, and `u8`, `f16`, `bf16` or `f32`.
+/// The text form is `nhwc` or `nchw`, a hyphen, and `u8`, `u16`, `f16`, `bf16` or `f32`.
 ///
 /// ```
 /// use spdl_core::DType;
@@ -39,7 +39,7 @@ pub enum Layout {
 pub struct SampleFormat {
     /// The memory order.
     pub layout: Layout,
-    /// The data type: `U8`, `F16`, `BF16` or `F32`.
+    /// The data type: `U8`, `U16`, `F16`, `BF16` or `F32`.
     pub dtype: DType,
 }
 
@@ -48,6 +48,11 @@ impl SampleFormat {
     pub const NHWC_U8: SampleFormat = SampleFormat { layout: Layout::Nhwc, dtype: DType::U8 };
     /// `nchw-f32`: one normalised plane per channel.
     pub const NCHW_F32: SampleFormat = SampleFormat { layout: Layout::Nchw, dtype: DType::F32 };
+
+    /// Whether values are normalised: `F16`, `BF16` and `F32`.
+    pub fn is_normalized(self) -> bool {
+        !matches!(self.dtype, DType::U8 | DType::U16)
+    }
 }
 
 impl Default for SampleFormat {
@@ -57,8 +62,13 @@ impl Default for SampleFormat {
 }
 
 const LAYOUTS: [(Layout, &str); 2] = [(Layout::Nhwc, "nhwc"), (Layout::Nchw, "nchw")];
-const DTYPES: [(DType, &str); 4] =
-    [(DType::U8, "u8"), (DType::F16, "f16"), (DType::BF16, "bf16"), (DType::F32, "f32")];
+const DTYPES: [(DType, &str); 5] = [
+    (DType::U8, "u8"),
+    (DType::U16, "u16"),
+    (DType::F16, "f16"),
+    (DType::BF16, "bf16"),
+    (DType::F32, "f32"),
+];
 
 impl fmt::Display for SampleFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,7 +93,7 @@ impl FromStr for SampleFormat {
                 ErrorKind::InvalidArgument,
                 format!(
                     "unknown sample format {name:?}: expected \"nhwc-\" or \"nchw-\", followed by \
-                     \"u8\", \"f16\", \"bf16\" or \"f32\", such as \"nhwc-u8\""
+                     \"u8\", \"u16\", \"f16\", \"bf16\" or \"f32\", such as \"nhwc-u8\""
                 ),
             )
         })
@@ -101,6 +111,12 @@ pub enum SampleColor {
     /// One channel, as Pillow's mode `L`: (19595 R + 38470 G + 7471 B + 32768) ÷ 65536, rounded
     /// down.
     Grey,
+    /// Red, green, blue, alpha: not premultiplied, 0 is transparent.
+    ///
+    /// Alpha is that of PNG, WebP, GIF, TIFF and BMP files, and opaque for other files and outside the image.
+    /// As in Pillow, pixels are resized premultiplied, so that transparent pixels do not change the colours of
+    /// others; pixels that become transparent are black. Pixels that are only copied keep their colour.
+    Rgba,
 }
 
 impl SampleColor {
@@ -109,13 +125,14 @@ impl SampleColor {
         match self {
             SampleColor::Rgb | SampleColor::Bgr => 3,
             SampleColor::Grey => 1,
+            SampleColor::Rgba => 4,
         }
     }
 }
 
 /// Mean and standard deviation per channel (red, green, blue), as fractions of 255.
 ///
-/// For data types other than `U8`, a byte becomes `value · scale + offset`, computed in `f32` with
+/// For data types other than `U8` and `U16`, a byte becomes `value · scale + offset`, computed in `f32` with
 /// one rounding after the multiplication and one after the addition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalization {
@@ -177,8 +194,8 @@ pub struct TensorSpec {
     pub format: SampleFormat,
     /// The channels and their order.
     pub color: SampleColor,
-    /// The normalisation of every data type except `U8`. [Grey](SampleColor::Grey) uses the values
-    /// of the first channel.
+    /// The normalisation of every data type except `U8` and `U16`. [Grey](SampleColor::Grey) uses the
+    /// values of the first channel. Alpha is not normalised: it becomes 0 to 1.
     pub normalization: Normalization,
 }
 
@@ -216,10 +233,13 @@ impl TensorSpec {
     /// Scale and offset of an output channel, in the order of [`color`](Self::color).
     ///
     /// # Panics
-    /// If `channel` is greater than 2 and `color` is not grey.
+    /// If `channel` is greater than 2, `color` is not grey, and the channel is not alpha.
     pub fn scale_and_offset(&self, channel: usize) -> (f32, f32) {
+        if (self.color, channel) == (SampleColor::Rgba, 3) {
+            return ((1.0_f64 / 255.0) as f32, 0.0);
+        }
         self.normalization.scale_and_offset(match self.color {
-            SampleColor::Rgb => channel,
+            SampleColor::Rgb | SampleColor::Rgba => channel,
             SampleColor::Bgr => 2 - channel,
             SampleColor::Grey => 0,
         })
@@ -229,7 +249,7 @@ impl TensorSpec {
     ///
     /// # Errors
     /// `InvalidArgument` if a side is not in 1 to 16,384, the normalisation is
-    /// [invalid](Normalization::validate), or the data type is none of `U8`, `F16`, `BF16`, `F32`.
+    /// [invalid](Normalization::validate), or the data type is none of `U8`, `U16`, `F16`, `BF16`, `F32`.
     pub fn validate(&self) -> Result<()> {
         let sides = 1..=MAX_SIZE;
         if !sides.contains(&self.size.width) || !sides.contains(&self.size.height) {
@@ -246,7 +266,7 @@ impl TensorSpec {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "unsupported sample data type {}: expected u8, f16, bf16 or f32",
+                    "unsupported sample data type {}: expected u8, u16, f16, bf16 or f32",
                     self.format.dtype.name()
                 ),
             ));
@@ -262,7 +282,7 @@ mod tests {
     #[test]
     fn format_names_round_trip() {
         for layout in [Layout::Nhwc, Layout::Nchw] {
-            for dtype in [DType::U8, DType::F16, DType::BF16, DType::F32] {
+            for dtype in [DType::U8, DType::U16, DType::F16, DType::BF16, DType::F32] {
                 let format = SampleFormat { layout, dtype };
                 assert_eq!(format.to_string().parse::<SampleFormat>().unwrap(), format);
             }
@@ -280,5 +300,7 @@ mod tests {
         spec.color = SampleColor::Bgr;
         assert_eq!((spec.shape(), spec.bytes()), ([3, 2, 4], 96));
         assert_eq!(spec.scale_and_offset(0), spec.normalization.scale_and_offset(2));
+        spec.color = SampleColor::Rgba;
+        assert_eq!((spec.shape(), spec.scale_and_offset(3)), ([4, 2, 4], (1.0 / 255.0, 0.0)));
     }
 }

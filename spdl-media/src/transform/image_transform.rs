@@ -41,6 +41,7 @@ pub struct ImageTransform {
     exact: bool,
     on_truncated: OnTruncated,
     min_partial: f64,
+    applies_exif: bool,
 }
 
 impl ImageTransform {
@@ -60,13 +61,14 @@ impl ImageTransform {
             exact: false,
             on_truncated: OnTruncated::default(),
             min_partial: 0.5,
+            applies_exif: true,
         }
     }
 
     /// All settings of the transform by name, for
     /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters). A run that resumes with
     /// another transform reports the difference. Mean and standard deviation are omitted for the
-    /// data type `U8`, which does not use them.
+    /// data types `U8` and `U16`, which do not use them.
     ///
     /// [`Augmenter::parameters`](crate::augment::Augmenter::parameters) lists the augmentations.
     /// The [`Limits`](crate::Limits) are not included: they decide which images fail, not the
@@ -90,12 +92,13 @@ impl ImageTransform {
             exact,
             on_truncated,
             min_partial,
+            applies_exif,
         } = self;
         let truncated = match on_truncated {
             OnTruncated::Partial => format!("{on_truncated:?} from {min_partial}"),
             OnTruncated::Error => format!("{on_truncated:?}"),
         };
-        let is_normalised = format.dtype != DType::U8;
+        let is_normalised = format.is_normalized();
         let size = match &sizes[..] {
             [] => size.to_string(),
             sizes => sizes.iter().map(Size::to_string).collect::<Vec<_>>().join(" or "),
@@ -111,6 +114,7 @@ impl ImageTransform {
             ("truncated", truncated),
         ]
         .into_iter()
+        .chain((!applies_exif).then(|| ("exif orientation", applies_exif.to_string())))
         .chain(is_normalised.then(|| ("mean", format!("{mean:?}"))))
         .chain(is_normalised.then(|| ("std", format!("{std:?}"))))
     }
@@ -201,8 +205,31 @@ impl ImageTransform {
         self
     }
 
-    /// The data type of the values: `U8` (0 to 255), or `F16`, `BF16` or `F32`, normalised.
-    /// Default: `U8`.
+    /// The data type of the values: `U8` (0 to 255), `U16` (0 to 65,535), or `F16`, `BF16` or `F32`,
+    /// normalised. Default: `U8`.
+    ///
+    /// `U16` keeps the 16 bits of PNG and TIFF files. Grey TIFF files with 32-bit integers or floats are
+    /// clamped to 0 to 65,535. Samples of 8 bits are multiplied by 257. The other data types use 8 bits of
+    /// all files: the upper 8 of 16 bits, except that grey values of 16 bits are clamped to 255, as in Pillow.
+    /// `U16` is slower than the other data types, and excludes augmentations and [several
+    /// crops](Crop::Corners).
+    ///
+    /// ```
+    /// use spdl_core::DType;
+    /// use spdl_media::{Crop, FillImage, CodecRegistry, ImageTransform, Limits, Sample, SampleColor, Size};
+    /// # #[cfg(feature = "png")] {
+    /// # let file = include_bytes!("../../tests/data/grey16.png");
+    /// let transform = ImageTransform::new(16)
+    ///     .crop(Crop::Center { fill: [0; 3] })
+    ///     .color(SampleColor::Grey)
+    ///     .dtype(DType::U16);
+    /// let mut fill = FillImage::new(&CodecRegistry::with_defaults(), &transform, &Limits::default())?;
+    /// let mut depth = vec![0; 16 * 16];
+    /// fill.write(file, Sample::U16(&mut depth), || unreachable!("the crop is not random"))?;
+    /// assert!(depth.iter().any(|level| level % 257 != 0));
+    /// # }
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.tensor.format.dtype = dtype;
@@ -217,6 +244,9 @@ impl ImageTransform {
     }
 
     /// The channels and their order. Default: [`SampleColor::Rgb`].
+    ///
+    /// [`SampleColor::Rgba`] is slower than the other colours, and excludes augmentations and [several
+    /// crops](Crop::Corners).
     #[must_use]
     pub fn color(mut self, color: SampleColor) -> Self {
         self.tensor.color = color;
@@ -227,7 +257,10 @@ impl ImageTransform {
     /// first mean and the first standard deviation. A mean is in 0 to 1, and a standard deviation is
     /// at most 10. Default: mean and standard deviation of ImageNet.
     ///
-    /// The data type `U8` is not normalised. For the other data types, a byte becomes
+    /// With a mean of 0 and a standard deviation of 1, values are bytes divided by 255: from 0 to 1, not
+    /// normalised otherwise, as `ToTensor` of torchvision.
+    ///
+    /// The data types `U8` and `U16`, and alpha, are not normalised. For the other data types, a byte becomes
     /// `value · scale + offset`, computed in `f32` with one rounding after the multiplication and
     /// one after the addition. `scale` is 1 ÷ (255 · std) and `offset` is −mean ÷ std, both
     /// computed in `f64` and rounded to `f32`. `F16` and `BF16` are rounded from `f32` to nearest,
@@ -249,6 +282,17 @@ impl ImageTransform {
     #[must_use]
     pub fn exact(mut self, exact: bool) -> Self {
         self.exact = exact;
+        self
+    }
+
+    /// Whether the orientation in EXIF metadata, or in the tag `Orientation` of TIFF files, is applied.
+    /// Default: yes.
+    ///
+    /// If not, rows and columns are those of the stored pixels, and so are the coordinates of boxes, key points
+    /// and masks that follow the image.
+    #[must_use]
+    pub fn exif_orientation(mut self, applies: bool) -> Self {
+        self.applies_exif = applies;
         self
     }
 
@@ -296,6 +340,31 @@ impl ImageTransform {
     /// Whether images are decoded at full size and converted to RGB before the resize.
     pub fn is_exact(&self) -> bool {
         self.exact
+    }
+
+    /// Whether the EXIF orientation is applied.
+    pub fn applies_exif_orientation(&self) -> bool {
+        self.applies_exif
+    }
+
+    /// Whether alpha or 16 bits are kept. Such samples are made on the host, one image at a time, without
+    /// augmentations.
+    pub fn keeps_alpha_or_16_bits(&self) -> bool {
+        self.tensor.color == SampleColor::Rgba || self.tensor.format.dtype == DType::U16
+    }
+
+    /// The error of a function that supports RGB of 8 bits only, if samples have alpha or 16 bits.
+    pub(crate) fn check_rgb8(&self, what: &str) -> Result<()> {
+        if !self.keeps_alpha_or_16_bits() {
+            return Ok(());
+        }
+        let found = match self.tensor.color {
+            SampleColor::Rgba => "samples have alpha",
+            _ => "samples have 16 bits",
+        };
+        let message =
+            format!("{what} only for RGB, BGR and grey of 8 bits or floats, but the {found}");
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// What to do with truncated images.
@@ -380,7 +449,8 @@ impl ImageTransform {
     /// # Errors
     /// `InvalidArgument` if the tensor is [invalid](TensorSpec::validate), a mean is not in 0 to 1, a
     /// standard deviation is above 10, a flip probability or the minimum share of rows is not in 0
-    /// to 1, or the crop is not possible for this sample size.
+    /// to 1, or the crop is not possible for this sample size; `Unsupported` for several crops with alpha or
+    /// 16 bits.
     pub fn validate(&self) -> Result<()> {
         self.tensor.validate()?;
         let Normalization { mean, std } = self.tensor.normalization;
@@ -409,6 +479,9 @@ impl ImageTransform {
                 ErrorKind::InvalidArgument,
                 format!("invalid minimum share of rows {}: expected 0 to 1", self.min_partial),
             ));
+        }
+        if self.crops().is_some() {
+            self.check_rgb8("several crops of an image are supported")?;
         }
         if self.crops().is_some() && self.flips != (0.0, 0.0) {
             let message =

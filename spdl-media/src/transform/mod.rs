@@ -6,6 +6,7 @@
 //! | `resize` | the resize filters and kernels |
 //! | `format` | the tensor of a sample: size, layout, data type, channels, normalisation |
 //! | `image_transform` | all settings of the transform of one image |
+//! | `rgba` | resizes pixels with alpha or 16 bits, and writes their values |
 //! | `sample` | colour order, normalisation, data type and layout of the values |
 //!
 //! Imports: [`image`](crate::image).
@@ -14,6 +15,7 @@ mod crop;
 mod format;
 mod image_transform;
 mod resize;
+mod rgba;
 mod sample;
 
 pub use crop::{Crop, EVAL_CROP_FRACTION, Flip, Mode, Placement, TRAIN_AREA, TRAIN_ASPECT};
@@ -25,4 +27,5 @@ pub use resize::ResizeFilter;
 pub use sample::Sample;
 
 pub(crate) use resize::{ResizeRequest, ResizedPlanes, Resizer, filter_reach, needed_region};
+pub(crate) use rgba::{RgbaRequest, RgbaResizer};
 pub(crate) use sample::SampleWriter;

@@ -24,6 +24,8 @@ const PERIOD: usize = CHANNELS * LANES;
 pub enum Sample<'a> {
     /// [`DType::U8`]
     U8(&'a mut [u8]),
+    /// [`DType::U16`]
+    U16(&'a mut [u16]),
     /// [`DType::F16`]
     F16(&'a mut [f16]),
     /// [`DType::BF16`]
@@ -36,6 +38,7 @@ impl Sample<'_> {
     pub(crate) fn dtype(&self) -> DType {
         match self {
             Sample::U8(_) => DType::U8,
+            Sample::U16(_) => DType::U16,
             Sample::F16(_) => DType::F16,
             Sample::BF16(_) => DType::BF16,
             Sample::F32(_) => DType::F32,
@@ -45,6 +48,7 @@ impl Sample<'_> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Sample::U8(values) => values.len(),
+            Sample::U16(values) => values.len(),
             Sample::F16(values) => values.len(),
             Sample::BF16(values) => values.len(),
             Sample::F32(values) => values.len(),
@@ -55,6 +59,7 @@ impl Sample<'_> {
     pub(crate) fn fill_with_zeros(&mut self) {
         match self {
             Sample::U8(values) => values.fill(0),
+            Sample::U16(values) => values.fill(0),
             Sample::F16(values) => values.fill(f16::ZERO),
             Sample::BF16(values) => values.fill(bf16::ZERO),
             Sample::F32(values) => values.fill(0.0),
@@ -65,6 +70,7 @@ impl Sample<'_> {
     pub(crate) fn part(&mut self, range: Range<usize>) -> Sample<'_> {
         match self {
             Sample::U8(values) => Sample::U8(&mut values[range]),
+            Sample::U16(values) => Sample::U16(&mut values[range]),
             Sample::F16(values) => Sample::F16(&mut values[range]),
             Sample::BF16(values) => Sample::BF16(&mut values[range]),
             Sample::F32(values) => Sample::F32(&mut values[range]),
@@ -174,6 +180,9 @@ impl SampleWriter {
         match sample {
             Sample::U8(out) => {
                 dispatch!(level, simd => write_rows(simd, source, format, row, out))
+            }
+            Sample::U16(out) => {
+                dispatch!(level, simd => write_rows(simd, source, format, row, out));
             }
             Sample::F16(out) => {
                 dispatch!(level, simd => write_rows(simd, source, format, row, out));
@@ -453,6 +462,13 @@ impl SampleValue for u8 {
     }
 }
 
+impl SampleValue for u16 {
+    #[inline(always)]
+    fn convert(bytes: &[u8], _: &ScaleOffset, _: &mut [f32], out: &mut [u16]) {
+        out.iter_mut().zip(bytes).for_each(|(place, byte)| *place = u16::from(*byte) * 257);
+    }
+}
+
 impl SampleValue for f32 {
     #[inline(always)]
     fn convert(bytes: &[u8], normalization: &ScaleOffset, _: &mut [f32], out: &mut [f32]) {
@@ -513,7 +529,8 @@ fn write_rows<S: Simd, T: SampleValue>(
     for row in 0..height {
         source.write_row(simd, row as u32, format, components);
         let channels: &[usize] = match format.color {
-            SampleColor::Rgb => &[0, 1, 2],
+            // Alpha is not written here: see `RgbaResizer`.
+            SampleColor::Rgb | SampleColor::Rgba => &[0, 1, 2],
             SampleColor::Bgr => &[2, 1, 0],
             SampleColor::Grey => {
                 convert_to_grey(components, width);

@@ -62,14 +62,17 @@ impl VideoTransform {
     ///
     /// # Errors
     /// The errors of [`VideoClip::validate`] and [`ImageTransform::validate`]; `Unsupported` for several
-    /// crops of a frame and for exact pixels, which frames of videos do not have.
+    /// crops of a frame, for exact pixels, alpha, 16 bits and EXIF orientations, which frames of videos do not have.
     pub fn validate(&self) -> Result<()> {
         self.clip.validate()?;
         self.image.validate()?;
+        self.image.check_rgb8("frames of videos are supported")?;
         let what = if self.image.crops().is_some() {
             "several crops of a frame"
         } else if self.image.is_exact() {
             "the exact conversion of frames to RGB before they are resized"
+        } else if !self.image.applies_exif_orientation() {
+            "an EXIF orientation that is not applied"
         } else {
             return Ok(());
         };

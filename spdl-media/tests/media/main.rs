@@ -28,4 +28,6 @@ mod parameters;
 #[cfg(test)]
 mod resize;
 #[cfg(test)]
+mod rgba;
+#[cfg(test)]
 mod sample;

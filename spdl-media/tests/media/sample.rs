@@ -71,6 +71,7 @@ proptest! {
                     let [r, g, b] = [rgb[0], rgb[1], rgb[2]].map(u32::from);
                     vec![(((19595 * r + 38470 * g + 7471 * b + 32768) >> 16) as u8, 0)]
                 }
+                SampleColor::Rgba => unreachable!("not in the list above"),
             };
             for (channel, value) in values.into_iter().enumerate() {
                 let place = if planar { channel * w * h + at } else { at * color.channels() + channel };

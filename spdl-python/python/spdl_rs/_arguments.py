@@ -20,6 +20,7 @@ MAX_THREADS = 2**16
 MAX_SIDE = 16_384
 """The largest width or height of a sample, in pixels."""
 _LAYOUTS = ("nhwc-u8", "nhwc-f16", "nhwc-f32", "nchw-u8", "nchw-f16", "nchw-f32")
+_WIDE_LAYOUTS = ("nhwc-u16", "nchw-u16")
 _MAX = 2**63 - 1
 _MAX_SECONDS = 1e9
 # The length of the start of strings that messages are made from.
@@ -169,11 +170,12 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
-def layout(value: Any, *, bfloat16: bool = False) -> str:
+def layout(value: Any, *, bfloat16: bool = False, uint16: bool = False) -> str:
     """Returns `value` if it is a memory layout of samples that NumPy can represent.
 
     Args:
         bfloat16: Whether arrays have the dtype of `ml_dtypes`, if that package is installed.
+        uint16: Whether arrays of `uint16` are possible.
     """
     if not isinstance(value, str):
         raise TypeError(f'layout must be a str such as "nhwc-u8" or "nchw-f32", not {value!r}')
@@ -193,8 +195,9 @@ def layout(value: Any, *, bfloat16: bool = False) -> str:
             f'layout="{value}": NumPy has no bfloat16; {install}use "{order}-f32" or "{order}-u8" and convert '
             "batches in the training loop: torch.from_numpy(images).to(torch.bfloat16)"
         )
-    if value not in _LAYOUTS:
-        names = ", ".join(f'"{name}"' for name in _LAYOUTS)
+    layouts = (*_LAYOUTS, *_WIDE_LAYOUTS) if uint16 else _LAYOUTS
+    if value not in layouts:
+        names = ", ".join(f'"{name}"' for name in layouts)
         raise InvalidArgumentError(
             f"layout must be one of {names}, not {shown(value)}", kind="invalid-argument"
         )

@@ -152,6 +152,7 @@ _BY_KIND: dict[str, type[SpdlError]] = {
     "unavailable": UnavailableError,
     "timeout": TimedOutError,
     "changed": ChangedError,
+    "missing-value": NotFoundError,
     "corrupt": CorruptError,
     "truncated": TruncatedError,
     "unsupported": UnsupportedError,

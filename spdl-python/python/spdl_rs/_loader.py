@@ -201,7 +201,7 @@ class Loader(BatchLoader[Any]):
         memory_budget: SupportsIndex | None = None,
         **named_fields: Field,
     ) -> None:
-        from .fields import Audio, Depth, Image, Key, Mask, Video
+        from .fields import Array, Audio, Depth, Image, Key, Mask, Video
         from .recipes import Mix
 
         log_api_usage_once("spdl_rs.Loader")
@@ -272,8 +272,8 @@ class Loader(BatchLoader[Any]):
             sequential=sequential,
             sequential_memory=sequential_memory,
             has_labels=label is not None,
-            file_fields=_file_fields(self._fields, (Image, Audio, Video, Mask, Depth)),
-            path_fields=_file_fields(self._fields, (Image, Audio, Video)),
+            file_fields=_file_fields(self._fields, (Image, Audio, Video, Mask, Depth, Array)),
+            path_fields=_file_fields(self._fields, (Image, Audio, Video, Array)),
             value_fields=_value_fields(self._fields),
             images=image_folder,
             media=_media_of(self._fields),
@@ -482,10 +482,17 @@ def _value_fields(fields: Mapping[str, Field]) -> list[list[str]]:
             continue
         stored = name if one.stored_as is None else one.stored_as
         names = [stored] if isinstance(stored, str) else list(stored)
-        if isinstance(one, (Image, Audio, Video, Mask, Depth)) or "file" in names:
+        if isinstance(one, (Image, Audio, Video, Mask, Depth)) or _is_file(one) or "file" in names:
             return []
         found.append(names)
     return found
+
+
+def _is_file(one: Field) -> bool:
+    """Whether an array is stored as bytes that are no text."""
+    from .fields import Array
+
+    return isinstance(one, Array) and (one.member is not None or one.stored_dtype is not None)
 
 
 def _media_of(fields: Mapping[str, Field]) -> Literal["audio", "video"] | None:
@@ -502,9 +509,12 @@ def _media_of(fields: Mapping[str, Field]) -> Literal["audio", "video"] | None:
 
 def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) -> list[str]:
     """The columns of a list that name the files of these fields."""
-    names = []
+    from .fields import Array
+
+    names: list[str] = []
     for name, one in fields.items():
-        if isinstance(one, classes) and one.at is None:
+        is_file = isinstance(one, classes) and (_is_file(one) or not isinstance(one, Array))
+        if is_file and one.at is None:
             stored = name if one.stored_as is None else one.stored_as
             names += [stored] if isinstance(stored, str) else stored
     return names
@@ -622,7 +632,8 @@ def converter(
     if output == "torch":
         has_uint16 = hasattr(importlib.import_module("torch"), "uint16")
         for name, one in fields.items():
-            if getattr(one, "dtype", None) == "uint16" and not has_uint16:
+            is_uint16 = getattr(one, "dtype", None) == "uint16" or getattr(one, "layout", "").endswith("-u16")
+            if is_uint16 and not has_uint16:
                 raise NotImplementedError(
                     f"PyTorch before 2.3 has no uint16, the dtype of {name!r}; use int32 or float32"
                 )

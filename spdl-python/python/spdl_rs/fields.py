@@ -16,6 +16,7 @@
 | `Text`, `Bytes`, `Json` | a list of `str`, `bytes` or Python objects |
 | `Label` | the class number of the sample, `int64 [N]` |
 | `Key`, `Index` | the name and the position of the sample |
+| `Url` | the address of the file or object that holds the sample |
 | `Geometry`, `ImageSize` | the crop, resize, flips and warps of an image as a matrix; the size of the stored image |
 
 Fields compare by their arguments, can be pickled, and their `repr` is an expression of Python that makes an equal
@@ -34,7 +35,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
 
 from . import _arguments as check
 from .io._crops import VARYING_CROPS, FiveCrop, TenCrop
@@ -65,12 +66,28 @@ __all__ = [
     "Ragged",
     "Text",
     "Tokens",
+    "Url",
 ]
 
 _DTYPES = ("bool", "uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
 DType: TypeAlias = Literal[
     "bool", "uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
 ]
+StoredDType: TypeAlias = Literal[
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+_ELEMENTS = get_args(StoredDType)
 _MASKS = ("uint8", "uint16", "int32", "int64")
 _IDS = ("uint16", "uint32", "int32", "int64")
 _COLLATE = ("stack", "list", "ragged", "pad")
@@ -127,6 +144,11 @@ class Field:
             `outside`, its text is empty, its JSON `None`. If `False`, such a sample is an error, to which the
             loader's `on_error` applies.
         default: The value of samples that lack it; implies `optional`.
+        missing: What to do with a sample that lacks the value, or whose value is null. `"error"`: see `optional`.
+            `"drop"`: the sample is dropped, whatever the loader's `on_error` is, and does not count in its limits.
+            `stats()["dropped"]` lists it with the kind `missing-value`, and `stats()["dropped_total"]` counts it.
+            The next samples fill the batch. An epoch that consists of such samples only ends with an error. Excludes
+            `optional` and `default`. A file that a stored path names, but that does not exist, is an error.
 
     Raises:
         TypeError, ValueError: An argument has the wrong type or is out of range.
@@ -137,6 +159,7 @@ class Field:
     at: str | None = None
     optional: bool = False
     default: Any = None
+    missing: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
         names = self.stored_as
@@ -153,6 +176,9 @@ class Field:
         if self.at is not None and not all(self.at.split(".")):
             raise ValueError(f'at must be names separated by dots, such as "a.0.b", not {self.at!r}')
         _native_default(self.default)
+        check.choice("missing", self.missing, ("error", "drop"))
+        if self.missing == "drop" and (self.optional or self.default is not None):
+            raise ValueError('missing="drop" excludes optional and default, which keep samples that lack the value')
 
     def _refuse(self, *names: str) -> None:
         """Raises `ValueError` if an argument is given that has no effect on fields of this class."""
@@ -174,7 +200,13 @@ class Field:
     def _common(self) -> dict[str, Any]:
         """Returns the parameters of this class that are given."""
         default = _native_default(self.default)
-        common = {"stored_as": self.stored_as, "at": self.at, "optional": self.optional or None, "default": default}
+        common = {
+            "stored_as": self.stored_as,
+            "at": self.at,
+            "optional": self.optional or None,
+            "default": default,
+            "missing": None if self.missing == "error" else self.missing,
+        }
         return {name: value for name, value in common.items() if value is not None}
 
     def _stored(self) -> tuple[str, dict[str, Any]] | None:
@@ -206,7 +238,9 @@ class Image(Field, ImageParameters):
     """An encoded image, decoded, cropped, resized, flipped, augmented and normalised.
 
     The parameters are those of `spdl_rs.io.DecodeImage`, except `seed`, which is an argument of the loader.
-    The value is `uint8 [N, height, width, 3]` with `layout="nhwc-u8"`, or one of the other layouts.
+    The value is `uint8 [N, height, width, 3]` with `layout="nhwc-u8"`, or one of the other layouts; with
+    `color="rgba"`, it has four channels. With `exif_orientation=False`, boxes, key points and masks that follow the image
+    have the coordinates of the stored pixels too.
 
     Args:
         view: Images with the same number draw the same crop and flips, if their parameters are equal. Images
@@ -281,7 +315,8 @@ class Video(Field, ImageParameters):
         collate: With `crop=Resize(...)` or `AspectBuckets(...)`, which give each video another size, `"list"` (the
             default) or `"pad"`.
 
-    The other parameters are those of `Image`, except `exact`, `FiveCrop` and `TenCrop`.
+    The other parameters are those of `Image`, except `exact`, `FiveCrop`, `TenCrop`, `color="rgba"`, layouts of `u16` and
+    `exif_orientation`. The rotation in the metadata of the video is applied.
 
     >>> from spdl_rs import fields
     >>> whole = fields.Video(224, frames=16)
@@ -289,6 +324,7 @@ class Video(Field, ImageParameters):
     >>> times = fields.VideoTimes(like="video")
     """
 
+    _OF_IMAGES: ClassVar[bool] = False
     _: KW_ONLY
     frames: SupportsIndex = 16
     every: str | SupportsIndex | None = None
@@ -305,6 +341,8 @@ class Video(Field, ImageParameters):
             raise ValueError("exact=True is not supported for video: frames are resized before they become RGB")
         if isinstance(self.crop, (FiveCrop, TenCrop)):
             raise ValueError("several crops of a frame are not supported for video")
+        if not self.exif_orientation:
+            raise ValueError("exif_orientation=False is not supported for video, which has no EXIF metadata")
         every, fps, start = self.every, self.fps, check.real("start", self.start)
         if every is not None and fps is not None:
             raise ValueError("every and fps exclude each other")
@@ -689,7 +727,11 @@ class KeyPoints(Field):
 
 @dataclass(frozen=True, repr=False)
 class Array(Field):
-    """Numbers: an array in `.npy` format, a list in a column, nested lists in JSON, or text with a number.
+    """Numbers: an array, a list in a column, nested lists in JSON, or text with a number.
+
+    Bytes in tar shards, files, Parquet, Arrow and dicts are `.npy` files, `.npz` files with one array, or text, which
+    their first bytes show; or raw elements, with `stored_dtype`. Elements are converted to `dtype`. Arrays of objects,
+    complex numbers and Fortran order are errors.
 
     Args:
         shape: The shape of a sample, in which `None` stands for any length: `(512,)`, `(None, 4)`, or `None`
@@ -701,10 +743,18 @@ class Array(Field):
         collate: `"stack"` for a fixed shape: one array `[N, ...]`. Otherwise `"list"` (the default): a list
             of arrays, `"ragged"`: `Ragged`, or `"pad"`: `Padded`.
         padding: With `collate="pad"`, the elements outside the samples, such as -100 for targets. Default: 0.
+        member: The name of the array in a `.npz` file, as in `numpy.savez(file, name=array)`.
+        stored_dtype: The type of the elements of stored bytes without a header, in C order and little-endian, such as
+            `"uint8"`, `"float16"` or `"uint64"`. Their number determines the length of one dimension that is `None` in
+            `shape`. A sample of another size is an error. Values that are no bytes, such as lists, are not affected.
+
+    With `member` or `stored_dtype`, the column of a CSV file or of JSON lines holds the paths of files.
 
     >>> from spdl_rs import fields
     >>> embedding = fields.Array(512, "float32", stored_as="npy")
     >>> tokens = fields.Array(None, "int64", collate="pad")
+    >>> depth = fields.Array((480, 640), "float32", stored_as="npz", member="depth")
+    >>> features = fields.Array((None, 80), "float32", stored_as="bin", stored_dtype="float16")
     """
 
     shape: int | None | tuple[int | None, ...]
@@ -713,11 +763,22 @@ class Array(Field):
     rows_of: str | None = None
     collate: Literal["stack", "list", "ragged", "pad"] | None = None
     padding: SupportsIndex | float | None = None
+    member: str | None = None
+    stored_dtype: StoredDType | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.choice("dtype", self.dtype, _DTYPES)
         shape = _checked_shape(self.shape)
+        check.text_or_none("member", self.member)
+        if self.stored_dtype is not None:
+            check.choice("stored_dtype", self.stored_dtype, _ELEMENTS)
+            if self.member is not None:
+                raise ValueError("member and stored_dtype exclude each other: the arrays of .npz files have a dtype")
+            if shape.count(None) > 1:
+                raise ValueError(
+                    f"stored_dtype needs a shape in which at most one dimension is None, not {self.shape}"
+                )
         set_frozen(
             self,
             shape=shape,
@@ -832,8 +893,8 @@ class Label(Field):
     Args:
         classes: The names of the classes, in the order of their numbers.
 
-    A loader has at most one label. Its `stored_as` is one name or `None`, and it has no `at`, `optional` and
-    `default`: samples without a label have -1, unless `stored_as` is given.
+    A loader has at most one label. Its `stored_as` is one name or `None`, and it has no `at`, `optional`, `default` and
+    `missing`: samples without a label have -1, unless `stored_as` is given.
     """
 
     _: KW_ONLY
@@ -841,7 +902,7 @@ class Label(Field):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse("at", "optional", "default")
+        self._refuse("at", "optional", "default", "missing")
         check.text_or_none("stored_as", self.stored_as)
         names = check.names("classes", self.classes)
         set_frozen(self, classes=None if names is None else tuple(names))
@@ -856,7 +917,7 @@ class _Unstored(Field):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse("stored_as", "at", "optional", "default")
+        self._refuse("stored_as", "at", "optional", "default", "missing")
 
 
 @dataclass(frozen=True, repr=False)
@@ -952,6 +1013,21 @@ class Key(_Unstored):
     """The name of each sample: a list of `str`. Has no arguments.
 
     Bytes of file names that are not valid UTF-8 are encoded as by `os.fsdecode`.
+    """
+
+
+@dataclass(frozen=True, repr=False)
+class Url(_Unstored):
+    """The address of the file or object that holds each sample: a list of `str`. Has no arguments.
+
+    A path, or an address such as `s3://bucket/train-000.tar`, without user name, password and query. If the fields of a
+    sample are in several objects, that of the first field of the loader that is read from a file or object. Empty for
+    samples in memory, such as those of lists of dicts and Arrow tables.
+
+    >>> from spdl_rs import Loader, fields
+    >>> loader = Loader("photos", batch_size=1, image=fields.Image(32), url=fields.Url())
+    >>> loader.peek()["url"]
+    ['photos/cat/1.png']
     """
 
 

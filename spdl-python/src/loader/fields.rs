@@ -147,7 +147,7 @@ fn field_of(
     };
     let collate = text("collate")?;
     let form = match (kind.as_str(), collate.as_deref()) {
-        ("Text" | "Key", _) => Form::Text,
+        ("Text" | "Key" | "Url", _) => Form::Text,
         ("Bytes", _) => Form::Bytes,
         ("Json", _) => Form::Json,
         (_, Some("list")) => Form::Arrays,

@@ -95,6 +95,7 @@ impl ImageDecoder {
         let buffer = buffers.take(self.pixels.row_bytes().unwrap_or(usize::MAX))?;
         let mut array = spdl_core::Array::new(dtype, self.pixels.shape.clone(), buffer)?;
         let sample = match dtype {
+            DType::U16 => Sample::U16(array.as_mut_slice()?),
             DType::F16 => Sample::F16(array.as_mut_slice()?),
             DType::BF16 => Sample::BF16(array.as_mut_slice()?),
             DType::F32 => Sample::F32(array.as_mut_slice()?),

@@ -441,8 +441,9 @@ impl OpenedDataset {
             let fetch = FetchLabeled::new(Arc::clone(&self.fetcher)).with_classes(&self.classes);
             return fetch.of_parts(parts);
         }
-        let fetch =
-            FetchLabeled::new(Arc::clone(&self.fetcher)).with_max_bytes(self.max_file_bytes);
+        let fetch = FetchLabeled::new(Arc::clone(&self.fetcher))
+            .in_store(self.store.clone())
+            .with_max_bytes(self.max_file_bytes);
         let fetch = match &self.renumbered {
             Some(renumbered) => fetch
                 .with_classes(&renumbered.names)

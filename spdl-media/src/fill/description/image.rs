@@ -1,7 +1,7 @@
 //! Images from descriptions: size, crop, flips, colours, layout and augmentations.
 
 use serde_json::Value;
-use spdl_core::{DType, Result};
+use spdl_core::Result;
 
 use super::augmentation::augmenter;
 use super::settings::{Parameter, RgbLevels, Settings, Sides, folded, list, unknown};
@@ -62,13 +62,17 @@ pub(super) fn image(settings: &mut Settings) -> Result<(ImageTransform, Augmente
             name.parse().map_err(|error| s.fault("filter", message(&error)))?;
         transform = transform.filter(filter);
     }
-    let colors =
-        [("rgb", SampleColor::Rgb), ("bgr", SampleColor::Bgr), ("grey", SampleColor::Grey)];
+    let colors = [
+        ("rgb", SampleColor::Rgb),
+        ("bgr", SampleColor::Bgr),
+        ("grey", SampleColor::Grey),
+        ("rgba", SampleColor::Rgba),
+    ];
     if let Some(color) = s.choice("color", &colors)? {
         transform = transform.color(color);
     }
     let (mean, std) = (s.get("mean")?, s.get("std")?);
-    if (mean.is_some() || std.is_some()) && format.dtype == DType::U8 {
+    if (mean.is_some() || std.is_some()) && !format.is_normalized() {
         return Err(s.fault("mean", "mean and std need a normalised layout, such as \"nchw-f32\""));
     }
     match (mean, std) {
@@ -79,6 +83,9 @@ pub(super) fn image(settings: &mut Settings) -> Result<(ImageTransform, Augmente
     if let Some(is_exact) = s.get("exact")? {
         transform = transform.exact(is_exact);
     }
+    if let Some(applies) = s.get("exif_orientation")? {
+        transform = transform.exif_orientation(applies);
+    }
     let partial = [("error", OnTruncated::Error), ("partial", OnTruncated::Partial)];
     let on_truncated = s.choice("on_truncated", &partial)?.unwrap_or(OnTruncated::Error);
     transform = transform.on_truncated(on_truncated);
@@ -86,6 +93,10 @@ pub(super) fn image(settings: &mut Settings) -> Result<(ImageTransform, Augmente
         None | Some(Value::Null) => Augmenter::new(),
         Some(steps) => augmenter(&s.place_of("augment"), &steps)?,
     };
+    if !augmenter.is_empty() {
+        let checked = transform.check_rgb8("augmentations are supported");
+        checked.map_err(|error| s.fault("augment", message(&error)))?;
+    }
     if let Some(share) = s.get("min_partial")? {
         if on_truncated != OnTruncated::Partial {
             return Err(s.fault("min_partial", "needs on_truncated = \"partial\""));

@@ -29,12 +29,14 @@ use spdl_core::runtime::read_file;
 use spdl_core::stage::Collation;
 use spdl_core::{DType, Error, ErrorKind, Result};
 use spdl_io::FieldValue;
+use spdl_io::archive::NpyType;
 
 pub use self::mix::BatchMix;
 use self::settings::{Names, Settings, Shape, folded, invalid, unknown};
 use super::geometry::{BoxFormat, Boxes, Points};
 use super::mask::Mask;
 use super::spec::{SampleField, SampleSpec};
+use super::stored_array::ArrayBytes;
 use super::tokens::Tokens;
 use crate::augment::Augmenter;
 use crate::transform::ImageTransform;
@@ -47,7 +49,7 @@ const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 const TOKENIZER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The types of fields.
-const TYPES: [&str; 22] = [
+const TYPES: [&str; 23] = [
     "Image",
     "Audio",
     "Mel",
@@ -69,6 +71,7 @@ const TYPES: [&str; 22] = [
     "Json",
     "Label",
     "Key",
+    "Url",
     "Index",
 ];
 
@@ -185,6 +188,7 @@ impl SampleField {
                 | "videoframes"
                 | "videotimes"
                 | "key"
+                | "url"
                 | "index"
                 | "label"
         );
@@ -250,6 +254,7 @@ impl SampleField {
                 SampleField::label()
             }
             "key" => SampleField::key(),
+            "url" => SampleField::url(),
             "index" => SampleField::index(),
             _ => return Err(unknown(&place, &type_name, &TYPES)),
         };
@@ -258,10 +263,21 @@ impl SampleField {
         {
             field = field.rows_of(boxes);
         }
-        if kind == "array"
-            && let Some(padding) = s.get("padding")?
-        {
-            field = field.padding(padding);
+        if kind == "array" {
+            if let Some(padding) = s.get("padding")? {
+                field = field.padding(padding);
+            }
+            let member = s.get::<String>("member")?;
+            let element = s.choice("stored_dtype", &ELEMENTS)?;
+            field = match (member, element) {
+                (None, None) => field,
+                (Some(name), None) => field.array_bytes(ArrayBytes::Member(name.into())),
+                (None, Some(element)) => field.array_bytes(ArrayBytes::Raw(element)),
+                (Some(_), Some(_)) => {
+                    let message = "excludes stored_dtype: the arrays of .npz files have a dtype";
+                    return Err(s.fault("member", message));
+                }
+            };
         }
         let collations = match kind.as_str() {
             "image" | "array" | "keypoints" | "mask" | "depth" | "audio" | "mel" | "video" => {
@@ -290,6 +306,21 @@ const COLLATIONS: [(&str, Collation); 4] = [
     ("pad", Collation::Padded),
 ];
 const MASKS: [DType; 4] = [DType::U8, DType::U16, DType::I32, DType::I64];
+/// The types of raw elements.
+const ELEMENTS: [(&str, NpyType); 12] = [
+    ("bool", NpyType::Bool),
+    ("int8", NpyType::Int(1)),
+    ("uint8", NpyType::UInt(1)),
+    ("int16", NpyType::Int(2)),
+    ("uint16", NpyType::UInt(2)),
+    ("int32", NpyType::Int(4)),
+    ("uint32", NpyType::UInt(4)),
+    ("int64", NpyType::Int(8)),
+    ("uint64", NpyType::UInt(8)),
+    ("float16", NpyType::Float(2)),
+    ("float32", NpyType::Float(4)),
+    ("float64", NpyType::Float(8)),
+];
 const NUMBERS: [DType; 8] =
     [DType::U8, DType::U16, DType::I16, DType::I32, DType::I64, DType::F16, DType::F32, DType::F64];
 
@@ -303,6 +334,9 @@ fn stored(settings: &mut Settings, mut field: SampleField) -> Result<SampleField
     }
     if settings.get("optional")?.unwrap_or(false) {
         field = field.optional();
+    }
+    if settings.choice("missing", &[("error", false), ("drop", true)])?.unwrap_or(false) {
+        field = field.drop_missing();
     }
     Ok(match settings.value("default")? {
         None | Some(Value::Null) => field,

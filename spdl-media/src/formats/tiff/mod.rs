@@ -152,7 +152,7 @@ impl Tiff {
             let what = "CCITT compression other than of strips with 1 bit per pixel in TIFF";
             return Err(unsupported(what).into());
         }
-        let reader = PixelReader::new(directory, layout)?;
+        let reader = PixelReader::new(directory, layout)?.keeping_alpha(false);
         let lsb_first = has_reversed_bits(directory)?;
         let Size { width, height } = job.info.size;
         let row_bytes = layout.row_bytes(width);
@@ -199,7 +199,7 @@ impl Tiff {
         job: &mut DecodeJob<'_>,
     ) -> Result<(), RowError> {
         let layout = PixelLayoutTags::read(directory)?;
-        let reader = PixelReader::new(directory, layout)?;
+        let reader = PixelReader::new(directory, layout)?.keeping_alpha(job.rgba.is_some());
         let size = job.info.size;
         let chunks = Chunks::read(directory, size, layout.planes() as u64)?;
         let needed = chunks.grid.count().saturating_mul(layout.planes() as u64);

@@ -13,7 +13,7 @@ use super::tags::{
     UNASSOCIATED_ALPHA, UNSIGNED, WHITE_IS_ZERO, YCBCR,
 };
 use super::ycbcr::{YCbCrCoefficients, uncompressed_rgb};
-use crate::image::{CHANNELS, Rect};
+use crate::image::{CHANNELS, Rect, SampleDepth};
 
 /// The samples of a pixel, from the tags of the page.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +96,8 @@ pub(super) struct PixelReader {
     meaning: ColorMeaning,
     encoding: SampleEncoding,
     pub(super) layout: PixelLayoutTags,
+    /// The sample that is alpha, if it is kept.
+    alpha: Option<usize>,
     /// The colour map of a palette image.
     palette: Vec<[u8; CHANNELS]>,
     luma: YCbCrCoefficients,
@@ -213,17 +215,54 @@ impl PixelReader {
             }
             _ => YCbCrCoefficients::JPEG,
         };
-        Ok(PixelReader { meaning, encoding, layout, palette, luma })
+        let alpha = match meaning {
+            ColorMeaning::Rgb | ColorMeaning::RgbPremultiplied => Some(3),
+            ColorMeaning::Grey | ColorMeaning::GreyPremultiplied | ColorMeaning::Palette => Some(1),
+            _ => None,
+        };
+        let alpha = alpha.filter(|&alpha| has_alpha && alpha < channels);
+        Ok(PixelReader { meaning, encoding, layout, alpha, palette, luma })
+    }
+
+    /// Sets whether alpha is kept. If the colours need it, it is read in any case.
+    pub(super) fn keeping_alpha(self, keeps_alpha: bool) -> Self {
+        PixelReader { alpha: self.alpha.filter(|_| keeps_alpha), ..self }
     }
 
     /// The number of channels that the pixels depend on.
     pub(super) fn used_channels(&self) -> usize {
-        match self.meaning {
+        let colors = match self.meaning {
             ColorMeaning::Grey | ColorMeaning::Palette => 1,
             ColorMeaning::GreyPremultiplied => 2,
             ColorMeaning::Rgb | ColorMeaning::YCbCr | ColorMeaning::UncompressedYCbCr => 3,
             ColorMeaning::RgbPremultiplied | ColorMeaning::Cmyk => 4,
+        };
+        colors.max(self.alpha.map_or(0, |alpha| alpha + 1))
+    }
+
+    /// Converts the samples of a pixel of 16 bits.
+    #[inline]
+    fn wide_rgb(&self, sample: impl Fn(usize) -> u16) -> [u16; CHANNELS] {
+        let divided = |value: u16, alpha: u16| match u32::from(alpha) {
+            0 => 0,
+            alpha => (u64::from(value) * 65_535 / u64::from(alpha)).min(65_535) as u16,
+        };
+        match self.meaning {
+            ColorMeaning::Grey => [sample(0); CHANNELS],
+            ColorMeaning::GreyPremultiplied => [divided(sample(0), sample(1)); CHANNELS],
+            ColorMeaning::Rgb => [sample(0), sample(1), sample(2)],
+            ColorMeaning::RgbPremultiplied => {
+                [0, 1, 2].map(|channel| divided(sample(channel), sample(3)))
+            }
+            // The other meanings have 8 bits.
+            _ => self.rgb(|channel| (sample(channel) >> 8) as u8).map(|it| u16::from(it) * 257),
         }
+    }
+
+    /// Whether samples have more than 8 bits.
+    fn is_wide(&self) -> bool {
+        use SampleEncoding::*;
+        matches!(self.encoding, Word | ClampedWord | SignedWord | Long | Float)
     }
 
     /// Converts the samples of a pixel, each 0 to 255 (for a palette image, the index).
@@ -340,6 +379,44 @@ impl<'a> SampleRows<'a> {
         }
     }
 
+    /// A sample with up to 16 bits. 32-bit integers and floats are clamped to 0 to 65,535.
+    #[inline]
+    fn wide_sample(&self, reader: &PixelReader, x: usize, y: usize, channel: usize) -> u16 {
+        let at = |size: usize| {
+            let layout = &reader.layout;
+            match layout.is_planar {
+                true => channel * self.plane_bytes + y * self.row_bytes + size * x,
+                false => y * self.row_bytes + size * (x * layout.channels + channel),
+            }
+        };
+        match reader.encoding {
+            SampleEncoding::Word | SampleEncoding::ClampedWord => self.number::<2>(at(2)) as u16,
+            SampleEncoding::SignedWord => (self.number::<2>(at(2)) as u16 as i16).max(0) as u16,
+            SampleEncoding::Long => (self.number::<4>(at(4)) as i32).clamp(0, 65_535) as u16,
+            SampleEncoding::Float => f32::from_bits(self.number::<4>(at(4))) as u16,
+            _ => u16::from(self.sample(reader, x, y, channel)) * 257,
+        }
+    }
+
+    /// Red, green, blue and alpha of a pixel.
+    #[inline]
+    fn rgba(&self, reader: &PixelReader, depth: SampleDepth, x: usize, y: usize) -> [u16; 4] {
+        let wide = |channel| self.wide_sample(reader, x, y, channel);
+        let [red, green, blue] = match depth {
+            SampleDepth::Sixteen if reader.is_wide() => reader.wide_rgb(wide),
+            _ => {
+                let rgb = reader.rgb(|channel| self.sample(reader, x, y, channel));
+                rgb.map(|level| u16::from(level) * 257)
+            }
+        };
+        let alpha = match (reader.alpha, depth) {
+            (None, _) => u16::MAX,
+            (Some(alpha), SampleDepth::Sixteen) => wide(alpha),
+            (Some(alpha), SampleDepth::Eight) => (wide(alpha) >> 8) * 257,
+        };
+        [red, green, blue, alpha]
+    }
+
     #[inline]
     fn number<const N: usize>(&self, at: usize) -> u32 {
         let shift = |value: u32, &byte: &u8| value << 8 | u32::from(byte);
@@ -360,6 +437,18 @@ impl<'a> SampleRows<'a> {
         let Some(shared) = overlap(part, job.region) else { return Ok(()) };
         let columns = (shared.left - part.left) as usize..;
         let (left, top) = (shared.left - job.region.left, shared.top - job.region.top);
+        if let Some(rgba) = job.rgba.as_mut().filter(|_| reader.alpha.is_some() || reader.is_wide())
+        {
+            let depth = rgba.depth;
+            for row in 0..shared.height {
+                let y = (shared.top - part.top + row) as usize;
+                let pixels = &mut rgba.row_mut(top + row)[left as usize..];
+                for (x, pixel) in columns.clone().zip(&mut pixels[..shared.width as usize]) {
+                    *pixel = self.rgba(reader, depth, x, y);
+                }
+            }
+            return Ok(());
+        }
         let mut out = job.out.part_mut(Rect { left, top, ..shared })?;
         let copied = reader.copied();
         for row in 0..shared.height {

@@ -294,6 +294,70 @@ impl Axis {
     }
 }
 
+/// The unquantised weights of an axis, in the order of the target.
+#[derive(Clone, Debug)]
+pub(crate) struct AxisTaps {
+    /// The first source position of each target position, and the range of its weights.
+    windows: Vec<(u32, Range<usize>)>,
+    weights: Vec<f32>,
+}
+
+impl AxisTaps {
+    /// The weights for `target` positions from the interval of `extent` positions after `start`. The filter uses
+    /// only the `count` positions after `first`. `count` and `target` are not 0.
+    pub(crate) fn new(
+        start: f64,
+        extent: f64,
+        first: u32,
+        count: u32,
+        target: usize,
+        filter: ResizeFilter,
+    ) -> Self {
+        let end = first.saturating_add(count.max(1));
+        let (turned, reversed) = (None, false);
+        let request =
+            AxisRequest { start, extent, first, end, origin: 0, target, filter, turned, reversed };
+        let (part, base) = request.interval();
+        let mut axis = Axis::default();
+        match filter {
+            ResizeFilter::Nearest => axis.compute_nearest(&part, target),
+            filter => axis.compute_weights(&part, target, filter),
+        }
+        axis.rebase(base, &request);
+        let mut before = 0;
+        let windows = axis.windows.iter().map(|&(from, to)| {
+            let range = before..before + (to - from) as usize;
+            before = range.end;
+            (from as u32, range)
+        });
+        let windows = windows.collect();
+        AxisTaps { windows, weights: axis.exact.iter().map(|weight| *weight as f32).collect() }
+    }
+
+    /// The first source position and the weights of a target position.
+    pub(crate) fn taps(&self, at: usize) -> (u32, &[f32]) {
+        let (first, range) = &self.windows[at];
+        (*first, &self.weights[range.clone()])
+    }
+
+    /// The source positions that have weights.
+    pub(crate) fn range(&self) -> Range<u32> {
+        let ends = self.windows.iter().map(|(first, range)| (*first, first + range.len() as u32));
+        let all = ends.fold((u32::MAX, 0), |all, (first, end)| (all.0.min(first), all.1.max(end)));
+        all.0..all.1
+    }
+
+    /// Whether each target position is a copy of a source position.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.windows.iter().all(|(_, range)| range.len() == 1)
+    }
+
+    /// The first source position of each target position.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = u32> {
+        self.windows.iter().map(|(first, _)| *first)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -20,6 +20,7 @@ mod passes;
 use fearless_simd::{Level, dispatch};
 use spdl_core::{Error, ErrorKind, Result};
 
+pub(crate) use self::axis::AxisTaps;
 use self::axis::{Axis, AxisRequest};
 pub use self::filter::ResizeFilter;
 use self::kernel::padded;

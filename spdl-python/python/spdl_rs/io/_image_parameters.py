@@ -24,16 +24,20 @@ class ImageParameters:
 
     _BFLOAT16: ClassVar[bool] = False
     """Whether arrays of bfloat16 are possible."""
+    _OF_IMAGES: ClassVar[bool] = True
+    """Whether alpha, 16 bits and EXIF orientations are possible."""
 
     size: int | tuple[int, int] = 224
     _: KW_ONLY
     train: bool = False
     layout: Literal[
         "nhwc-u8",
+        "nhwc-u16",
         "nhwc-f16",
         "nhwc-bf16",
         "nhwc-f32",
         "nchw-u8",
+        "nchw-u16",
         "nchw-f16",
         "nchw-bf16",
         "nchw-f32",
@@ -42,16 +46,17 @@ class ImageParameters:
     horizontal_flip: float | None = None
     vertical_flip: float = 0.0
     filter: Literal["nearest", "area", "bilinear", "bicubic", "lanczos3"] = "bilinear"
-    color: Literal["rgb", "bgr", "grey"] = "rgb"
+    color: Literal["rgb", "bgr", "grey", "rgba"] = "rgb"
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     exact: bool = False
     on_truncated: Literal["error", "partial"] = "error"
     augment: Augmentation | str | Sequence[Augmentation | str] = ()
     min_partial: float = 0.5
+    exif_orientation: bool = True
 
     def __post_init__(self) -> None:
-        layout(self.layout, bfloat16=self._BFLOAT16)
+        layout(self.layout, bfloat16=self._BFLOAT16, uint16=self._OF_IMAGES)
         if self.crop is not None and not isinstance(self.crop, Crop):
             raise TypeError(
                 f"crop must be a crop of spdl_rs.io, such as Stretch(), not {self.crop!r}"
@@ -61,7 +66,7 @@ class ImageParameters:
                 f"size={self.size} has no effect on crop={self.crop}, which determines the size; omit it"
             )
         choice("filter", self.filter, ("nearest", "area", "bilinear", "bicubic", "lanczos3"))
-        choice("color", self.color, ("rgb", "bgr", "grey"))
+        choice("color", self.color, ("rgb", "bgr", "grey", "rgba") if self._OF_IMAGES else ("rgb", "bgr", "grey"))
         choice("on_truncated", self.on_truncated, ("error", "partial"))
         flip = self.horizontal_flip
         set_frozen(
@@ -74,6 +79,7 @@ class ImageParameters:
             std=reals("std", self.std, 3),
             exact=flag("exact", self.exact),
             min_partial=real("min_partial", self.min_partial),
+            exif_orientation=flag("exif_orientation", self.exif_orientation),
             augment=several("augment", self.augment),
         )
         self._check_normalization()
@@ -87,11 +93,16 @@ class ImageParameters:
         if not all(0 < std <= _MAX_STD for std in self.std):
             raise ValueError(f"std must be in (0, {_MAX_STD}], not {self.std}: {unit}")
         defaults = type(self).mean, type(self).std
-        if self.layout.endswith("u8") and (self.mean, self.std) != defaults:
+        if self._is_unnormalized and (self.mean, self.std) != defaults:
+            most = 255 if self.layout.endswith("u8") else 65535
             raise ValueError(
-                f'mean and std have no effect on layout={self.layout!r}, whose pixels are from 0 to 255: choose '
+                f'mean and std have no effect on layout={self.layout!r}, whose pixels are from 0 to {most}: choose '
                 'a normalised layout, such as "nchw-f32", or omit mean and std'
             )
+
+    @property
+    def _is_unnormalized(self) -> bool:
+        return self.layout.endswith(("u8", "u16"))
 
     @property
     def _is_random(self) -> bool:
@@ -105,8 +116,9 @@ class ImageParameters:
 
     def _settings(self) -> dict[str, Any]:
         """Returns the parameters for the native module. Those that are `None` have no effect."""
-        names = ("train", "layout", "horizontal_flip", "vertical_flip", "filter", "color", "exact", "on_truncated")
-        normalization = (None, None) if self.layout.endswith("u8") else (self.mean, self.std)
+        names = ["train", "layout", "horizontal_flip", "vertical_flip", "filter", "color", "exact", "on_truncated"]
+        names.append("exif_orientation")
+        normalization = (None, None) if self._is_unnormalized else (self.mean, self.std)
         return {
             **{name: getattr(self, name) for name in names},
             "size": None if isinstance(self.crop, VARYING_CROPS) else self.size,

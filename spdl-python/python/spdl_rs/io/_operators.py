@@ -114,16 +114,25 @@ class DecodeImage(ImageParameters):
     Args:
         size: Width and height of the result in pixels, 1 to 16,384; or (height, width).
         train: Whether to augment: see `ImageLoader`. The arguments below override `train`.
-        layout: See `ImageLoader`.
+        layout: See `ImageLoader`. Also `"nhwc-u16"` and `"nchw-u16"`: `uint16`, 0 to 65,535, which keep the 16 bits of
+            PNG and TIFF files; samples of 8 bits are multiplied by 257. All other layouts, floats too, use 8 bits of
+            all files: the upper 8 of 16 bits, but grey values of 16 bits are clamped to 255, as in Pillow. `u16` is
+            slower, and excludes `augment`, `FiveCrop` and `TenCrop`.
         seed: Determines all random numbers, 0 to 2**64 - 1.
         crop: The part of the image to use. `None`: `RandomResizedCrop()` with `train`, else the centre of
             the image, resized to cover `size / 0.875`.
         horizontal_flip: The probability of a horizontal flip, 0 to 1. `None`: 0.5 with `train`, else 0.
         vertical_flip: The probability of a vertical flip, 0 to 1.
         filter: The interpolation: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or `"lanczos3"`.
-        color: `"rgb"`, `"bgr"`, or `"grey"` with one channel.
+        color: `"rgb"`, `"bgr"`, `"grey"` with one channel, or `"rgba"` with four. Alpha is that of PNG, WebP, GIF, TIFF
+            and BMP files; it is opaque (the largest value) for other files and outside the image. As in Pillow, pixels
+            are resized premultiplied by alpha, so that transparent pixels do not change the colours of others, and
+            pixels that become transparent are black; the result is not premultiplied. `"rgba"` is slower, and
+            excludes `augment`, `FiveCrop` and `TenCrop`.
         mean, std: Mean and standard deviation of red, green and blue, as fractions of 255 (a mean is at most 1),
-            for normalised layouts; for grey, the first value is used. Default: the values of ImageNet.
+            for normalised layouts; for grey, the first value is used. Alpha is not normalised: it is 0 to 1.
+            `mean=(0, 0, 0), std=(1, 1, 1)`: no normalisation; values are 0 to 1, as those of torchvision's
+            `ToTensor`. Default: the values of ImageNet.
         exact: Whether to decode at full size and convert to RGB before resizing. Exact decoding is slower;
             pixel values differ from those of Pillow by at most one level (of 255).
         on_truncated: What to do if a file is truncated. `"error"`: raise `TruncatedError`. `"partial"`:
@@ -132,6 +141,8 @@ class DecodeImage(ImageParameters):
             or a list of augmentations: see `Augmentation`.
         min_partial: The minimum share of the rows of the crop that must be decoded with
             `on_truncated="partial"`, 0 to 1. With fewer rows, the image remains an error.
+        exif_orientation: Whether the orientation in EXIF metadata, or in the tag of TIFF files, is applied. If not, rows
+            and columns are those of the stored pixels, as with OpenCV's `IMREAD_IGNORE_ORIENTATION`.
 
     Raises:
         ValueError: An argument is out of range (`InvalidArgumentError` is a subclass).

@@ -98,6 +98,7 @@ impl Fill<Encoded> for DecodeWorker {
     ) -> Result<()> {
         let encoded = item.value?;
         let sample = match slot.fields()[IMAGES].dtype {
+            DType::U16 => Sample::U16(slot.typed_mut(IMAGES)?),
             DType::F16 => Sample::F16(slot.typed_mut(IMAGES)?),
             DType::BF16 => Sample::BF16(slot.typed_mut(IMAGES)?),
             DType::F32 => Sample::F32(slot.typed_mut(IMAGES)?),
