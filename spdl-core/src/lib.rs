@@ -53,7 +53,7 @@
 //! | task | API |
 //! |---|---|
 //! | read from a source | [`PipelineBuilder::new`] with a [`Source`] or a [`DatasetSource`]; [`from_iter`](PipelineBuilder::from_iter), [`from_stream`](PipelineBuilder::from_stream), [`from_pipeline`](PipelineBuilder::from_pipeline) |
-//! | read from several sources | [`merge`](PipelineBuilder::merge) with a [`MergePolicy`](stage::MergePolicy): [`Arrival`](stage::Arrival), [`RoundRobin`](stage::RoundRobin), [`WeightedMerge`](stage::WeightedMerge); [`zip`](PipelineBuilder::zip) |
+//! | read from several sources | [`merge`](PipelineBuilder::merge) with a [`MergePolicy`](stage::MergePolicy): [`Arrival`](stage::Arrival), [`RoundRobin`](stage::RoundRobin), [`WeightedMerge`](stage::WeightedMerge); [`zip`](PipelineBuilder::zip), [`zip_all`](PipelineBuilder::zip_all) |
 //! | choose the order of a data set, mix data sets | [`DatasetSource::sampler`] with a sampler of [`source::sampler`] |
 //! | read the samples of one rank | [`shard`](PipelineBuilder::shard) with a [`Shard`] |
 //! | apply a function | [`map`](PipelineBuilder::map), [`filter`](PipelineBuilder::filter), [`flat_map`](PipelineBuilder::flat_map), [`map_async`](PipelineBuilder::map_async) |

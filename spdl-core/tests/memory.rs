@@ -20,7 +20,7 @@ use spdl_core::memory::MemoryStatistics;
 use spdl_core::observe::Limit;
 use spdl_core::pipeline::path;
 use spdl_core::runtime::CpuExecutor;
-use spdl_core::stage::{Aggregator, Collation, RoundRobin};
+use spdl_core::stage::{Aggregator, Collation, RoundRobin, ZipLength};
 use spdl_core::{
     AsyncContext, AsyncStage, Batch, BatchLayout, DType, DatasetSource, Error, ErrorKind, Field,
     Fill, FillContext, Footprint, OnError, Order, Pipeline, PipelineBuilder, Result, SlotMut,
@@ -598,6 +598,9 @@ fn an_item_is_counted_until_it_is_delivered_through_all_stages() {
         counted("zip", pairs, total, 8, 8 * 110);
         let half = hundreds(8).zip(numbers(8)).map("left", |(piece, _)| Ok(piece));
         counted("zip with what is not measured", half, bytes, 8, 800);
+        let cut = numbers(8).stage("cut", || Ok(SplitInto(1))).measured();
+        let several = PipelineBuilder::zip_all("zip", [hundreds(8), cut], ZipLength::Shortest);
+        counted("zip of several", several, total, 8, 8 * 110);
         let ways = [path(|way| way), path(|way| way.map("map", Ok))];
         let lists = hundreds(20).batch("batch", 4, false).route_lists(
             "kind",

@@ -276,3 +276,7 @@ def test_the_programs_with_data_of_python_run(tmp_path, monkeypatch):
     exec(of_items, names)
     assert sorted(names["batch"]["caption"]) == ["0", "1", "2"]
     assert sorted(names["batch"]["embedding"][:, 0]) == [0, 1, 2]
+    (of_iterables,) = programs("Iterables")
+    exec(of_iterables, names)
+    assert sorted(names["batch"]["caption"]) == ["0", "1", "2"]
+    assert names["batch"]["image"].shape == (3, 224, 224, 3)

@@ -16,10 +16,10 @@ BLOCKS = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # The number of programs per page, and the test module that runs them.
 PAGES = {
     "README.md": (1, "test_guides"),
-    "docs/fields.md": (22, "test_fields_guide"),
+    "docs/fields.md": (23, "test_fields_guide"),
     "docs/migrating.md": (9, "test_migrating"),
     "docs/pack.md": (1, "test_guides"),
-    "docs/parallelism.md": (1, "test_guides"),
+    "docs/parallelism.md": (2, "test_guides"),
     "docs/resume.md": (1, "test_guides"),
     "docs/profiling.md": (5, "test_profiling_guide"),
     "spdl-python/README.md": (3, "test_package"),
@@ -59,14 +59,17 @@ def test_the_readme_program_runs(photos, tmp_path, monkeypatch, capsys):
     assert len(capsys.readouterr().out.split()) > 3
 
 
-def test_the_parallelism_page_program_prints_what_the_page_shows(tmp_path):
-    (program,) = programs("docs/parallelism.md")
+def test_the_parallelism_page_programs_print_what_the_page_shows(tmp_path, capsys):
+    program, of_zip = programs("docs/parallelism.md")
     page = (ROOT / "docs/parallelism.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     path = tmp_path / "program.py"
     path.write_text(program, encoding="utf-8")
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == (shown, 0), done.stderr
+    exec(of_zip, {"__name__": "program"})
+    printed = re.search(r"# (\[.*\])$", of_zip, re.MULTILINE)[1]
+    assert capsys.readouterr().out.strip() == printed
 
 
 def test_the_resume_page_program_prints_what_the_page_shows(capsys):

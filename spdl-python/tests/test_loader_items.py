@@ -360,19 +360,6 @@ def test_missing_fields_and_wrong_items_are_errors(images):
         of_pets(Pets(images), cache_memory=1)
 
 
-def test_iterables_of_samples_are_refused_before_they_are_read():
-    taken = []
-
-    def samples():
-        while True:
-            taken.append(1)
-            yield {"a": 1}
-
-    with pytest.raises(TypeError, match="iterable of samples.* pass an object with __len__"):
-        Loader(samples(), batch_size=1, a=fields.Number())
-    assert len(taken) == 1
-
-
 def test_a_data_set_that_refers_to_its_loader_is_collected(images):
     source = Pets(images)
     loader = of_pets(source)

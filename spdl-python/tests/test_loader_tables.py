@@ -489,17 +489,6 @@ def test_splits_of_hugging_face_are_refused(monkeypatch, name):
         Loader(splits(train=1, test=2), batch_size=1, number=fields.Number())
 
 
-def test_streaming_data_sets_of_hugging_face_are_refused_without_reading(monkeypatch):
-    class IterableDataset:
-        def __iter__(self):
-            raise AssertionError("the data set was read")
-
-    module = type("module", (), {"IterableDataset": IterableDataset, "Features": dict})
-    monkeypatch.setitem(sys.modules, "datasets", module)
-    with pytest.raises(TypeError, match="streaming data set of Hugging Face"):
-        Loader(IterableDataset(), batch_size=1, number=fields.Number())
-
-
 def test_another_module_named_datasets_is_no_hugging_face(monkeypatch, images):
     class Dataset(list):
         pass

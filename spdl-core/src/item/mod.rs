@@ -67,9 +67,10 @@ impl ItemHeader {
         ItemHeader { lineage: mix(self.lineage, !carry), ..self.bare() }
     }
 
-    /// Returns the header of a pair of this item and `other`.
-    pub(crate) fn paired(&self, other: &ItemHeader) -> ItemHeader {
-        let members = AggregateLineage::new([self.member(), other.member()]);
+    /// Returns the header of this item joined with others.
+    pub(crate) fn joined(&self, others: impl Iterator<Item = ItemHeader>) -> ItemHeader {
+        let others = others.map(|other| other.member());
+        let members = AggregateLineage::new(std::iter::once(self.member()).chain(others));
         let tag = ItemTag {
             key: self.key().cloned(),
             members: Some(Arc::new(members)),

@@ -1,4 +1,4 @@
-//! Merge and zip: tasks that join branches.
+//! Merge: a task that forwards the items of several branches.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -9,7 +9,6 @@ use super::queue::{Next, Queue};
 use crate::error::{Error, ErrorKind, Result, guarded};
 use crate::item::Item;
 use crate::item::lineage::Outcome;
-use crate::memory::budget::Reservation;
 use crate::resume::ledger::{BufferingEvidence, MergedSamples};
 use crate::stage::merge::{Choice, MergePolicy};
 use crate::sync::atomic::Ordering;
@@ -323,138 +322,5 @@ impl<T: Send + 'static> MergeNode<T> {
         }
         progress.choice = None;
         Poll::Ready(())
-    }
-}
-
-/// Joins the items of two branches into pairs. An epoch has as many pairs as the shorter branch has
-/// items.
-pub(crate) struct ZipNode<A, B> {
-    pub(crate) core: StageCore,
-    pub(crate) left: ZipInput<A>,
-    pub(crate) right: ZipInput<B>,
-    pub(crate) output: Arc<Queue<(A, B)>>,
-}
-
-pub(crate) struct ZipInput<T> {
-    input: Arc<Queue<T>>,
-    item: Option<Item<T>>,
-    /// The epoch that has ended.
-    ended: Option<u64>,
-    closed: bool,
-}
-
-impl<T> ZipInput<T> {
-    pub(crate) fn new(input: Arc<Queue<T>>) -> Self {
-        ZipInput { input, item: None, ended: None, closed: false }
-    }
-
-    fn is_over(&self) -> bool {
-        self.closed || self.ended.is_some()
-    }
-
-    /// Takes the next item, unless there is one already or the epoch has ended.
-    fn fill(&mut self, cx: &Context<'_>) -> Poll<()> {
-        if self.item.is_none() && !self.is_over() {
-            match self.input.poll_next(cx) {
-                Poll::Ready(Next::Item(item)) => self.item = Some(item),
-                Poll::Ready(Next::EpochEnd(epoch)) => self.ended = Some(epoch),
-                Poll::Ready(Next::Closed) => self.closed = true,
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-        Poll::Ready(())
-    }
-
-    /// Drops the remaining items of the epoch.
-    fn skip(&mut self, core: &StageCore, cx: &Context<'_>) -> Poll<()> {
-        loop {
-            if let Some(item) = self.item.take() {
-                core.shared.left_out.fetch_add(1, Ordering::Relaxed);
-                core.gone([item.header.member()], Outcome::LeftOut);
-            }
-            if self.is_over() {
-                return Poll::Ready(());
-            }
-            if self.fill(cx).is_pending() {
-                return Poll::Pending;
-            }
-        }
-    }
-}
-
-impl<A: Send + 'static, B: Send + 'static> ZipNode<A, B> {
-    pub(crate) async fn drive(mut self) {
-        while poll_fn(|cx| self.output.poll_reserve(1, cx)).await == 1 {
-            if poll_fn(|cx| self.put(cx)).await {
-                continue;
-            }
-            break;
-        }
-        self.left.input.shut();
-        self.right.input.shut();
-        self.output.close();
-    }
-
-    /// Joins the reservations of both items of a pair.
-    fn join(&self, reservations: [Option<Reservation>; 2]) -> Result<Option<Reservation>> {
-        let Some((measure, budget)) = self.core.measured() else { return Ok(None) };
-        let Some(mut both) = budget.try_reserve(measure.level, 0)? else { return Ok(None) };
-        for mut reservation in reservations.into_iter().flatten() {
-            both.join(&mut reservation)?;
-        }
-        Ok(Some(both))
-    }
-
-    /// Puts a pair or the end of an epoch into the reserved place. Returns false at the end.
-    fn put(&mut self, cx: &Context<'_>) -> Poll<bool> {
-        if self.output.is_shut() {
-            return Poll::Ready(false);
-        }
-        // Both are polled, so that a missing item of either branch wakes this task.
-        let _ = (self.left.fill(cx), self.right.fill(cx));
-        if self.left.item.is_some()
-            && self.right.item.is_some()
-            && let (Some(a), Some(b)) = (self.left.item.take(), self.right.item.take())
-        {
-            let reservation = match self.join([a.reservation, b.reservation]) {
-                Ok(reservation) => reservation,
-                Err(error) => {
-                    self.core.raise(error);
-                    self.output.release(1);
-                    return Poll::Ready(false);
-                }
-            };
-            let header = match self.core.shared.ledger.get() {
-                Some(_) => a.header.paired(&b.header),
-                None => a.header,
-            };
-            let pair = Item { header, value: (a.value, b.value), reservation };
-            self.core.meter.emitted(1);
-            self.core.meter.record(1, 0, std::time::Duration::ZERO);
-            drop(self.output.push(1, std::iter::once(pair)));
-            return Poll::Ready(true);
-        }
-        if self.left.is_over() || self.right.is_over() {
-            let failed = self.core.shared.failures.is_fatal();
-            if (self.left.closed || self.right.closed) && failed {
-                self.output.release(1);
-                return Poll::Ready(false);
-            }
-            let (left, right) = (self.left.skip(&self.core, cx), self.right.skip(&self.core, cx));
-            if left.is_pending() || right.is_pending() {
-                return Poll::Pending;
-            }
-            return Poll::Ready(match (self.left.ended.take(), self.right.ended.take()) {
-                (Some(epoch), _) | (_, Some(epoch)) => {
-                    drop(self.output.push_end(epoch));
-                    !self.left.closed && !self.right.closed
-                }
-                (None, None) => {
-                    self.output.release(1);
-                    false
-                }
-            });
-        }
-        Poll::Pending
     }
 }

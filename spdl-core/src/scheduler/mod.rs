@@ -20,7 +20,7 @@
 //!
 //! **Async stages are tasks** on a [`Runtime`](crate::Runtime). One driver per stage owns all its
 //! futures in flight, so an item needs neither a thread nor a spawned task. Merges and routes
-//! ([`merge_node`], [`route_node`]) are tasks as well.
+//! ([`merge_node`], [`zip_node`], [`route_node`]) are tasks as well.
 //!
 //! **The end of an epoch** is a marker that follows the last item through the queues. A node
 //! forwards the marker after all items before it, so epochs never mix.
@@ -44,7 +44,7 @@
 //! | `async_node`, `window` | task of an async stage, and its in-flight window |
 //! | `cpu_node/` | node of a [`Stage`](crate::Stage) |
 //! | `fill_node`, `assembly` | node of a [`Fill`](crate::Fill), and the batches it writes into |
-//! | `merge_node`, `route_node` | tasks that join and split streams of items |
+//! | `merge_node`, `zip_node`, `route_node` | tasks that join and split streams of items |
 //! | `failure` | failure policies |
 //! | `models/` | model checks by loom |
 //!
@@ -76,6 +76,7 @@ pub(crate) mod signal;
 pub(crate) mod source_node;
 mod window;
 pub(crate) mod worker_pool;
+pub(crate) mod zip_node;
 
 use crate::error::{Error, ErrorKind, Result, guarded, panicked};
 use crate::item::ItemHeader;

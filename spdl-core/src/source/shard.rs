@@ -265,6 +265,21 @@ impl Positions {
         (last.id != last.at && self.contains(last.id)).then_some(last)
     }
 
+    /// The last position of a step: the position that the last rank reads while this rank reads `at`.
+    /// `None` if `at` is no position of this rank.
+    ///
+    /// If a source of unknown length ends before this position, not all ranks have a sample in the step.
+    ///
+    /// ```
+    /// use spdl_core::source::Positions;
+    /// // A single rank.
+    /// assert_eq!(Positions::all(0).last_of_step(7), Some(7));
+    /// ```
+    pub fn last_of_step(&self, at: u64) -> Option<u64> {
+        let (local, world) = (self.division.local(at)?, self.division.shard.world);
+        self.division.base.nth(local.checked_mul(world)?.checked_add(world - 1)?)
+    }
+
     /// Whether the sample with this [`index`](crate::SampleId::index) is among the remaining
     /// positions.
     pub fn contains(&self, id: u64) -> bool {
@@ -385,6 +400,19 @@ mod tests {
             }
             if kind != Remainder::Uneven {
                 prop_assert!(parts.iter().all(|part| part.len() == parts[0].len()));
+            }
+            for (rank, part) in (0..world).zip(&parts) {
+                let division = division(rank, world, kind, len, &taken);
+                let own = Positions::new(0, Arc::new(division), Arc::default());
+                for (step, position) in (0..).zip(part) {
+                    let last = rest.get((step * world + world - 1) as usize);
+                    // A padding sample is at a position of an earlier step.
+                    if let (Some(&last), true) = (last, position.id == position.at) {
+                        prop_assert_eq!(own.last_of_step(position.at), Some(last));
+                    }
+                }
+                let others = (0..len).filter(|at| !part.iter().any(|position| position.at == *at));
+                prop_assert!(others.into_iter().all(|at| own.last_of_step(at).is_none()));
             }
             if kind == Remainder::Pad {
                 prop_assert_eq!(all.len(), rest.len().next_multiple_of(world as usize));

@@ -1,4 +1,4 @@
-//! [`MergePolicy`]: selects the branch of a merge that provides the next item.
+//! [`MergePolicy`]: selects the branch of a merge that provides the next item. [`ZipLength`]: when a zip ends.
 
 use std::fmt::{self, Debug};
 
@@ -73,6 +73,19 @@ pub enum Choice {
     /// No branch: the epoch of the merge ends. The remaining items of the epoch are left out, and
     /// [`Statistics::left_out`](crate::Statistics::left_out) counts them.
     EndEpoch,
+}
+
+/// How many items an epoch of [`zip_all`](crate::PipelineBuilder::zip_all) has.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZipLength {
+    /// As many as the shortest branch. Further items of the other branches are left out, and
+    /// [`Statistics::left_out`](crate::Statistics::left_out) counts them.
+    #[default]
+    Shortest,
+    /// As many as each branch. If the branches have different numbers of items, the pipeline fails with
+    /// `InvalidArgument`.
+    Equal,
 }
 
 /// The [`MergePolicy`] that forwards items in the order in which they are ready.

@@ -11,7 +11,7 @@
 //! | `collate` | joins the rows of samples to the arrays of a batch; a batch of one sample |
 //! | `device_batch` | [`DeviceBatch`]: a batch in device memory |
 //! | `grouping/` | buckets, packed sequences, fixed-length sequences, and their batches |
-//! | `merge` | [`MergePolicy`]: which of several inputs provides the next item |
+//! | `merge` | [`MergePolicy`]: which of several inputs provides the next item; [`ZipLength`] |
 //! | `retry` | [`Retry`]: number of attempts, and the delays between them |
 //!
 //! Imports: `error`, `sync`, `seconds`, `runtime`, `memory`, `source`, `item`.
@@ -35,7 +35,7 @@ pub use grouping::{
     Sequence, SequenceLayout, pieces,
 };
 pub use layout::{BatchLayout, Collation, Field};
-pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
+pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge, ZipLength};
 pub use retry::{Retried, Retry};
 pub use slot::{Fill, FillContext, SampleBuffer, SlotMut};
 

@@ -12,7 +12,9 @@ use crate::common::{layout, within_seconds};
 use futures_util::{StreamExt, stream};
 use spdl_core::pipeline::path;
 use spdl_core::source::Cursor;
-use spdl_core::stage::{Aggregator, Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
+use spdl_core::stage::{
+    Aggregator, Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge, ZipLength,
+};
 use spdl_core::{
     AsyncStage, BoxStream, ErrorKind, OnError, Order, PipelineBuilder, Result, SampleId, Source,
     Stage, StageContext, StageOptions,
@@ -604,6 +606,51 @@ fn a_zip_pairs_items_per_epoch_and_counts_left_out_items() {
         let pair = |n: u64| (n, format!("n{n}"));
         assert_eq!(all, [vec![pair(0), pair(1), pair(2)], vec![pair(1000), pair(1001)]]);
         assert_eq!(pipeline.statistics().left_out, 2 + 3);
+    });
+}
+
+#[test]
+fn a_zip_of_several_pipelines_joins_an_item_of_each() {
+    within_seconds(30, || {
+        let branches = [epochs(&[5, 2]), epochs(&[3, 4]), epochs(&[4, 9])];
+        let builder = PipelineBuilder::zip_all("lists", branches, ZipLength::Shortest);
+        let mut pipeline = builder.epochs(0..2).deterministic().build().unwrap();
+        let mut all = Vec::new();
+        while let Some(epoch) = pipeline.next_epoch() {
+            all.push(epoch.collect::<Result<Vec<_>>>().unwrap());
+        }
+        assert_eq!(
+            all,
+            [vec![vec![0; 3], vec![1; 3], vec![2; 3]], vec![vec![1000; 3], vec![1001; 3]]]
+        );
+        let statistics = pipeline.statistics();
+        assert_eq!(statistics.left_out, 2 + 1 + 2 + 7);
+        assert!(statistics.stages.iter().any(|stage| &*stage.name == "lists"));
+    });
+    let none: [PipelineBuilder<u8>; 0] = [];
+    let error = PipelineBuilder::zip_all("zip", none, ZipLength::Shortest).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_zip_of_equal_lengths_fails_if_a_branch_has_more_items() {
+    within_seconds(30, || {
+        for lens in [[3, 3, 3], [3, 3, 4], [4, 3, 3], [0, 1, 0], [0, 0, 0], [1, 0, 0]] {
+            let branches = lens.map(|len| PipelineBuilder::new(numbers(len)));
+            let zip = PipelineBuilder::zip_all("zip", branches, ZipLength::Equal).deterministic();
+            let items: Vec<_> = zip.build().unwrap().collect();
+            let (first, last) = (lens.iter().min().unwrap(), lens.iter().max().unwrap());
+            assert_eq!(items.iter().filter(|item| item.is_ok()).count() as i64, *first);
+            let error = items.iter().find_map(|item| item.as_ref().err());
+            assert_eq!(error.is_some(), first < last, "{lens:?}");
+            if let Some(error) = error {
+                assert_eq!(
+                    (error.kind(), error.stage()),
+                    (ErrorKind::InvalidArgument, Some("zip"))
+                );
+                assert!(error.message().contains("different numbers of items"), "{error}");
+            }
+        }
     });
 }
 

@@ -4,7 +4,7 @@
 
 use crate::common::{bad_number, numbers, sleep_by_number, within_seconds};
 use proptest::prelude::*;
-use spdl_core::stage::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge};
+use spdl_core::stage::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge, ZipLength};
 use spdl_core::{
     DatasetSource, Error, ErrorKind, OnError, PipelineBuilder, Result, Shard, Stage, StageContext,
     StageOptions, State,
@@ -75,7 +75,7 @@ struct Graph {
     fails: (i64, i64),
 }
 
-const KINDS: usize = 7;
+const KINDS: usize = 8;
 
 /// The numbers `1000 · at` and so on.
 fn branch(graph: &Graph, at: usize, threads: usize) -> PipelineBuilder<(i64, u64)> {
@@ -111,6 +111,15 @@ fn build(graph: &Graph, threads: usize, queue: usize) -> PipelineBuilder<Vec<(i6
             let pairs =
                 merged.zip(branch(&Graph { lens: vec![40; 9], ..graph.clone() }, 8, threads));
             pairs.map("pair", |((a, x), (b, y))| Ok((a * 10_000 + b, x ^ y)))
+        }
+        6 => {
+            // Branches that are not tiny.
+            let more = Graph { lens: vec![40; 9], ..graph.clone() };
+            let three = [(graph, 0), (graph, last), (&more, 8)];
+            let three = three.map(|(graph, at)| branch(graph, at, threads));
+            let lists = PipelineBuilder::zip_all("zip", three, ZipLength::Shortest);
+            let sum = |(a, x): (i64, u64), (b, y): (i64, u64)| (a * 10_000 + b, x ^ y);
+            lists.map("sum", move |items| Ok(items.into_iter().reduce(sum).unwrap_or_default()))
         }
         _ => PipelineBuilder::merge(branches(), Arrival),
     };
@@ -217,9 +226,13 @@ fn a_state_of_other_sources_or_of_another_merge_is_refused() {
     let resume = |graph: &Graph| build(graph, 1, 1).resume(state.clone()).build();
     assert!(resume(&plain(1, &[20, 30])).is_ok());
     // A state of several data sets of other lengths, another number of sources, another policy, one source.
-    for other in
-        [plain(1, &[20, 31]), plain(1, &[20, 30, 1]), plain(0, &[20, 30]), plain(4, &[20, 30])]
-    {
+    for other in [
+        plain(1, &[20, 31]),
+        plain(1, &[20, 30, 1]),
+        plain(0, &[20, 30]),
+        plain(4, &[20, 30]),
+        plain(6, &[20, 30]),
+    ] {
         let error = refusal(resume(&other));
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{other:?}");
         assert!(!error.changes().is_empty(), "{error}");

@@ -26,7 +26,7 @@ _MAX_SECONDS = 1e9
 # The length of the start of strings that messages are made from.
 _MAX_INSPECTED = 4096
 
-_SOURCE = "a folder, an address, a list of paths, a table, or a data set"
+_SOURCE = "a folder, an address, a list of paths, a table, a data set, or an iterable of samples"
 
 
 def addresses(source: Any) -> tuple[list[str], bool]:
@@ -47,9 +47,10 @@ def addresses(source: Any) -> tuple[list[str], bool]:
     for path in paths:
         if isinstance(path, (Mapping, tuple)):
             raise TypeError(
-                "source is an iterable of samples, but epochs are shuffled, divided among ranks and resumed by "
-                "positions; pass an object with __len__ and __getitem__, such as a list, or a table, or write "
-                "the samples to tar shards or Parquet files"
+                f"source must have either paths or samples as items; its first item is {shown(found[0])}, but "
+                f"another item is {shown(path)}"
+                if found
+                else f"source must be {_SOURCE}; its first item is {shown(path)}"
             )
         try:
             found.append(os.fsdecode(path))

@@ -9,7 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, SupportsIndex, TypeVar
 
 from . import _arguments as check
-from . import _functions, _items, _loader_state, _notebook_page, _ranks, _spdl_rs, _tables, sources
+from . import (
+    _functions,
+    _items,
+    _iterables,
+    _loader_state,
+    _notebook_page,
+    _ranks,
+    _spdl_rs,
+    _tables,
+    sources,
+)
 from ._arguments import Path
 from ._batches import Batches, import_numpy
 from ._errors import CudaUnavailable, DatasetWarning
@@ -141,8 +151,16 @@ class BatchLoader(Generic[B]):
     ) -> _spdl_rs.Samples:
         """Opens a data set of the source."""
         table = _tables.table_of(data)
+        iterations = None
         items = None if table is not None else _items.items_of(data)
-        if table is not None or items is not None:
+        if table is None and items is None:
+            iterations, data = _iterables.iterations_of(data)
+        if iterations is not None and is_part:
+            raise TypeError(
+                f"{iterations.name} is an iterable of samples, which have no positions to choose, concatenate or mix; "
+                "pass it as the source of the loader, and choose samples in the iterable itself"
+            )
+        if table is not None or items is not None or iterations is not None:
             places, is_list = [], False
         else:
             places, is_list = check.addresses(data)
@@ -160,11 +178,15 @@ class BatchLoader(Generic[B]):
             functions = self._functions or _functions.Functions(None, [])
             get_item, first = _items.added(functions.get_item, items)
             self._functions = functions._replace(get_item=get_item)
+        if iterations is not None:
+            functions = self._functions or _functions.Functions(None, [])
+            self._functions = functions._replace(iterate=iterations)
         return _spdl_rs.Samples.open(
             places,
             is_list=is_list,
             table=table,
             items=None if items is None else (items.name, items.len, first),
+            iterable=None if iterations is None else (iterations.name, iterations.len),
             labels=labels,
             is_part=is_part,
             shares=shares,
@@ -197,7 +219,7 @@ class BatchLoader(Generic[B]):
 
     def _no_batch(self) -> str:
         """Explains why an epoch has no batch, and what to change."""
-        samples, what = len(self._samples), self._SAMPLES
+        samples, what = self._samples.epoch_len or 0, self._SAMPLES
         of_rank = self._settings.samples_of_rank(samples)
         ranks = f"of rank {self._rank} of {self._world_size}"
         if of_rank == 0:
@@ -236,6 +258,7 @@ class BatchLoader(Generic[B]):
 
         Raises:
             ValueError: The epoch has no batch.
+            TypeError: The source is an iterator, such as a generator, whose samples would be used up.
             Exception: The epoch ends with an exception within its first two batches.
 
         >>> loader = ImageLoader("photos", batch_size=3, size=32)
@@ -245,6 +268,12 @@ class BatchLoader(Generic[B]):
         """
         with self._lock.held():
             epoch, resume = self._epoch, self._resume
+        iterate = None if self._functions is None else self._functions.iterate
+        if isinstance(iterate, _iterables.Iterations) and iterate.is_once:
+            raise TypeError(
+                f"peek would use up {iterate.name}, which can be iterated only once; pass an object whose __iter__ "
+                "starts from the beginning"
+            )
         with self._start(epoch, resume) as batches:
             for batch in batches:
                 # Raises the exception because of which this batch may lack samples.
@@ -253,9 +282,33 @@ class BatchLoader(Generic[B]):
         raise ValueError(f"epoch {epoch} has no batch left")
 
     def __len__(self) -> int:
-        """The number of batches in a full epoch of this rank, if no sample is dropped or filtered out."""
-        full, rest = divmod(self._settings.samples_of_rank(len(self._samples)), self._batch_size)
+        """The number of batches in a full epoch of this rank, if no sample is dropped or filtered out.
+
+        Raises:
+            TypeError: The source is an iterable without `__len__`.
+        """
+        samples = self._samples.epoch_len
+        if samples is None:
+            raise TypeError(
+                f"the number of batches is unknown, because the iterable {self._samples.place} has no __len__"
+            )
+        full, rest = divmod(self._settings.samples_of_rank(samples), self._batch_size)
         return full + (rest > 0 and not self._drop_last)
+
+    def __bool__(self) -> bool:
+        return self._samples.epoch_len is None or len(self) > 0
+
+    def _counts(self) -> tuple[str, str]:
+        """The numbers of samples and of batches, as far as they are known, for `repr`."""
+        samples = self._samples.epoch_len
+        if samples is None:
+            return self._SAMPLES, "batches"
+        try:
+            batches = f"{len(self)} batches"
+        except TypeError:
+            # The number depends on the samples.
+            batches = "batches"
+        return f"{samples} {self._SAMPLES}", batches
 
     def _repr_html_(self) -> str:
         rate = _notebook_page.rates(*self._monitor.pace)

@@ -39,6 +39,8 @@ class Functions(NamedTuple):
     """Returns the sample at a position, if the source is a map-style data set."""
     map_samples: tuple[_spdl_rs.SampleFields, Call] | None = None
     """The fields that `map` gets, and the function, if it is called before samples are grouped."""
+    iterate: Callable[[int, int], Any] | None = None
+    """Starts an iteration of an epoch at a position, if the source is an iterable: see `_iterables.Iterations`."""
 
 
 class _Named(NamedTuple):

@@ -71,11 +71,11 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
               `__getitem__`, several at the same time; the constructor calls it once. Images are `bytes` or
               `pathlib.Path`. The fields of a tuple are `"0"`, `"1"` and so on. `on_error` applies to exceptions
               of `__getitem__`.
-
+            - An iterable of such samples, without positions: see `Loader`.
             - Several of these, or a choice of their samples: a value of `spdl_rs.sources`, such as
               `mix(["photos", "more"], weights=[0.7, 0.3])`.
 
-            Tables and data sets cannot be cached.
+            Tables, data sets and iterables of samples cannot be cached.
 
             Paths need not be valid UTF-8: `bytes` and results of `os.fsdecode` are accepted.
         batch_size: Images per batch, at least 1.
@@ -321,9 +321,10 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         shape = f"{_NAMES.get(number, number)} {[self._batch_size, *planes]}"
         place = "" if self._device is None else f" on {self.device}"
         rank = f"rank {self._rank} of {self._world_size}, " if self._world_size > 1 else ""
+        images, batches = self._counts()
         return (
-            f"ImageLoader({self._samples.kind} {self._samples.place!r}: {len(self._samples)} images, "
-            f"{len(self.classes)} classes; {len(self)} batches of {shape}{place}; "
+            f"ImageLoader({self._samples.kind} {self._samples.place!r}: {images}, "
+            f"{len(self.classes)} classes; {batches} of {shape}{place}; "
             f"{rank}{self._description}, epoch={self._epoch})"
         )
 

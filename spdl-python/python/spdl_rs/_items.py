@@ -29,18 +29,24 @@ class GetItem(Function):
 
     def _apply(self, index: int, seeds: list[int]) -> dict[str, Any]:
         try:
-            item = self._function(index)
-            if isinstance(item, Mapping):
-                return item if type(item) is dict else dict(item)
-            if isinstance(item, tuple):
-                names = getattr(item, "_fields", None) or map(str, range(len(item)))
-                return dict(zip(names, item))
-            raise TypeError(
-                f"the items of source must be dicts or tuples of fields, not {check.shown(item)}"
-            )
+            return fields_of(self._function(index))
         except Exception as error:
             note(error, f"item {index} of {self.name}")
             raise
+
+
+def fields_of(item: Any) -> dict[str, Any]:
+    """Returns the fields of a sample that is a mapping or a tuple.
+
+    Raises:
+        TypeError: The item is neither.
+    """
+    if isinstance(item, Mapping):
+        return item if type(item) is dict else dict(item)
+    if isinstance(item, tuple):
+        names = getattr(item, "_fields", None) or map(str, range(len(item)))
+        return dict(zip(names, item))
+    raise TypeError(f"the items of source must be dicts or tuples of fields, not {check.shown(item)}")
 
 
 def items_of(source: Any) -> GetItem | None:

@@ -50,7 +50,7 @@ class Loader(BatchLoader[Any]):
 
     Args:
         source: Where the samples are: see `ImageLoader`. The stored fields of a table are its columns; those of
-            a map-style data set are the items of its dicts.
+            a map-style data set or an iterable are the items of its dicts. For iterables, see below.
         fields: The fields by name, for names that are arguments of this class.
         batch_size: Samples per batch, at least 1. With `group`: sequences per batch, or the maximum of samples.
         shuffle: Whether each epoch has a different order.
@@ -100,6 +100,17 @@ class Loader(BatchLoader[Any]):
     prefetched batches too, so that the count is exact for the delivered batches only at the end of an epoch. So
     `len(loader)` is an upper bound, and ranks may have different numbers of batches. An epoch without any sample is
     empty, and logs a warning.
+
+    An iterable of samples, such as a generator, a `torch.utils.data.IterableDataset` or a streaming data set of Hugging
+    Face, is iterated by one separate thread, while other threads decode. Each epoch calls `source.set_epoch(epoch)`, if
+    this method exists, then `iter(source)`, and delivers the samples in their order. An iterator can be used for one
+    epoch only. `shuffle=True` is an error; `sources.shuffled` shuffles within a window. Each rank iterates all items
+    and delivers its share; at the end of an epoch, `remainder="drop"` leaves out samples that do not suffice for all
+    ranks, and `"pad"` is an error. If each rank has a separate iterable, pass `rank=0, world_size=1`. A resumed epoch
+    starts from the beginning and skips the items that are done, or calls `source.iterate_from(position)`, if this
+    method exists; the items must be the same as before. `len(loader)` needs `len(source)`. An exception of the iterable
+    ends the epoch, whatever `on_error` is, and its notes name the position; `on_error` applies to items that are no
+    samples, and to decoding. Samples wait in memory before they are decoded: up to about 100, or 16 MiB and 17 samples.
 
     Functions are called on the threads of the loader, several at the same time, and must neither depend on the order
     of calls nor wait for other calls. An exception of a function ends the epoch, whatever `on_error` is; its notes
@@ -157,6 +168,13 @@ class Loader(BatchLoader[Any]):
     >>> loader = Loader(samples, batch_size=2, text=fields.Text(), score=fields.Number())
     >>> next(iter(loader))
     {'text': ['a cat', 'a dog'], 'score': array([0.5, 1.5], dtype=float32)}
+
+    >>> def samples():
+    ...     for number in range(5):
+    ...         yield {"number": number, "text": "a" * number}
+    >>> loader = Loader(samples(), batch_size=4, number=fields.Number("int64"), text=fields.Text())
+    >>> [batch["text"] for batch in loader]
+    [['', 'a', 'aa', 'aaa'], ['aaaa']]
 
     >>> def darker(sample, rng):
     ...     return {"image": sample["image"] * rng.uniform(0.5, 1.0), "key": sample["key"].upper()}
@@ -317,7 +335,8 @@ class Loader(BatchLoader[Any]):
         """The number of batches in a full epoch of this rank, if no sample is dropped or filtered out.
 
         Raises:
-            TypeError: The loader has a `group`, so the number depends on the lengths of the samples.
+            TypeError: The loader has a `group`, so the number depends on the lengths of the samples, or the source is
+                an iterable without `__len__`.
         """
         if self._group is not None:
             raise TypeError(
@@ -327,7 +346,7 @@ class Loader(BatchLoader[Any]):
         return super().__len__()
 
     def __bool__(self) -> bool:
-        return self._group is not None or len(self) > 0
+        return self._group is not None or super().__bool__()
 
     def _start(self, epoch: int, state: str | None) -> Batches[Any]:
         samples = self._samples_of(epoch)
@@ -340,7 +359,7 @@ class Loader(BatchLoader[Any]):
 
     def __repr__(self) -> str:
         rank = f"rank {self._rank} of {self._world_size}, " if self._world_size > 1 else ""
-        count = f"{len(self)} batches" if self._group is None else "batches"
+        samples, batches = self._counts()
         functions = {
             name: getattr(one, "__qualname__", None) or repr(one)
             for name, one in self._shown.items()
@@ -349,8 +368,8 @@ class Loader(BatchLoader[Any]):
         shown = {**{name: repr(one) for name, one in self._fields.items()}, **functions}
         fields = "".join(f"\n  {name}={text}," for name, text in shown.items())
         return (
-            f"{self._NAME}({self._samples.kind} {self._samples.place!r}: {len(self._samples)} {self._SAMPLES}, "
-            f"{count} of {self._batch_size}; {rank}epoch={self._epoch};{fields}\n)"
+            f"{self._NAME}({self._samples.kind} {self._samples.place!r}: {samples}, "
+            f"{batches} of {self._batch_size}; {rank}epoch={self._epoch};{fields}\n)"
         )
 
 

@@ -11,7 +11,7 @@ from . import _spdl_rs
 from ._errors import CorruptError, IoError, NotFoundError, PermissionDeniedError, SpdlError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ._arguments import Path
     from ._items import MapDataset
@@ -34,7 +34,8 @@ class ArrowArray(Protocol):
 
 
 Source: TypeAlias = (
-    "Path | Iterable[Path] | ArrowStream | ArrowArray | MapDataset | Chosen | Mixture | Curriculum"
+    "Path | Iterable[Path] | ArrowStream | ArrowArray | MapDataset | Iterable[Mapping[str, Any] | tuple[Any, ...]]"
+    " | Chosen | Mixture | Curriculum"
 )
 """What loaders accept as `source`."""
 
@@ -49,20 +50,14 @@ def table_of(source: Any) -> _spdl_rs.ArrowTable | None:
         return _spdl_rs.ArrowTable.imported(source, None, name)
     # Data sets of Hugging Face hold a table, and the positions of the rows that `select`, `shuffle` and so on
     # have chosen.
-    if _is_hugging_face(source, "Dataset"):
+    if is_hugging_face(source, "Dataset"):
         order = source._indices
         return _spdl_rs.ArrowTable.imported(
             source.data.table, None if order is None else order.table, name
         )
-    if _is_hugging_face(source, "DatasetDict", "IterableDatasetDict"):
+    if is_hugging_face(source, "DatasetDict", "IterableDatasetDict"):
         splits = ", ".join(repr(split) for split in source)
         raise TypeError(f"source must be one split of the {name}: one of {splits}")
-    if _is_hugging_face(source, "IterableDataset"):
-        raise TypeError(
-            "source is a streaming data set of Hugging Face, but epochs are shuffled, divided among ranks and "
-            "resumed by positions; load the data set without streaming=True, or pass the addresses of its "
-            "Parquet files"
-        )
     if files := _arrow_files(source):
         return _of_files(files)
     return None
@@ -135,7 +130,7 @@ def _read(pyarrow: Any, path: str) -> tuple[Any, int]:
     return table, sum(one.size for one in buffers if one is not None and one.address not in mapped)
 
 
-def _is_hugging_face(source: Any, *classes: str) -> bool:
+def is_hugging_face(source: Any, *classes: str) -> bool:
     """Whether `source` is an instance of these classes of the package `datasets`, not of another such module."""
     module = sys.modules.get("datasets")
     found = [getattr(module, name, None) for name in classes]

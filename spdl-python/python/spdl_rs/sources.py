@@ -12,6 +12,7 @@ loader opens each data set once, even if an expression has it several times.
 | `Source(a).classes("cat", "dog", at_most=500)` | the samples of these classes, and at most 500 of each |
 | `Source(a).repeat(n)` | each sample `n` times |
 | `curriculum(function)` | those of `function(epoch)` |
+| `shuffled(iterable, window=10_000)` | those of an iterable of samples, shuffled within a window |
 
 Concatenations and choices have a fixed order of samples. With `shuffle=True`, the loader shuffles all of them together
 in each epoch; if a concatenated data set is of Parquet files, it is shuffled separately, and its samples are spread
@@ -47,13 +48,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 from . import _arguments as check
+from ._iterables import Shuffled
 from ._locks import ForkSafeLock
 from ._secrets import without_secrets
 
 if TYPE_CHECKING:
     from . import _spdl_rs
 
-__all__ = ["Curriculum", "Mixture", "Source", "concat", "curriculum", "mix"]
+__all__ = ["Curriculum", "Mixture", "Shuffled", "Source", "concat", "curriculum", "mix", "shuffled"]
 
 AnySource: TypeAlias = "Any"
 """A source of a loader, or one of the values of this module, except a curriculum."""
@@ -324,6 +326,29 @@ def curriculum(function: Callable[[int], AnySource]) -> Curriculum:
     """
     check.function("function", function)
     return Curriculum(function)
+
+
+def shuffled(
+    source: Iterable[Any], window: SupportsIndex = 10_000, *, seed: SupportsIndex = 0
+) -> Shuffled:
+    """Shuffles the items of an iterable of samples within a window, for a loader without `shuffle`.
+
+    The iterable fills a buffer of `window` items. Then each item is drawn at random from the buffer, and the next item
+    of the iterable takes its place. The draws depend only on the seed and the epoch, so an epoch resumes exactly, after
+    the iterable has been read from its beginning. With ranks, all of them draw the same order.
+
+    Args:
+        source: An iterable of samples, or any other iterable.
+        window: The number of items in memory, at least 1.
+        seed: Determines the order, 0 to 2**64 - 1.
+
+    >>> from spdl_rs import Loader, fields
+    >>> samples = ({"number": number} for number in range(6))
+    >>> loader = Loader(shuffled(samples, window=4), batch_size=6, number=fields.Number("int64"))
+    >>> sorted(next(iter(loader))["number"].tolist())
+    [0, 1, 2, 3, 4, 5]
+    """
+    return Shuffled(source, window, seed)
 
 
 class Opened:

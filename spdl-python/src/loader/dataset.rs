@@ -6,10 +6,11 @@ use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use pyo3::prelude::*;
+use spdl_core::source::Remainder;
 use spdl_core::source::sampler::Until;
 use spdl_core::{
-    Dataset, DatasetSource, Error, ErrorKind, Labeled, PipelineBuilder, Result, StageOptions,
-    block_on,
+    Dataset, DatasetSource, Error, ErrorKind, Labeled, PipelineBuilder, Result, Shard,
+    StageOptions, block_on,
 };
 use spdl_io::datasets::{ArrowDataset, DatasetKind, OpenOptions, OpenedDataset};
 use spdl_io::records::{AUDIO_EXTENSIONS, IndexCache, VIDEO_EXTENSIONS};
@@ -19,7 +20,9 @@ use spdl_io::{
 };
 use spdl_media::fill::SampleSpec;
 
+use super::functions::Functions;
 use super::items::{self, Items};
+use super::iterables::{FeedThread, Iterable, IterableSource};
 use super::settings::Settings;
 use super::tables::ArrowTable;
 use crate::interop::error::{report_with_advice, to_exception, without_exception};
@@ -49,8 +52,8 @@ pub(crate) struct Opened {
     origin: Origin,
     /// The address, or the expression, without credentials, for messages.
     shown: String,
-    /// The number of samples in an epoch.
-    epoch_len: u64,
+    /// The number of samples in an epoch; `None` if it is unknown before the end.
+    epoch_len: Option<u64>,
 }
 
 /// How a data set was made, to open it again.
@@ -120,6 +123,7 @@ enum HeldSamples {
     /// The rows of a table, and a warning about it.
     Table(Arc<ArrowDataset>, Option<Error>),
     Items(Arc<Items>),
+    Iterable(Arc<Iterable>),
 }
 
 /// The source of a pipeline, and the stage that reads its samples.
@@ -131,7 +135,7 @@ pub(crate) struct FetchStage {
 }
 
 /// Objects that own threads, dropped after the pipeline.
-pub(crate) type Kept = (Arc<dyn Fetcher>, Arc<Opened>);
+pub(crate) type Kept = (Arc<dyn Fetcher>, Arc<Opened>, Option<FeedThread>);
 type FetchedBy<T> = (PipelineBuilder<T>, Kept);
 
 impl FetchStage {
@@ -152,11 +156,12 @@ impl FetchStage {
 
 #[pymethods]
 impl Samples {
-    /// Opens a data set of any kind, a list of images, an Arrow table, or a map-style data set
-    /// with this name, number of items, and position of its first item. The cache of `shares` is used if it has one.
+    /// Opens a data set of any kind, a list of images, an Arrow table, a map-style data set
+    /// with this name, number of items, and position of its first item, or an iterable with this name and, if known,
+    /// number of items. The cache of `shares` is used if it has one.
     #[staticmethod]
     #[pyo3(signature = (
-        addresses, *, is_list, table=None, items=None, labels=None, image_field=None, label_field=None, file_fields=None, path_fields=None, value_fields=None,
+        addresses, *, is_list, table=None, items=None, iterable=None, labels=None, image_field=None, label_field=None, file_fields=None, path_fields=None, value_fields=None,
         images=None, media=None, classes=None,
         cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, sequential=None, has_labels=true, is_part=false, shares=None
     ))]
@@ -167,6 +172,7 @@ impl Samples {
         is_list: bool,
         table: Option<PyRef<'_, ArrowTable>>,
         items: Option<(String, u64, u64)>,
+        iterable: Option<(String, Option<u64>)>,
         labels: Option<Vec<i64>>,
         image_field: Option<String>,
         label_field: Option<String>,
@@ -185,15 +191,18 @@ impl Samples {
         is_part: bool,
         shares: Option<PyRef<'_, Samples>>,
     ) -> PyResult<Self> {
-        let (shown, held) = match (table, items) {
-            (Some(table), _) => {
+        let (shown, held) = match (table, items, iterable) {
+            (Some(table), ..) => {
                 let (rows, warning) = (Arc::clone(&table.samples), table.warning.clone());
                 (table.name.clone(), Some(HeldSamples::Table(rows, warning)))
             }
-            (None, Some((name, len, first))) => {
+            (_, Some((name, len, first)), _) => {
                 (name.clone(), Some(HeldSamples::Items(Arc::new(Items { name, len, first }))))
             }
-            (None, None) => (display_addresses(&addresses), None),
+            (.., Some((name, len))) => {
+                (name.clone(), Some(HeldSamples::Iterable(Arc::new(Iterable { name, len }))))
+            }
+            (None, None, None) => (display_addresses(&addresses), None),
         };
         let request = OpenRequest {
             shown,
@@ -305,8 +314,10 @@ impl Samples {
         opened.check(settings).map_err(|error| to_exception(py, &error))
     }
 
-    fn __len__(&self) -> PyResult<usize> {
-        Ok(usize::try_from(self.len())?)
+    /// The number of samples in an epoch; `None` if it is unknown before the end.
+    #[getter]
+    fn epoch_len(&self) -> Option<u64> {
+        self.len()
     }
 
     /// The class names.
@@ -331,6 +342,7 @@ impl Samples {
             kind => match opened.request().held {
                 Some(HeldSamples::Table(..)) => "Arrow table".to_owned(),
                 Some(HeldSamples::Items(_)) => "Python data set".to_owned(),
+                Some(HeldSamples::Iterable(_)) => "Python iterable".to_owned(),
                 None => kind.to_string(),
             },
         })
@@ -355,22 +367,26 @@ impl Samples {
         self.opened.clone().ok_or_else(closed)
     }
 
-    /// The number of samples in an epoch.
-    pub(crate) fn len(&self) -> u64 {
-        self.opened.as_ref().map_or(0, |opened| opened.epoch_len)
+    /// The number of samples in an epoch; `None` if it is unknown before the end.
+    pub(crate) fn len(&self) -> Option<u64> {
+        self.opened.as_ref().map_or(Some(0), |opened| opened.epoch_len)
+    }
+
+    /// The shard of a pipeline. The pipeline does not know the length of an iterable, which handles the remainder.
+    pub(super) fn shard(&self, settings: &Settings) -> Shard {
+        match self.opened.as_ref().and_then(|opened| opened.iterable()) {
+            Some(_) if settings.shard.world() > 1 => settings.shard.remainder(Remainder::Uneven),
+            _ => settings.shard,
+        }
     }
 
     /// Creates the source of a pipeline over these samples, and the stage that reads them.
-    pub(super) fn read(
-        &self,
-        settings: &Settings,
-        get_item: Option<&Arc<Py<PyAny>>>,
-    ) -> Result<FetchStage> {
+    pub(super) fn read(&self, settings: &Settings, functions: &Functions) -> Result<FetchStage> {
         let opened = self.own()?;
         if self.owner.is_forked_child() && opened.has_threads() {
-            return Arc::new(opened.reopen(&mut None)?).read(settings, get_item);
+            return Arc::new(opened.reopen(&mut None)?).read(settings, functions);
         }
-        opened.read(settings, get_item)
+        opened.read(settings, functions)
     }
 }
 
@@ -427,7 +443,11 @@ impl Opened {
             Some(cache) => data.with_cache(cache.clone()),
             None => data,
         };
-        let (shown, epoch_len) = (request.shown.clone(), data.samples.len());
+        let epoch_len = match &request.held {
+            Some(HeldSamples::Iterable(iterable)) => iterable.len,
+            _ => Some(data.samples.len()),
+        };
+        let shown = request.shown.clone();
         Ok(Opened {
             data,
             cache,
@@ -458,7 +478,7 @@ impl Opened {
             }
         });
         let data = data.map_err(with_key)?;
-        let epoch_len = data.epoch_len().map_err(with_key)?;
+        let epoch_len = Some(data.epoch_len().map_err(with_key)?);
         let remote = of.iter().find(|part| !part.data.is_local).or(of.first());
         let stores = remote.map_or_else(StoreRegistry::new, |part| part.stores.clone());
         let cache = of.iter().find_map(|part| part.cache.clone());
@@ -538,12 +558,26 @@ impl Opened {
 
     /// Whether Python code reads the samples.
     fn is_python(&self) -> bool {
-        matches!(&self.origin, Origin::Opened(request) if matches!(request.held, Some(HeldSamples::Items(_))))
+        let Origin::Opened(request) = &self.origin else { return false };
+        matches!(request.held, Some(HeldSamples::Items(_) | HeldSamples::Iterable(_)))
+    }
+
+    fn iterable(&self) -> Option<&Arc<Iterable>> {
+        match &self.origin {
+            Origin::Opened(request) => match &request.held {
+                Some(HeldSamples::Iterable(iterable)) => Some(iterable),
+                _ => None,
+            },
+            Origin::Made { .. } => None,
+        }
     }
 
     /// Checks that the first sample of a table has the fields of the settings. For several data sets, one of
-    /// the first samples of each must have the fields.
+    /// the first samples of each must have the fields. An iterable must support the settings.
     fn check(&self, settings: &Settings) -> Result<()> {
+        if let Some(iterable) = self.iterable() {
+            iterable.check(settings.shuffle, settings.shard)?;
+        }
         let is_made = matches!(self.origin, Origin::Made { .. });
         let mut checked: Vec<&Opened> = Vec::new();
         for leaf in self.leaves() {
@@ -616,15 +650,24 @@ impl Opened {
         Ok(opened)
     }
 
-    fn read(
-        self: Arc<Self>,
-        settings: &Settings,
-        get_item: Option<&Arc<Py<PyAny>>>,
-    ) -> Result<FetchStage> {
-        let order = self.data.sampler(settings.shuffle, settings.seed)?;
-        let samples = DatasetSource::new(Arc::clone(&self.data.samples)).sampler(order);
-        let mut source = PipelineBuilder::new(samples);
-        if let Some(function) = get_item {
+    fn read(self: Arc<Self>, settings: &Settings, functions: &Functions) -> Result<FetchStage> {
+        let mut thread = None;
+        let mut source = match (self.iterable(), &functions.iterate) {
+            (Some(iterable), Some(iterate)) => {
+                let (iterable, iterate) = (Arc::clone(iterable), Arc::clone(iterate));
+                let samples = IterableSource::new(iterable, iterate, settings.shard);
+                thread = Some(samples.thread());
+                // Samples in this queue do not count in the memory budget.
+                let options = StageOptions::new("source").queue(Fetch::READ_AHEAD);
+                PipelineBuilder::from_source(options, samples)
+            }
+            _ => {
+                let order = self.data.sampler(settings.shuffle, settings.seed)?;
+                let samples = DatasetSource::new(Arc::clone(&self.data.samples)).sampler(order);
+                PipelineBuilder::new(samples)
+            }
+        };
+        if let Some(function) = &functions.get_item {
             source = items::add(source, function);
         }
         let mut options = StageOptions::new("fetch").parameters(self.request().fields());
@@ -642,7 +685,7 @@ impl Opened {
             source = source.runtime(self.stores.runtime()?);
         }
         let (fetch, fetcher) = (data.fetch_labeled(), data.fetcher);
-        Ok(FetchStage { source, options, fetch, kept: (fetcher, self) })
+        Ok(FetchStage { source, options, fetch, kept: (fetcher, self, thread) })
     }
 
     /// The address of the store without credentials; `None` for local files.
@@ -695,9 +738,11 @@ impl OpenRequest {
             HeldSamples::Table(table, warning) => (table, warning),
             HeldSamples::Items(items) => {
                 let data = OpenedDataset::of_samples(Arc::clone(items), stores, &options)?;
-                let mut data = self.with_limit(data);
-                data.classes = self.classes.clone().unwrap_or_default();
-                return Ok(data);
+                return Ok(self.of_python(data));
+            }
+            HeldSamples::Iterable(iterable) => {
+                let data = OpenedDataset::of_samples(Arc::clone(iterable), stores, &options)?;
+                return Ok(self.of_python(data));
             }
         };
         let mut data = OpenedDataset::of_samples(Arc::clone(table), stores, &options)?;
@@ -719,6 +764,12 @@ impl OpenRequest {
         }
         data.warnings.extend(data.unlabeled());
         Ok(data)
+    }
+
+    fn of_python(&self, data: OpenedDataset) -> OpenedDataset {
+        let mut data = self.with_limit(data);
+        data.classes = self.classes.clone().unwrap_or_default();
+        data
     }
 
     fn open(&self, stores: &StoreRegistry) -> Result<OpenedDataset> {

@@ -13,7 +13,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use spdl_core::memory::usable_memory;
 use spdl_core::observe::{Counter, Dropped};
-use spdl_core::{BatchLayout, Error, ErrorKind, PipelineBuilder, Result, StageOptions, State};
+use spdl_core::{
+    BatchLayout, Error, ErrorKind, PipelineBuilder, Result, Shard, StageOptions, State,
+};
 use spdl_cuda::{DeviceImages, Search};
 use spdl_io::Fetch;
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
@@ -81,8 +83,8 @@ pub(crate) struct EpochRun {
     inline: Option<FunctionCall>,
     /// The batch that these functions have; `None` if they do not run.
     in_function: Option<InFunction>,
-    /// The fetcher and the data set. Dropped after the pipeline, so that the pipeline's threads do not join
-    /// the threads of the fetcher.
+    /// The fetcher, the data set and the thread of the source. Dropped after the pipeline, so that the pipeline's
+    /// threads do not join these threads.
     kept: Kept,
 }
 
@@ -389,11 +391,13 @@ fn build(
     functions: &Functions,
 ) -> Result<(EpochRun, u64)> {
     let drop_last = settings.drop_last;
-    let state = state.map(|text| checkpoint::from_json(text, settings)).transpose()?;
+    let shard = samples.shard(settings);
+    let state = state.map(|text| checkpoint::from_json(text, settings, shard)).transpose()?;
     let epoch = state.as_ref().map_or(epoch, State::epoch);
     // Limit the batch size to the size of the epoch, to save memory. With `drop_last`, add one slot, so that
     // the only batch stays incomplete and is left out.
-    let most = settings.samples_of_rank(samples.len()).max(1).saturating_add(u64::from(drop_last));
+    let most = samples.len().map_or(u64::MAX, |samples| settings.samples_of_rank(samples));
+    let most = most.max(1).saturating_add(u64::from(drop_last));
     let batch_size = settings.batch_size.get().min(usize::try_from(most).unwrap_or(usize::MAX));
     let layout = match &settings.content {
         Content::Images(transform) => BatchLayout::new(batch_size, image_fields(transform)),
@@ -415,12 +419,19 @@ fn build(
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let partial = Counter::default();
     let device = settings.device.as_ref().map(|device| device.get().device());
-    let mut common =
-        SharedSettings { settings, epoch, batch_bytes, stage_memory, memory_shares: 2, threads };
+    let mut common = SharedSettings {
+        settings,
+        shard,
+        epoch,
+        batch_bytes,
+        stage_memory,
+        memory_shares: 2,
+        threads,
+    };
     let stalls = Stalls::default();
 
     let filtered = functions.filter.as_ref().map(|filter| filter.filtered.clone());
-    let fetch = samples.read(settings, functions.get_item.as_ref())?;
+    let fetch = samples.read(settings, functions)?;
     let (pipeline, kept, partial) = match &settings.content {
         Content::Images(transform) => {
             let (pipeline, kept) = fetch.images();
@@ -490,6 +501,7 @@ fn build(
 /// Settings that host and device pipelines share.
 struct SharedSettings<'a> {
     settings: &'a Settings,
+    shard: Shard,
     epoch: u64,
     /// Size of a full batch in bytes.
     batch_bytes: usize,
@@ -502,7 +514,7 @@ struct SharedSettings<'a> {
 
 impl SharedSettings<'_> {
     fn apply<T: Send + 'static>(&self, pipeline: PipelineBuilder<T>) -> Result<PipelineBuilder<T>> {
-        let SharedSettings { settings, epoch, batch_bytes, threads, .. } = *self;
+        let SharedSettings { settings, shard, epoch, batch_bytes, threads, .. } = *self;
         let shares = self.memory_shares;
         let budget =
             settings.memory_budget.unwrap_or_else(|| self.stage_memory.saturating_mul(shares));
@@ -523,7 +535,7 @@ impl SharedSettings<'_> {
             .on_error(settings.on_error)
             .deterministic()
             .threads(threads)
-            .shard(settings.shard)
+            .shard(shard)
             .hook(trace::StageHook);
         Ok(pipeline)
     }

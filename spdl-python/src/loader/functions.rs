@@ -34,6 +34,7 @@ pub(super) struct PyFunctions(
     Option<usize>,
     Option<Py<PyAny>>,
     Option<(Py<SampleFields>, Py<PyAny>)>,
+    Option<Py<PyAny>>,
 );
 
 /// The functions of an epoch.
@@ -52,14 +53,15 @@ pub(super) struct Functions {
     pub(super) processes: Option<usize>,
     /// Returns the sample at a position, for a map-style data set: see [`items`](super::items).
     pub(super) get_item: Option<Arc<Py<PyAny>>>,
+    /// Starts an iteration of an iterable of samples: see [`iterables`](super::iterables).
+    pub(super) iterate: Option<Arc<Py<PyAny>>>,
 }
 
 impl Functions {
     pub(super) fn of(functions: Option<PyFunctions>) -> Self {
-        let Some(PyFunctions(filter, stages, inline, processes, get_item, map_samples)) = functions
-        else {
-            return Self::default();
-        };
+        let Some(functions) = functions else { return Self::default() };
+        let PyFunctions(filter, stages, inline, processes, get_item, map_samples, iterate) =
+            functions;
         Functions {
             filter: filter.map(|function| SampleFunction::of("filter", function)),
             map_samples: map_samples.map(|function| SampleFunction::of("map", function)),
@@ -67,6 +69,7 @@ impl Functions {
             inline: inline.map(Arc::new),
             processes,
             get_item: get_item.map(Arc::new),
+            iterate: iterate.map(Arc::new),
         }
     }
 

@@ -107,10 +107,35 @@ pub(super) fn fields_of(item: &Bound<'_, PyAny>) -> Result<Vec<(Arc<str>, Stored
 /// The value of a field. A `pathlib.Path` is a local file.
 fn stored_field(value: &Bound<'_, PyAny>) -> PyResult<StoredField> {
     if !value.is_instance_of::<PyString>() && value.hasattr("__fspath__")? {
-        let path: PathBuf = value.extract()?;
-        return Ok(StoredField::At(Extent::whole(Key::from_path(path)), Encoding::Bytes));
+        return local_file(value);
+    }
+    if let Ok(members) = value.cast::<PyDict>()
+        && let Some(file) = media_file(members)?
+    {
+        return Ok(file);
     }
     field_value(value).map(StoredField::Known)
+}
+
+fn local_file(path: &Bound<'_, PyAny>) -> PyResult<StoredField> {
+    let path: PathBuf = path.extract()?;
+    Ok(StoredField::At(Extent::whole(Key::from_path(path)), Encoding::Bytes))
+}
+
+/// The content of a file as Hugging Face's `datasets` stores images and audio: `{"bytes": …, "path": …}`.
+fn media_file(members: &Bound<'_, PyDict>) -> PyResult<Option<StoredField>> {
+    let (Some(bytes), Some(path), 2) =
+        (members.get_item("bytes")?, members.get_item("path")?, members.len())
+    else {
+        return Ok(None);
+    };
+    if let Ok(bytes) = bytes.cast::<PyBytes>() {
+        return Ok(Some(StoredField::Known(FieldValue::Bytes(shared(bytes)))));
+    }
+    match bytes.is_none() && path.is_instance_of::<PyString>() {
+        true => local_file(&path).map(Some),
+        false => Ok(None),
+    }
 }
 
 fn field_value(value: &Bound<'_, PyAny>) -> PyResult<FieldValue> {
@@ -154,8 +179,16 @@ fn field_value(value: &Bound<'_, PyAny>) -> PyResult<FieldValue> {
     if value.hasattr("__array__")? {
         return array(value);
     }
-    let name = value.get_type().name()?;
-    Err(unsupported(&format!("a value of type {name}"), "as the value of a field"))
+    let class = value.get_type();
+    let what = format!("a value of type {}", class.name()?);
+    let is_decoded = class.module()?.to_string_lossy().starts_with("PIL");
+    let advice = match is_decoded {
+        true => {
+            "as the value of a field; pass the bytes of the file, as datasets.Image(decode=False) does"
+        }
+        false => "as the value of a field",
+    };
+    Err(unsupported(&what, advice))
 }
 
 fn unsupported(what: &str, place: &str) -> PyErr {

@@ -17,6 +17,7 @@ mod fields;
 mod functions;
 mod grouping;
 mod items;
+mod iterables;
 mod settings;
 mod state;
 mod tables;

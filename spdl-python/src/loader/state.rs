@@ -49,17 +49,17 @@ const ARGUMENTS: [(&str, &str); 37] = [
 ];
 
 /// # Errors
-/// `InvalidArgument` if the text is not a state, or if the state belongs to another rank.
-pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
+/// `InvalidArgument` if the text is not a state, or if the state belongs to another rank than `shard`.
+pub(crate) fn from_json(text: &str, settings: &Settings, shard: Shard) -> Result<State> {
     let state = parse(text, settings.loader())?;
     match state.shard() {
-        Some(own) if own != settings.shard => {
+        Some(own) if own != shard => {
             let message = format!(
                 "the state is of {}, but the loader is {}: resume each rank from its own state; after \
                  a change of the world size, resume all ranks from the result of \
                  `{}.combine_states`",
                 rank(own),
-                rank(settings.shard),
+                rank(shard),
                 settings.loader()
             );
             Err(Error::new(ErrorKind::InvalidArgument, message))
@@ -113,6 +113,9 @@ pub(crate) fn with_argument_names(error: Error) -> Error {
         changes.push(match part.as_str() {
             // The values are hashes, which mean nothing to the user.
             "source contents" => format!("{name}: changed"),
+            "source order" if [was, is].iter().any(|it| it.starts_with("of the iterable")) => {
+                format!("source or remainder: was {was}, is {is}")
+            }
             _ => format!("{name}: was {was}, is {is}"),
         });
     }

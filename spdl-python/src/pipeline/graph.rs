@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use spdl_core::observe::Counter;
-use spdl_core::stage::{Arrival, Choice, MergePolicy, WeightedMerge};
+use spdl_core::stage::{Arrival, Choice, MergePolicy, WeightedMerge, ZipLength};
 use spdl_core::{PipelineBuilder, StageContext};
 
 use super::Item;
 use super::feed::{Feed, FeedQueue, KeyedItem};
 use super::stage::{PART, Sizer, Stage, queue_len, stage_options};
-use crate::interop::error::to_exception;
+use crate::interop::error::{Raised, to_exception};
+use crate::interop::wait::try_python;
 use crate::operators::Stores;
 
 /// A pipeline description, for a single use.
@@ -47,6 +49,26 @@ impl spdl_core::Stage<KeyedItem> for LeaveOut {
             return Ok(());
         }
         cx.emit(item)
+    }
+}
+
+/// Makes a tuple of the items that a zip has joined.
+struct MakeTuple;
+
+impl spdl_core::Stage<Vec<Item>> for MakeTuple {
+    type Out = Item;
+
+    fn process(
+        &mut self,
+        items: Vec<Item>,
+        cx: &mut StageContext<'_, Item>,
+    ) -> spdl_core::Result<()> {
+        let tuple = try_python(|py| {
+            let tuple = PyTuple::new(py, items);
+            let tuple = tuple.map_err(|exception| Raised::into_error(py, exception))?;
+            Ok(tuple.into_any().unbind())
+        })?;
+        cx.emit(tuple)
     }
 }
 
@@ -114,21 +136,34 @@ impl Graph {
     ) -> PyResult<Self> {
         let weighted = weights.map(WeightedMerge::new).transpose();
         let weighted = weighted.map_err(|error| to_exception(py, &error))?;
-        let parts: Vec<_> = graphs.iter().map(|graph| graph.take()).collect::<PyResult<_>>()?;
-        let continuous = parts.iter().any(|part| part.continuous);
-        let (mut queues, mut branches, mut stores) = (Vec::new(), Vec::new(), None);
-        let mut left_out = Vec::new();
-        for part in parts {
-            stores = stores.or(part.stores);
-            queues.extend(part.queues);
-            left_out.extend(part.left_out);
-            branches.push(part.pipeline);
-        }
-        let pipeline = match weighted {
+        GraphParts::joined(&graphs, |branches| match weighted {
             Some(policy) => PipelineBuilder::merge(branches, Seeded { policy, seed }),
             None => PipelineBuilder::merge(branches, Arrival),
+        })
+    }
+
+    /// A pipeline of tuples, with one item of each of several pipelines. `name` is the name of the stage. If
+    /// `releases`, the items do not count in the memory budget, which could be too small for a tuple.
+    #[staticmethod]
+    fn zip(
+        name: &str,
+        graphs: Vec<PyRef<'_, Graph>>,
+        strict: bool,
+        releases: bool,
+    ) -> PyResult<Self> {
+        let length = if strict { ZipLength::Equal } else { ZipLength::Shortest };
+        let part = |number: usize| {
+            let options = stage_options(&format!("{name}{PART}{number}"), true);
+            options.concurrency(1).queue(queue_len(1))
         };
-        Ok(Graph::new(GraphParts { pipeline, queues, continuous, left_out, stores }))
+        GraphParts::joined(&graphs, |branches| {
+            let released = branches.into_iter().enumerate().map(|(at, branch)| match releases {
+                true => branch.map(part(at + 1), Ok).measured_by(|_| 0),
+                false => branch,
+            });
+            PipelineBuilder::zip_all(stage_options(name, false), released, length)
+                .stage(part(0), || Ok(MakeTuple))
+        })
     }
 
     /// Adds stages.
@@ -139,6 +174,27 @@ impl Graph {
             described.stores = described.stores.or_else(|| stage.stores().cloned());
         }
         Ok(Graph::new(described))
+    }
+}
+
+impl GraphParts {
+    /// Joins several pipelines.
+    fn joined(
+        graphs: &[PyRef<'_, Graph>],
+        join: impl FnOnce(Vec<PipelineBuilder<Item>>) -> PipelineBuilder<Item>,
+    ) -> PyResult<Graph> {
+        let parts: Vec<_> = graphs.iter().map(|graph| graph.take()).collect::<PyResult<_>>()?;
+        let continuous = parts.iter().any(|part| part.continuous);
+        let (mut queues, mut branches, mut stores) = (Vec::new(), Vec::new(), None);
+        let mut left_out = Vec::new();
+        for part in parts {
+            stores = stores.or(part.stores);
+            queues.extend(part.queues);
+            left_out.extend(part.left_out);
+            branches.push(part.pipeline);
+        }
+        let pipeline = join(branches);
+        Ok(Graph::new(GraphParts { pipeline, queues, continuous, left_out, stores }))
     }
 }
 

@@ -16,11 +16,12 @@ use crate::observe::statistics::StageKind;
 use crate::pipeline::definition::{Construct, Setting, StageDefinition};
 use crate::pipeline::handle::Pipeline;
 use crate::pipeline::options::StageOptions;
-use crate::scheduler::merge_node::{MergeNode, ZipInput, ZipNode};
+use crate::scheduler::merge_node::MergeNode;
 use crate::scheduler::source_node::SourceNode;
+use crate::scheduler::zip_node::{ZipInput, ZipNode};
 use crate::source::sample::SampleId;
 use crate::source::{IteratorSource, Source, StreamSource};
-use crate::stage::merge::MergePolicy;
+use crate::stage::merge::{MergePolicy, ZipLength};
 pub(crate) use plan::Driver;
 use plan::{
     BuiltPart, CPU_QUEUE, DriverTask, Junction, OutputSettings, Plan, PlanStep, SOURCE,
@@ -306,14 +307,63 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let core = plan.stage(&options, StageKind::Merge, 1, measure);
             let queue = plan.queue(&core, out.last, CPU_QUEUE, None);
             plan.reject_sizer(&core, out.sizer.is_some());
-            let node = ZipNode {
-                core,
-                left: ZipInput::new(left.queue),
-                right: ZipInput::new(right.queue),
-                output: Arc::clone(&queue),
-            };
-            plan.task(node.drive());
+            let inputs = (ZipInput::new(left.queue), ZipInput::new(right.queue));
+            plan.task(ZipNode::new(core, inputs, Arc::clone(&queue), false).drive());
             BuiltPart { queue, depth: depth + 1, measured }
+        };
+        PipelineBuilder::starting(Some(definition), plan)
+    }
+
+    /// Creates a pipeline of lists, with one item of each of several pipelines of one type.
+    ///
+    /// An epoch has as many lists as the shortest pipeline has items, or as all have, if `length` is
+    /// [`ZipLength::Equal`]. Longer pipelines are read to the end of the epoch. Items that a failure policy
+    /// drops, or a stage filters out, belong to no list. Set settings of the whole pipeline on the zip, not on
+    /// the pipelines.
+    ///
+    /// # Errors
+    /// [`build`](Self::build) returns `InvalidArgument` if there is no branch, or if a branch has settings of
+    /// the whole pipeline.
+    ///
+    /// ```
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_core::stage::ZipLength;
+    /// let parts = [1, 10, 100].map(|by| PipelineBuilder::from_iter((1..4).map(move |n| n * by)));
+    /// let lists = PipelineBuilder::zip_all("lists", parts, ZipLength::Shortest).build()?;
+    /// let lists = lists.collect::<spdl_core::Result<Vec<_>>>()?;
+    /// assert_eq!(lists, [[1, 10, 100], [2, 20, 200], [3, 30, 300]]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn zip_all(
+        options: impl Into<StageOptions>,
+        branches: impl IntoIterator<Item = PipelineBuilder<T>>,
+        length: ZipLength,
+    ) -> PipelineBuilder<Vec<T>> {
+        let (options, branches) = (options.into(), branches.into_iter().collect::<Vec<_>>());
+        let mut definition = StageDefinition::source::<Vec<T>>(&options.name, Construct::Merge)
+            .at(Location::caller())
+            .with_parameters(&options)
+            .with("policy", Setting::new(Some(format!("Zip({length:?})")), String::new()));
+        definition.branches = branches.iter().map(PipelineBuilder::part).collect();
+        let plan = move |plan: &mut Plan, out: OutputSettings<Vec<T>>| {
+            if branches.is_empty() {
+                let message = "a zip requires at least one branch";
+                plan.add_error(Error::new(ErrorKind::InvalidArgument, message));
+            }
+            let levels = plan.levels;
+            let (made, _) = plan.branches(branches);
+            plan.mark_parallel(levels);
+            let depth = made.first().map_or(0, |branch| branch.depth) + 1;
+            let measured = made.iter().any(|branch| branch.measured);
+            let measure = plan.measure(measured);
+            let core = plan.stage(&options, StageKind::Merge, 1, measure);
+            let queue = plan.queue(&core, out.last, CPU_QUEUE, None);
+            plan.reject_sizer(&core, out.sizer.is_some());
+            let inputs: Vec<_> = made.into_iter().map(|made| ZipInput::new(made.queue)).collect();
+            let is_strict = length == ZipLength::Equal;
+            plan.task(ZipNode::new(core, inputs, Arc::clone(&queue), is_strict).drive());
+            BuiltPart { queue, depth, measured }
         };
         PipelineBuilder::starting(Some(definition), plan)
     }

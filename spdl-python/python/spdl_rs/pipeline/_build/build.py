@@ -17,7 +17,7 @@ from .._failures.failure import add_context
 from .._run.options import BuildOptions, QueueFactory, RunSettings, TaskHookFactory, check_options
 from .._run.pipeline import Pipeline
 from ..defs._checks import native_budget
-from ..defs._configs import MergeConfig, PipelineConfig, check_regions, has_regions, is_continuous
+from ..defs._configs import JoinConfig, PipelineConfig, check_regions, has_regions, is_continuous
 
 U = TypeVar("U")
 
@@ -74,7 +74,7 @@ def build_pipeline(
             which is estimated from recent results. Larger results are delivered too. Default: no limit.
             The `size` of a stage measures its results; by default, arrays are measured by `nbytes`, bytes and text by
             `len`, and lists and dicts by their elements. Native operators, aggregates, items that an aggregator
-            holds, and stages on batched paths are not measured.
+            holds, the tuples of a `Zip`, and stages on batched paths are not measured.
         quarantine: The path of a JSON Lines file. Failed items that are dropped are appended to the file, with their
             keys. Items whose keys the file contains at the start are left out; `stats()["filtered"]` counts them.
             Default: no file.
@@ -86,7 +86,7 @@ def build_pipeline(
 
     Raises:
         TypeError: An argument has the wrong type, for example `max_failures` is a float.
-        ValueError: An argument is out of range, or only some of the merged pipelines are continuous. Or one of the
+        ValueError: An argument is out of range, or only some of the joined pipelines are continuous. Or one of the
             last five arguments is used for a pipeline with a region, a merge function or a custom queue, or
             `record_order` or `replay` for one with several sources.
         OSError: The quarantine file cannot be read or written.
@@ -127,7 +127,7 @@ def build_pipeline(
             epoch,
             RunSettings.of(memory_budget, quarantine, key, record_order, replay),
         )
-        if isinstance(pipeline_cfg.src, MergeConfig) and (record_order or replay is not None):
+        if isinstance(pipeline_cfg.src, JoinConfig) and (record_order or replay is not None):
             raise ValueError("record_order and replay require a pipeline with one source")
         check_regions(pipeline_cfg)
         is_continuous(pipeline_cfg)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .._processes.remote_pool import RemotePool
-from ..defs._configs import MergeConfig, PathVariantsConfig, PipeConfig, PipelineConfig
+from ..defs._configs import JoinConfig, PathVariantsConfig, PipeConfig, PipelineConfig
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ def _with_executors(config: Any, replaced: Callable[[Any], Any]) -> Any:
     if isinstance(config, PipelineConfig):
         pipes = tuple(map(within, config.pipes))
         return dataclasses.replace(config, src=within(config.src), pipes=pipes)
-    if isinstance(config, MergeConfig):
+    if isinstance(config, JoinConfig):
         parts = tuple(map(within, config.pipeline_configs))
         return dataclasses.replace(config, pipeline_configs=parts)
     if isinstance(config, PathVariantsConfig):

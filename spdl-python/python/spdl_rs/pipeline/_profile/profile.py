@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 import random
@@ -25,13 +26,14 @@ from .._run.options import BuildOptions
 from .._run.pipeline import Pipeline
 from ..defs import _native, _ops
 from ..defs._configs import (
-    MergeConfig,
+    JoinConfig,
     PathVariantsConfig,
     PipeConfig,
     PipelineConfig,
     SinkConfig,
     SourceConfig,
     StageConfig,
+    ZipConfig,
     check_regions,
 )
 from ..defs._executors import MAIN_PROCESS, PlacementConfig
@@ -151,8 +153,8 @@ class _Profiler:
 
         Returns the outputs of the last stage, and the number of source items that became these outputs.
         """
-        if isinstance(config.src, MergeConfig):
-            items, taken = self._merged(config.src)
+        if isinstance(config.src, JoinConfig):
+            items, taken = self._joined(config.src)
         else:
             items = self._inputs(config.src)
             taken = len(items)
@@ -165,15 +167,13 @@ class _Profiler:
             before = repr(name)
         return items, taken
 
-    def _merged(self, config: MergeConfig) -> tuple[list[Any], int]:
-        items: list[Any] = []
-        taken = 0
-        for part in config.pipeline_configs:
-            of_part, taken_by_part = self.line(part)
-            items.extend(of_part)
-            taken += taken_by_part
+    def _joined(self, config: JoinConfig) -> tuple[list[Any], int]:
+        outputs, counts = zip(*map(self.line, config.pipeline_configs))
+        if isinstance(config, ZipConfig):
+            return list(zip(*outputs)), sum(counts)
+        items = list(itertools.chain.from_iterable(outputs))
         random.Random(_SEED).shuffle(items)
-        return items, taken
+        return items, sum(counts)
 
     def _inputs(self, source: SourceConfig[Any]) -> list[Any]:
         """Returns the first items of a source."""

@@ -32,7 +32,7 @@ from .._run.options import BuildOptions
 from .._run.pipeline import Pipeline, check_at_end, halt, number_of, show_as
 from ..defs import _native
 from ..defs._configs import (
-    MergeConfig,
+    JoinConfig,
     PathVariantsConfig,
     PipeConfig,
     PipelineConfig,
@@ -100,7 +100,7 @@ class _Splitter:
         """Returns the part after the last region, with that region as its source, and the number of its
         first stage."""
         src = config.src
-        if isinstance(src, MergeConfig):
+        if isinstance(src, JoinConfig):
             parts = tuple(self.split(part, 0)[0] for part in src.pipeline_configs)
             src = dataclasses.replace(src, pipeline_configs=parts)
         continuous = is_continuous(config)

@@ -17,11 +17,12 @@ from ..defs._aggregators import Aggregator, Bucket, Collate
 from ..defs._checks import native_budget
 from ..defs._configs import (
     DisaggregateConfig,
-    MergeConfig,
+    JoinConfig,
     PathVariantsConfig,
     PipeConfig,
     PipelineConfig,
     StageConfig,
+    ZipConfig,
     is_continuous,
 )
 from ..defs._executors import PlacementConfig
@@ -147,7 +148,7 @@ class Assembly:
         self, config: PipelineConfig[Any], outer: str, first: int
     ) -> tuple[_spdl_rs.Graph, str, StageInfo | None]:
         source, place = config.src, f"{outer}{first}"
-        if not isinstance(source, MergeConfig):
+        if not isinstance(source, JoinConfig):
             name = f"{self._number}:{place}:src"
             inbox = self._event_loop() if isinstance(source.source, AsyncIterable) else None
             if isinstance(source.source, Cancellable):
@@ -167,10 +168,14 @@ class Assembly:
             size = size_of if self._is_measured else None
             graph = _spdl_rs.Graph.source(feed, self._quarantined, size)
             return graph, name, StageInfo(self._number, place, "src")
-        name = f"{self._number}:{place}:merge"
         parts = (
             self._line(part, f"{place}.{at}.", 0) for at, part in enumerate(source.pipeline_configs)
         )
+        if isinstance(source, ZipConfig):
+            name = f"{self._number}:{place}:zip"
+            graph = _spdl_rs.Graph.zip(name, list(parts), source.strict, self._is_measured)
+            return graph, name, None
+        name = f"{self._number}:{place}:merge"
         if source.op is None:
             return _spdl_rs.Graph.merge(list(parts), source.weights, source.seed), name, None
         info = StageInfo(self._number, place, "merge")

@@ -284,14 +284,15 @@ class Pipeline(Generic[T]):
         of each epoch, the pipeline calls `state_dict` of such an object, and a resumed run skips its items of
         the epoch that are done. A custom `Aggregator` must return all items that it holds.
 
-        A `Merge` has a position in each source. With `weights`, a resumed run repeats the draws of the epoch, so that
-        the order continues if all stages keep it. Without, items are merged in the order of arrival.
+        A `Merge` or `Zip` has a position in each source. With `weights`, a resumed run repeats the draws of the epoch, so
+        that the order continues if all stages keep it. Without, items are merged in the order of arrival. A resumed
+        `Zip` makes the same tuples if the stages before it keep the order.
 
         Raises:
             UnsupportedError: The position in a source is unknown, stages run in other processes (`to`), or results pass
                 through a custom queue or merge function. Or a stage splits lists of items whose order is not kept, such
-                as those of a `Merge`. Or a `Merge` with weights has pipelines that group, split, route or merge items.
-                Or an `Aggregator` has kept items.
+                as those of a `Merge`, or the tuples of a `Zip`. Or a `Merge` with weights has pipelines that group,
+                split, route, zip or merge items. Or an `Aggregator` has kept items.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> builder = PipelineBuilder().add_source(range(7)).pipe(str).aggregate(2).add_sink()

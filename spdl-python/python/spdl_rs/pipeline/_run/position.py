@@ -15,10 +15,12 @@ from ..defs import _native, _ops
 from ..defs._configs import (
     AggregateConfig,
     DisaggregateConfig,
+    JoinConfig,
     MergeConfig,
     PathVariantsConfig,
     PipelineConfig,
     StageConfig,
+    ZipConfig,
 )
 from ..defs._executors import PlacementConfig
 from .executors import Cancellable
@@ -44,7 +46,7 @@ class Positions:
         self._refusal = _refusal(config)
         self._tree = _tree(config, first_epoch, self._refusal is None)
         self.sources = list(_leaves(self._tree))
-        """The positions in the sources, in the order of the merged pipelines."""
+        """The positions in the sources, in the order of the joined pipelines."""
         self.resumed: str | None = None
         """The state of the engine that the pipeline resumes from, as JSON."""
 
@@ -65,7 +67,7 @@ class Positions:
         _load_tree(self._tree, epoch, source_states)
 
     def state(self, epoch: int) -> Any:
-        """Returns the states of the sources at the start of an epoch: a list for merged pipelines.
+        """Returns the states of the sources at the start of an epoch: a list for joined pipelines.
 
         Raises the exception of a source's `state_dict`, if it raised one.
         """
@@ -73,8 +75,8 @@ class Positions:
 
 
 def _tree(config: PipelineConfig[Any], first_epoch: int, has_state: bool) -> Any:
-    """Returns a `SourcePosition`, or a list of trees for merged pipelines."""
-    if isinstance(config.src, MergeConfig):
+    """Returns a `SourcePosition`, or a list of trees for joined pipelines."""
+    if isinstance(config.src, JoinConfig):
         return [_tree(part, first_epoch, has_state) for part in config.src.pipeline_configs]
     return SourcePosition(config.src.source, first_epoch, has_state)
 
@@ -98,7 +100,7 @@ def _load_tree(tree: Any, epoch: int, states: Any) -> None:
         tree.load(epoch, states)
         return
     if not isinstance(states, Sequence) or len(states) != len(tree):
-        raise ValueError(f"the state does not match this merge of {len(tree)} pipelines")
+        raise ValueError(f"the state does not match this pipeline of {len(tree)} joined pipelines")
     for part, state in zip(tree, states, strict=True):
         _load_tree(part, epoch, state)
 
@@ -241,10 +243,17 @@ def _is_sequence(source: Any) -> bool:
 def _refusal(config: PipelineConfig[Any]) -> str | None:
     """Returns why a pipeline has no checkpoint state, if it has none."""
     source = config.src
-    refusal = _merge_refusal(source) if isinstance(source, MergeConfig) else _source_refusal(source.source)
+    refusal = _join_refusal(source) if isinstance(source, JoinConfig) else _source_refusal(source.source)
     if refusal is not None:
         return refusal
     stages = _stages_of(config)
+    if isinstance(source, ZipConfig):
+        if _splits_aggregates(stages, aggregated=True):
+            return (
+                "a stage after a zip splits tuples or lists, so those that were delivered in part could not be made "
+                "again; split them after they are delivered"
+            )
+        return None
     if isinstance(source, MergeConfig):
         if _splits_aggregates(stages):
             return (
@@ -281,32 +290,33 @@ def _source_refusal(source: Any) -> str | None:
     return None
 
 
-def _merge_refusal(merge: MergeConfig) -> str | None:
-    if merge.op is not None:
+def _join_refusal(join: MergeConfig | ZipConfig) -> str | None:
+    what, weights = ("zip", None) if isinstance(join, ZipConfig) else ("merge", join.weights)
+    if isinstance(join, MergeConfig) and join.op is not None:
         return NO_STATE
-    for part in merge.pipeline_configs:
+    for part in join.pipeline_configs:
         if (refusal := _refusal(part)) is not None:
             return refusal
         stages = _stages_of(part)
         if _splits_aggregates(stages):
             return (
-                "a merged pipeline splits lists, so lists that were delivered in part could not be made again; use "
+                f"a {'merged' if what == 'merge' else 'zipped'} pipeline splits lists, so lists that were delivered in part could not be made again; use "
                 "lists as the items of its source, or split them after they are delivered"
             )
-        if merge.weights is not None and (isinstance(part.src, MergeConfig) or any(map(_regroups, stages))):
+        if weights is not None and (isinstance(part.src, JoinConfig) or any(map(_regroups, stages))):
             return (
-                "a merge with weights of pipelines that group, split, route or merge items has no checkpoint state; "
+                "a merge with weights of pipelines that group, split, route, zip or merge items has no checkpoint state; "
                 "do so after the merge, or merge without weights"
             )
-    shared = [source for source in _sources_of(merge) if _has_state(source)]
+    shared = [source for source in _sources_of(join) if _has_state(source)]
     if len({id(source) for source in shared}) < len(shared):
-        return "a source with a state_dict is in several merged pipelines, but has one position; use a copy in each"
+        return "a source with a state_dict is in several pipelines of a merge or zip, but has one position; use a copy in each"
     return None
 
 
-def _sources_of(merge: MergeConfig) -> Iterator[Any]:
-    for part in merge.pipeline_configs:
-        if isinstance(part.src, MergeConfig):
+def _sources_of(join: JoinConfig) -> Iterator[Any]:
+    for part in join.pipeline_configs:
+        if isinstance(part.src, JoinConfig):
             yield from _sources_of(part.src)
         else:
             yield part.src.source
@@ -332,9 +342,8 @@ def _unordered(stage: StageConfig) -> Iterator[str]:
             yield stage.name
 
 
-def _splits_aggregates(stages: Iterable[StageConfig]) -> bool:
-    """Returns whether a stage may split what an earlier stage aggregated."""
-    aggregated = False
+def _splits_aggregates(stages: Iterable[StageConfig], aggregated: bool = False) -> bool:
+    """Returns whether a stage may split what an earlier stage, or the source, aggregated."""
     for stage in stages:
         if isinstance(stage, AggregateConfig):
             aggregated = True

@@ -3,7 +3,7 @@
 | file | content |
 |---|---|
 | `_configs` | configurations of sources, stages, sinks and whole pipelines |
-| `_factories` | `Pipe`, `Aggregate`, `Disaggregate`, `Merge`, `PathVariants` |
+| `_factories` | `Pipe`, `Aggregate`, `Disaggregate`, `Merge`, `Zip`, `PathVariants` |
 | `_aggregators` | `Aggregator`, `Collate`, `Bucket` |
 | `_executors` | configurations of executors, and where stages run |
 | `_retry` | `Retry` |
@@ -51,6 +51,7 @@ from ._configs import (
     PipelineConfig,
     SinkConfig,
     SourceConfig,
+    ZipConfig,
 )
 from ._executors import (
     MAIN_PROCESS,
@@ -60,7 +61,7 @@ from ._executors import (
     PlacementConfig,
     ProcessPoolExecutorConfig,
 )
-from ._factories import Aggregate, Disaggregate, Merge, PathVariants, Pipe
+from ._factories import Aggregate, Disaggregate, Merge, PathVariants, Pipe, Zip
 from ._retry import Retry
 
 __all__ = [
@@ -86,4 +87,6 @@ __all__ = [
     "Retry",
     "SinkConfig",
     "SourceConfig",
+    "Zip",
+    "ZipConfig",
 ]

@@ -268,7 +268,21 @@ MergeOp: TypeAlias = Callable[[StageInfo, Sequence[Any], Any], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class MergeConfig:
+class JoinConfig:
+    """Base class of the sources that consist of several pipelines: `MergeConfig` and `ZipConfig`."""
+
+    pipeline_configs: tuple[PipelineConfig[Any], ...]
+
+    def _repr(self, arguments: Sequence[str]) -> str:
+        lines = [f"{type(self).__name__}(", *(f"  {argument}" for argument in arguments)]
+        for number, config in enumerate(self.pipeline_configs, start=1):
+            lines.append(f"  Pipeline {number}:")
+            lines.extend(f"    {line}" for line in repr(config).split("\n"))
+        return "\n".join([*lines, ")"])
+
+
+@dataclass(frozen=True, repr=False)
+class MergeConfig(JoinConfig):
     """Several pipelines as a source, created by `Merge`.
 
     Raises:
@@ -277,7 +291,6 @@ class MergeConfig:
             not positive and finite.
     """
 
-    pipeline_configs: tuple[PipelineConfig[Any], ...]
     op: MergeOp | None = None
     weights: tuple[float, ...] | None = None
     seed: int = 0
@@ -300,15 +313,32 @@ class MergeConfig:
                 raise ValueError(f"weights must be positive and finite, not {self.weights}")
 
     def __repr__(self) -> str:
-        lines = ["MergeConfig("]
+        arguments = []
         if self.op is not None:
-            lines.append(f"  op={_ops.where(self.op, full_path=True)}")
+            arguments.append(f"op={_ops.where(self.op, full_path=True)}")
         if self.weights is not None:
-            lines.append(f"  weights={list(self.weights)}, seed={self.seed}")
-        for number, config in enumerate(self.pipeline_configs, start=1):
-            lines.append(f"  Pipeline {number}:")
-            lines.extend(f"    {line}" for line in repr(config).split("\n"))
-        return "\n".join([*lines, ")"])
+            arguments.append(f"weights={list(self.weights)}, seed={self.seed}")
+        return self._repr(arguments)
+
+
+@dataclass(frozen=True, repr=False)
+class ZipConfig(JoinConfig):
+    """Several pipelines as a source of tuples, created by `Zip`.
+
+    Raises:
+        TypeError: `strict` is not `True` or `False`.
+        ValueError: There are no pipelines.
+    """
+
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.pipeline_configs:
+            raise ValueError("a zip requires at least one upstream pipeline; the list is empty")
+        object.__setattr__(self, "strict", flag("strict", self.strict, or_number=True))
+
+    def __repr__(self) -> str:
+        return self._repr(["strict=True"] if self.strict else [])
 
 
 @dataclass(frozen=True)
@@ -316,7 +346,7 @@ class PipelineConfig(Generic[U]):
     """A complete pipeline.
 
     Args:
-        src: One source, or several merged pipelines.
+        src: One source, or several merged or zipped pipelines.
         pipes: The stages, in order.
         sink: The output queue.
 
@@ -324,13 +354,15 @@ class PipelineConfig(Generic[U]):
         TypeError: An argument or a stage has the wrong type.
     """
 
-    src: SourceConfig[Any] | MergeConfig
+    src: SourceConfig[Any] | MergeConfig | ZipConfig
     pipes: Sequence[StageConfig | PlacementConfig]
     sink: SinkConfig[U]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.src, (SourceConfig, MergeConfig)):
-            raise TypeError(f"src must be a SourceConfig or a MergeConfig, not {shown(self.src)}")
+        if not isinstance(self.src, (SourceConfig, MergeConfig, ZipConfig)):
+            raise TypeError(
+                f"src must be a SourceConfig, a MergeConfig or a ZipConfig, not {shown(self.src)}"
+            )
         for config in self.pipes:
             if not isinstance(config, (*STAGES, PlacementConfig)):
                 raise TypeError(f"pipes must contain only stages and PlacementConfigs, not {shown(config)}")
@@ -347,11 +379,11 @@ class PipelineConfig(Generic[U]):
 
 
 def has_regions(config: PipelineConfig[Any]) -> bool:
-    """Returns whether any stage, also of merged pipelines, runs in another process."""
+    """Returns whether any stage, also of joined pipelines, runs in another process."""
     if any(isinstance(stage, PlacementConfig) for stage in config.pipes):
         return True
     src = config.src
-    return isinstance(src, MergeConfig) and any(map(has_regions, src.pipeline_configs))
+    return isinstance(src, JoinConfig) and any(map(has_regions, src.pipeline_configs))
 
 
 def check_regions(config: PipelineConfig[Any]) -> None:
@@ -362,7 +394,7 @@ def check_regions(config: PipelineConfig[Any]) -> None:
             regions do not support.
         NotImplementedError: A region requires subinterpreters.
     """
-    if isinstance(config.src, MergeConfig):
+    if isinstance(config.src, JoinConfig):
         for part in config.src.pipeline_configs:
             check_regions(part)
     placement, empty = PlacementConfig(MAIN_PROCESS), False
@@ -401,15 +433,16 @@ def is_continuous(config: PipelineConfig[Any]) -> bool:
     """Returns whether the pipeline iterates its source repeatedly.
 
     Raises:
-        ValueError: Only some of the merged pipelines are continuous.
+        ValueError: Only some of the joined pipelines are continuous.
     """
     src = config.src
-    if not isinstance(src, MergeConfig):
+    if not isinstance(src, JoinConfig):
         return src.continuous
     continuous = {is_continuous(part) for part in src.pipeline_configs}
     if len(continuous) > 1:
+        joined = "merged" if isinstance(src, MergeConfig) else "zipped"
         raise ValueError(
-            "Mixed continuous mode is not supported: set continuous=True for all merged sources, or for "
+            f"Mixed continuous mode is not supported: set continuous=True for all {joined} sources, or for "
             "none"
         )
     return continuous.pop()
@@ -418,9 +451,9 @@ def is_continuous(config: PipelineConfig[Any]) -> bool:
 def has_merge_op(config: PipelineConfig[Any]) -> bool:
     """Returns whether functions of the user merge sources."""
     src = config.src
-    return isinstance(src, MergeConfig) and (
-        src.op is not None or any(has_merge_op(part) for part in src.pipeline_configs)
-    )
+    if isinstance(src, MergeConfig) and src.op is not None:
+        return True
+    return isinstance(src, JoinConfig) and any(map(has_merge_op, src.pipeline_configs))
 
 
 def _item(text: str, by: int) -> str:

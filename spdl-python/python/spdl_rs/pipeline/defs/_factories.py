@@ -21,6 +21,7 @@ from ._configs import (
     PipelineConfig,
     Router,
     StageConfig,
+    ZipConfig,
 )
 from ._retry import Retry
 
@@ -126,6 +127,40 @@ def Merge(
     """
     parts = listed("pipeline_configs", pipeline_configs, "a list of PipelineConfigs")
     return MergeConfig(tuple(parts), op, None if weights is None else tuple(weights), seed)
+
+
+def Zip(pipeline_configs: Sequence[PipelineConfig[Any]], *, strict: bool = False) -> ZipConfig:
+    """Returns a source of tuples, with one item of each of several pipelines, like Python's `zip`.
+
+    Item `n` of each pipeline is in tuple `n`. So tuples are the same in each run if the pipelines keep the order of
+    their items: stages with a concurrency of more than 1 need `output_order="input"`. Items that are dropped after an
+    exception, or because a stage returns `None`, are in no tuple, and the next item takes their place; to keep pairs
+    together, return a value for them.
+
+    The source ends with the shortest pipeline. The others are then read to their end, and their items are dropped, so
+    an endless source needs a limit, such as `itertools.islice`. If the pipelines are continuous, each epoch ends with
+    the shortest one; epochs are never mixed. The sinks of the pipelines are ignored. The pipeline has a
+    `state_dict` if each source has a position, as in `Merge`.
+
+    Args:
+        pipeline_configs: The pipelines.
+        strict: Whether pipelines with different numbers of items are an error, which ends the whole pipeline.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: There are no pipelines. `build_pipeline` raises this exception if only some of the pipelines are
+            continuous.
+
+    >>> from spdl_rs.pipeline import build_pipeline
+    >>> from spdl_rs.pipeline.defs import Pipe, PipelineConfig, SinkConfig, SourceConfig, Zip
+    >>> letters = PipelineConfig(SourceConfig("abc"), [Pipe(str.upper)], SinkConfig(1))
+    >>> numbers = PipelineConfig(SourceConfig(range(10)), [], SinkConfig(1))
+    >>> config = PipelineConfig(Zip([letters, numbers]), [], SinkConfig(1))
+    >>> list(build_pipeline(config, num_threads=1))
+    [('A', 0), ('B', 1), ('C', 2)]
+    """
+    parts = listed("pipeline_configs", pipeline_configs, "a list of PipelineConfigs")
+    return ZipConfig(tuple(parts), strict)
 
 
 def PathVariants(
