@@ -125,6 +125,47 @@ def write_lmdb(path, samples):
     path.write_bytes(metas + page + values)
 
 
+def write_coco(folder, images, boxes):
+    """Writes annotations of COCO and their images. Returns the path of the annotations.
+
+    `images` are files of 80 × 60 pixels; `boxes` are the boxes of each (left, top, width, height).
+    """
+    (folder / "images").mkdir(parents=True)
+    (folder / "annotations").mkdir()
+    rows, annotations = [], []
+    for number, (image, own) in enumerate(zip(images, boxes, strict=True)):
+        name = f"{number:03}.png"
+        (folder / "images" / name).write_bytes(image)
+        rows.append({"id": number, "file_name": name, "width": 80, "height": 60})
+        for box in own:
+            one = {"image_id": number, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+            kind = 1 + 2 * (len(annotations) % 2)
+            annotations.append({"id": 1 + len(annotations), "category_id": kind, **one})
+    names = [{"id": 1, "name": "cat"}, {"id": 3, "name": "dog"}]
+    document = {"images": rows, "annotations": annotations, "categories": names}
+    path = folder / "annotations" / "instances.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def write_voc(folder, images, masks, extension="png"):
+    """Writes images of 80 × 60 pixels, their masks and annotations as Pascal VOC. Returns the image set."""
+    folders = ["Annotations", "JPEGImages", "SegmentationClass", "ImageSets/Segmentation"]
+    for name in folders:
+        (folder / name).mkdir(parents=True)
+    names = [f"{number:03}" for number in range(len(images))]
+    for name, image, mask in zip(names, images, masks, strict=True):
+        (folder / "JPEGImages" / f"{name}.{extension}").write_bytes(image)
+        (folder / "SegmentationClass" / f"{name}.png").write_bytes(mask)
+        box = "<xmin>11</xmin><ymin>21</ymin><xmax>30</xmax><ymax>40</ymax>"
+        text = f"<object><name>dog</name><difficult>0</difficult><bndbox>{box}</bndbox></object>"
+        text = f"<annotation><filename>{name}.{extension}</filename><segmented>1</segmented>{text}</annotation>"
+        (folder / "Annotations" / f"{name}.xml").write_text(text)
+    path = folder / "ImageSets/Segmentation/train.txt"
+    path.write_text("".join(f"{name}\n" for name in names))
+    return path
+
+
 @functools.cache
 def _crc32c_table():
     table = []

@@ -23,6 +23,8 @@ VIDEO = pathlib.Path(__file__).parents[2] / "spdl-media/tests/video/h264.mp4"
 PARQUET = pathlib.Path(__file__).parents[2] / "spdl-io/tests/data/parquet/images.parquet"
 SECTIONS = [
     "Images and captions",
+    "Augmentation",
+    "Ranks",
     "Boxes and classes",
     "Masks",
     "Aspect ratio buckets",
@@ -49,6 +51,7 @@ def members(number, folder):
         "txt": f"caption {number}".encode(),
         "json": json.dumps(document).encode(),
         "npy": file.getvalue(),
+        "cls": str(number % 3).encode(),
     }
 
 
@@ -92,6 +95,13 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
     if section == "Images and captions":
         assert names["images"].shape == (20, 3, 224, 224)
         assert sorted(names["captions"])[0] == "caption 0"
+    elif section == "Augmentation":
+        assert names["batch"]["strong"].shape == (10, 3, 224, 224)
+        assert names["batch"]["own"].shape == (10, 3, 192, 256)
+        weights = names["batch"]["label"]
+        assert weights.shape == (10, 3) and numpy.allclose(weights.sum(axis=1), 1)
+    elif section == "Ranks":
+        assert names["batch"]["image"].shape == (4, 3, 224, 224) and names["state"]["steps"] == 3
     elif section == "Boxes and classes":
         (found,) = names["targets_of_batch"][-1:]
         assert found["boxes"].shape == (2, 4) and found["labels"].tolist() == [1, 2]

@@ -16,8 +16,8 @@ BLOCKS = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # The number of programs per page, and the test module that runs them.
 PAGES = {
     "README.md": (1, "test_guides"),
-    "docs/fields.md": (23, "test_fields_guide"),
-    "docs/migrating.md": (9, "test_migrating"),
+    "docs/fields.md": (25, "test_fields_guide"),
+    "docs/migrating.md": (17, "test_migrating"),
     "docs/pack.md": (1, "test_guides"),
     "docs/parallelism.md": (2, "test_guides"),
     "docs/resume.md": (1, "test_guides"),

@@ -148,6 +148,7 @@ def delivered_by_ranks(loader_of):
     return delivered
 
 
+# promise: PY4
 def test_each_field_has_the_values_of_its_samples(shard):
     whole = fields.Image((60, 80), crop=CenterCrop())
     loader = Loader(
@@ -196,6 +197,7 @@ def test_each_field_has_the_values_of_its_samples(shard):
     assert start == SAMPLES
 
 
+# promise: PY4
 def test_boxes_classes_and_masks_follow_the_image(shard):
     # Height and width are halved, and the image is flipped.
     image = fields.Image((40, 40), crop=Letterbox(), horizontal_flip=1.0)
@@ -225,6 +227,7 @@ def png_of_depths(pixels):
     return deep[:16] + header + struct.pack(">I", zlib.crc32(b"IHDR" + header)) + deep[33:]
 
 
+# promise: PY4
 def test_a_depth_map_follows_the_image(tmp_path):
     depths = numpy.arange(60 * 80, dtype="u2").reshape(60, 80) * 13
     write_png(str(tmp_path / "image.png"), picture(1))
@@ -338,6 +341,26 @@ def test_map_gets_images_of_different_sizes(sizes):
     assert all((a == b).all() for a, b in zip(batch["mask"], plain["mask"]))
 
 
+@pytest.mark.parametrize("layout", ["nchw-u8", "nhwc-u8"])
+def test_map_and_collate_get_images_without_their_padding(sizes, layout):
+    expected = Loader(sizes, of_any_size(layout=layout), batch_size=8).peek()
+    padded = of_any_size(layout=layout, collate="pad")
+    mapped = Loader(sizes, padded, batch_size=8, map=lambda sample: sample).peek()
+    collated = Loader(sizes, padded, batch_size=8, collate=lambda samples: samples).peek()
+    for at, sample in enumerate(collated):
+        for name in ("image", "mask"):
+            assert frozen(mapped[name][at]) == frozen(sample[name]) == frozen(expected[name][at])
+
+
+def test_padded_arrays_are_cut_in_the_dimension_that_differs():
+    rows = [{"a": [[1] * length, [2] * length]} for length in (1, 3)]
+    array, kept = fields.Array((2, None), "int64", collate="pad"), []
+    loader = Loader(rows, batch_size=2, a=array, filter=lambda sample: kept.append(sample["a"].tolist()) is None)
+    loader.peek()
+    mapped = Loader(rows, batch_size=2, a=array, map=lambda sample: {"a": sample["a"].tolist()}).peek()
+    assert kept[:2] == mapped["a"] == [row["a"] for row in rows]
+
+
 def test_runs_of_images_of_different_sizes_resume(sizes):
     def make():
         return Loader(sizes, of_any_size(), batch_size=3, shuffle=True)
@@ -353,6 +376,7 @@ def test_runs_of_images_of_different_sizes_resume(sizes):
         other.load_state_dict(loader.state_dict())
 
 
+# promise: PY4
 @pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-f32"])
 def test_several_crops_are_those_of_torchvision(shard, layout):
     # `Resize(48)` gives 48 × 64 pixels, of which torchvision crops 30 × 40: rows 0, 18 and 9, columns 0, 24 and 12.
@@ -633,6 +657,7 @@ def test_float64_keeps_all_digits(shard):
     assert batch["lists"].values.tolist() == [row for number in range(3) for row in document(number)["boxes"]]
 
 
+# promise: R11, R13
 @pytest.mark.parametrize("seed", range(10))
 def test_a_resumed_run_delivers_identical_batches(shard, seed):
     draw = random.Random(seed)
@@ -660,6 +685,7 @@ def test_a_resumed_run_delivers_identical_batches(shard, seed):
     assert expected[0] != expected[1]
 
 
+# promise: R11
 def test_ranks_and_their_combined_states_deliver_every_sample_once(shard):
     def make(rank, world_size):
         return Loader(
@@ -1012,6 +1038,7 @@ def test_wrong_fields_are_refused_at_once(shard):
             fields.Json(at=at)
 
 
+# promise: PY4
 @pytest.mark.parametrize(
     "augment",
     [

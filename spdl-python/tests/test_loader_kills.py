@@ -7,26 +7,42 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import zlib
 
+import numpy
 import pytest
 from arrow_columns import Columns
 from conftest import picture, write_png
-from dataset_files import write_litdata, write_lmdb, write_members, write_recordio, write_zip
+from dataset_files import (
+    write_coco,
+    write_csv,
+    write_litdata,
+    write_lmdb,
+    write_mds,
+    write_members,
+    write_recordio,
+    write_tfrecord,
+    write_voc,
+    write_zip,
+)
 from spdl_rs import Loader, fields, recipes
-from spdl_rs.sequences import Bucket, ConcatAndSplit, Pack
-from spdl_rs.sources import Source, concat, mix
-from test_loader import SAMPLES, all_fields, copies, frozen, members
+from spdl_rs.io import AspectBuckets, Letterbox
+from spdl_rs.sequences import Bucket, ConcatAndSplit, Pack, SameSize
+from spdl_rs.sources import Source, concat, curriculum, mix
+from test_loader import SAMPLES, all_fields, copies, from_json, frozen, grey_png, members, png_of_depths
 from test_loader_items import ITEMS, Pets, of_pets
 from test_sequences import LENGTHS, loader_of, write
 
 EPOCHS = 2
 # The number of kills of each loader.
 KILLS = int(os.environ.get("SPDL_KILLS", "1"))
+PARQUET = pathlib.Path(__file__).parents[2] / "spdl-io/tests/data/parquet/images.parquet"
+TOKENIZER = pathlib.Path(__file__).parent / "golden/tokenizers/bpe.json"
 
 
 def brighter(sample, rng):
@@ -56,8 +72,37 @@ def with_functions(data, **settings):
     return of_shard(data, sample_fields, **functions, **settings)
 
 
+def of_geometry(data, **settings):
+    sample_fields = {
+        "image": fields.Image((30, 40), train=True),
+        "depth": fields.Depth(stored_as="depth.png"),
+        "points": from_json(fields.KeyPoints, "points", (2, 3)),
+        "tokens": fields.Tokens(TOKENIZER, stored_as="txt"),
+        "geometry": fields.Geometry(),
+        "size": fields.ImageSize(),
+        "key": fields.Key(),
+    }
+    return Loader(data / "targets.tar", sample_fields, **settings)
+
+
+def with_boxes(combine):
+    sample_fields = {
+        "image": fields.Image(32, crop=Letterbox(), horizontal_flip=0.5),
+        "boxes": from_json(fields.Boxes, "boxes", format="xywh"),
+        "classes": from_json(fields.Array, "classes", None, "int64", rows_of="boxes"),
+        "key": fields.Key(),
+    }
+    return lambda data, **settings: of_shard(data, sample_fields, mix=combine, **settings)
+
+
 def of_sequences(group):
     return lambda data, **settings: loader_of(data / "sequences.jsonl", group, collate="list", **settings)
+
+
+def of_sizes(data, **settings):
+    image = fields.Image(crop=AspectBuckets([(20, 40), (30, 30), (40, 20)], random=True))
+    sample_fields = {"image": image, "key": fields.Key()}
+    return Loader(data / "sizes.tar", sample_fields, group=SameSize("image"), **settings)
 
 
 def of_columns(data, **settings):
@@ -68,8 +113,9 @@ def of_columns(data, **settings):
     return Loader(columns, sample_fields, key=fields.Key(), **settings)
 
 
-def of_images(choose):
-    sample_fields = {"image": fields.Image(16, train=True), "key": fields.Key()}
+def of_source(choose, **own):
+    """Images of a source: the fields `own`, or an image."""
+    sample_fields = {**(own or {"image": fields.Image(16, train=True)}), "key": fields.Key()}
     return lambda data, **settings: Loader(choose(data), sample_fields, **settings)
 
 
@@ -79,29 +125,69 @@ def of_several(data):
     return mix([concat(parts[0], parts[1].take(5)), parts[2].skip(3), parts[3]], weights=[3, 2, 1])
 
 
+def of_epoch(data):
+    return curriculum(lambda epoch: concat(data / "images.zip", Source(data / "images.rec").take(4 + 4 * epoch)))
+
+
 def of_items(data, **settings):
     return of_pets(Pets(images_in(data)), **settings)
 
 
 LOADERS = {
     "fields": lambda data, **settings: of_shard(data, all_fields(), **settings),
+    "fields of geometry": of_geometry,
     "a recipe": with_recipe,
+    "views": of_source(lambda data: data / "mds", **recipes.simclr(16)),
+    "crops": of_source(
+        lambda data: data / "images.tfrecord", **recipes.dino(16, local_size=8, local_crops=2)
+    ),
     "functions": with_functions,
     "a filter": lambda data, **settings: of_shard(data, all_fields(), filter=is_even, **settings),
+    "mosaics": with_boxes(recipes.Mosaic(p=0.5)),
+    "pasted objects": with_boxes(recipes.CopyPaste(p=0.5)),
     "packing": of_sequences(Pack("tokens", length=24)),
     "blocks": of_sequences(ConcatAndSplit("tokens", length=9, separator=-1)),
     "buckets": of_sequences(Bucket("tokens", max_tokens=40)),
+    "sizes": of_sizes,
     "a table": of_columns,
     "a data set": of_items,
-    "chunks": of_images(lambda data: data / "litdata"),
-    "a database": of_images(lambda data: data / "images_lmdb"),
-    "an archive": of_images(lambda data: data / "images.zip"),
-    "several data sets": of_images(of_several),
+    "chunks": of_source(lambda data: data / "litdata"),
+    "a database": of_source(lambda data: data / "images_lmdb"),
+    "an archive": of_source(lambda data: data / "images.zip"),
+    "COCO": of_source(lambda data: data / "coco/annotations/instances.json", **recipes.coco_detection(32)),
+    "VOC": of_source(lambda data: data / "voc/ImageSets/Segmentation/train.txt", **recipes.ade20k(16, mask="mask")),
+    "CSV": of_source(
+        lambda data: data / "images.csv", image=fields.Image(16, train=True), label=fields.Label()
+    ),
+    "JSON lines": of_source(
+        lambda data: data / "images.jsonl", image=fields.Image(16, train=True), mask=fields.Mask()
+    ),
+    "Parquet": of_source(
+        lambda data: str(data / "images-*.parquet"), image=fields.Image(16, train=True), text=fields.Text(stored_as="caption")
+    ),
+    "shards in order": lambda data, **settings: Loader(
+        data / "part-{0..2}.tar", {"image": recipes.imagenet_train(16), "key": fields.Key()}, sequential=True, **settings
+    ),
+    "several data sets": of_source(of_several),
+    "a curriculum": of_source(of_epoch),
 }
 
 
 def images_in(data):
     return sorted(data.glob("*.png"))
+
+
+def targets(number, folder):
+    """The files of a sample for `of_geometry`."""
+    write_png(str(folder / "image.png"), picture(number, 40 + number, 60))
+    depths = numpy.arange((40 + number) * 60, dtype="u2").reshape(40 + number, 60) * (number + 1)
+    points = {"points": [[number, 10, 2], [30, 20 + number, 1]]}
+    return [
+        (f"{number:03}.png", (folder / "image.png").read_bytes()),
+        (f"{number:03}.depth.png", png_of_depths(depths)),
+        (f"{number:03}.json", json.dumps(points).encode()),
+        (f"{number:03}.txt", f"the cats sat on {number} mats".encode()),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -110,15 +196,36 @@ def data(tmp_path_factory):
     (folder / "parts").mkdir()
     parts = [member for number in range(SAMPLES) for member in members(number, folder / "parts")]
     write_members(folder / "shard.tar", parts)
+    parts = [member for number in range(SAMPLES) for member in targets(number, folder / "parts")]
+    write_members(folder / "targets.tar", parts)
     for number in range(ITEMS):
         write_png(str(folder / f"{number:02}.png"), picture(number))
     write(folder / "sequences.jsonl", LENGTHS)
-    samples = [(path.stem, path.read_bytes(), 0) for path in images_in(folder)]
+    samples = [(path.stem, path.read_bytes(), number % 3) for number, path in enumerate(images_in(folder))]
+    images = [image for _, image, _ in samples]
     write_litdata(folder / "litdata", samples)
+    write_mds(folder / "mds", samples)
+    write_tfrecord(folder / "images.tfrecord", samples)
     write_recordio(folder / "images.rec", samples)
     (folder / "images_lmdb").mkdir()
     write_lmdb(folder / "images_lmdb" / "data.mdb", samples)
     write_zip(folder / "images.zip", [(f"{name}.png", image) for name, image, _ in samples])
+    for number in range(3):
+        shard = [(f"{name}.png", image) for name, image, _ in samples[number::3]]
+        write_members(folder / f"part-{number}.tar", shard)
+    for number in range(2):
+        shutil.copy(PARQUET, folder / f"images-{number}.parquet")
+    boxes = [[[number, 10, 20, 30], [40, 5, 30, 20]][: 1 + number % 2] for number in range(ITEMS)]
+    write_coco(folder / "coco", images, boxes)
+    masks = [grey_png(numpy.full((60, 80), number % 20, "u1")) for number in range(ITEMS)]
+    write_voc(folder / "voc", images, masks)
+    write_csv(folder / "images.csv", [(f"{name}.png", label) for name, _, label in samples])
+    rows = [{"image": f"{name}.png", "mask": f"voc/SegmentationClass/{int(name):03}.png"} for name, _, _ in samples]
+    (folder / "images.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for number in range(ITEMS):
+        write_png(str(folder / "parts/image.png"), picture(number, 20 + number, 50 - number))
+        rows[number] = (f"{number:02}.png", (folder / "parts/image.png").read_bytes())
+    write_members(folder / "sizes.tar", rows)
     return folder
 
 
@@ -134,19 +241,28 @@ def save(file, *saved):
     print("step", flush=True)
 
 
+def batches_of(loader):
+    """The checksum of each batch of the remaining epochs."""
+    while loader.epoch < EPOCHS:
+        for batch in loader:
+            yield checksum(copies([batch]))
+
+
+def loader_to_train(name, folder):
+    threads = random.choice([1, 3])
+    return LOADERS[name](pathlib.Path(folder), batch_size=3, shuffle=True, seed=5, threads=threads)
+
+
 def train(name, folder, file):
     """Saves the state and the checksums of all batches after each batch."""
-    loader = LOADERS[name](
-        pathlib.Path(folder), batch_size=3, shuffle=True, seed=5, threads=random.choice([1, 3])
-    )
+    loader = loader_to_train(name, folder)
     checksums = []
     if os.path.exists(file):
         state, checksums = json.loads(pathlib.Path(file).read_text())
         loader.load_state_dict(state)
-    while loader.epoch < EPOCHS:
-        for batch in loader:
-            checksums.append(checksum(copies([batch])))
-            save(file, loader.state_dict(), checksums)
+    for one in batches_of(loader):
+        checksums.append(one)
+        save(file, loader.state_dict(), checksums)
 
 
 def samples_of(batch):
@@ -158,6 +274,11 @@ def samples_of(batch):
     }
 
 
+def loader_of_rank(name, folder, rank, ranks):
+    settings = {"batch_size": 2, "shuffle": True, "seed": 5, "remainder": "uneven"}
+    return LOADERS[name](pathlib.Path(folder), rank=rank, world_size=ranks, **settings)
+
+
 def train_ranks(name, folder, file, ranks):
     """One epoch of all ranks, in turns; the number of ranks may differ from that of the last run."""
     samples, state = [], None
@@ -166,15 +287,7 @@ def train_ranks(name, folder, file, ranks):
         state = Loader.combine_states(states)
     loaders = []
     for rank in range(ranks):
-        loader = LOADERS[name](
-            pathlib.Path(folder),
-            batch_size=2,
-            shuffle=True,
-            seed=5,
-            rank=rank,
-            world_size=ranks,
-            remainder="uneven",
-        )
+        loader = loader_of_rank(name, folder, rank, ranks)
         if state:
             loader.load_state_dict(state)
         loaders.append(loader)
@@ -214,17 +327,17 @@ class Training:
         return program.returncode
 
 
-# promise: R11
+# promise: R11, PY4, PY5, PY6
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_killed_run_resumes_with_identical_batches(name, data, tmp_path):
-    whole = tmp_path / "whole.json"
-    assert Training(name, data, whole, 0).run() == 0
-    expected = json.loads(whole.read_text())[1]
+    # This process makes the batches that other processes must repeat.
+    expected = list(batches_of(loader_to_train(name, data)))
     assert len(expected) > 2 * EPOCHS and len(set(expected)) == len(expected)
     file = tmp_path / "killed.json"
     training = Training(name, data, file, name)
     kills = 0
-    while kills < KILLS:
+    # A run that was killed before its first step has nothing to resume.
+    while kills < KILLS or not file.exists():
         left = len(expected)
         if file.exists():
             left -= len(json.loads(file.read_text())[1])
@@ -236,20 +349,23 @@ def test_a_killed_run_resumes_with_identical_batches(name, data, tmp_path):
     assert json.loads(file.read_text())[1] == expected
 
 
-# promise: R11
-@pytest.mark.parametrize("name", ["fields", "a table"])
+# promise: R11, PY4, PY6
+@pytest.mark.parametrize(
+    "name",
+    ["fields", "fields of geometry", "a table", "views", "COCO", "Parquet", "shards in order", "a curriculum", "buckets"],
+)
 def test_killed_ranks_resume_with_other_numbers_of_ranks(name, data, tmp_path):
-    whole = tmp_path / "whole.json"
-    assert Training(name, data, whole, 0).run(1) == 0
-    expected = sorted(json.loads(whole.read_text())[1])
-    assert len(expected) == ITEMS == SAMPLES
+    batches = loader_of_rank(name, data, 0, 1)
+    expected = sorted(list(pair) for batch in batches for pair in samples_of(batch).items())
+    assert len(expected) >= 20
     file = tmp_path / "killed.json"
     training = Training(name, data, file, name)
     kills = 0
-    while kills < KILLS:
+    # A run that was killed before its first step has nothing to resume.
+    while kills < KILLS or not file.exists():
         ranks = training.draw.randrange(1, 4)
         kills += training.run(ranks, kill_after=training.draw.randrange(4)) == -signal.SIGKILL
-        if file.exists() and len(json.loads(file.read_text())[1]) > SAMPLES - 4:
+        if file.exists() and len(json.loads(file.read_text())[1]) > len(expected) - 4:
             file.unlink()
     assert training.run(2) == 0
     assert sorted(json.loads(file.read_text())[1]) == expected

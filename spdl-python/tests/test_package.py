@@ -199,7 +199,7 @@ def test_importing_the_package_imports_no_large_modules():
 
 
 @pytest.mark.parametrize(
-    "name", ["compat", "dataloader", "io", "io.utils", "pipeline", "source", "torch", "usage"]
+    "name", ["compat", "dataloader", "huggingface", "io", "io.utils", "pipeline", "source", "torch", "usage"]
 )
 def test_submodules_are_imported_lazily(name):
     program = f"import spdl_rs; print(spdl_rs.{name}.__name__)"

@@ -36,6 +36,7 @@ def test_a_recipe_of_one_image_has_its_size_and_layout(name, layout, many):
     assert numpy.isfinite(found).all() and found.std() > 0
 
 
+# promise: PY5
 def test_imagenet_recipes_equal_the_image_loader(many):
     for train, image in ((True, recipes.imagenet_train(32)), (False, recipes.imagenet_eval(32, covering=36))):
         loader = spdl_rs.ImageLoader(
@@ -50,6 +51,7 @@ def test_imagenet_recipes_equal_the_image_loader(many):
             assert numpy.abs(found - expected).mean() < 0.2
 
 
+# promise: PY5
 def test_clip_images_are_normalised_with_its_constants(tmp_path):
     colour = numpy.array([200, 100, 50], "u1")
     write_png(str(tmp_path / "a.png"), numpy.broadcast_to(colour, (50, 60, 3)).copy())
@@ -59,6 +61,7 @@ def test_clip_images_are_normalised_with_its_constants(tmp_path):
         assert numpy.allclose(found, expected.reshape(3, 1, 1), atol=1e-5)
 
 
+# promise: PY5
 def test_views_of_simclr_are_independent(many):
     batch = first(many, recipes.simclr(32, views=3))
     assert list(batch) == ["view0", "view1", "view2"]
@@ -68,6 +71,7 @@ def test_views_of_simclr_are_independent(many):
     assert all((batch[name] == again[name]).all() for name in batch)
 
 
+# promise: PY5
 def test_dino_has_two_large_and_several_small_crops(many):
     batch = first(many, recipes.dino(48, local_size=24, local_crops=3))
     assert [value.shape[-1] for value in batch.values()] == [48, 48, 24, 24, 24]
@@ -77,6 +81,7 @@ def test_dino_has_two_large_and_several_small_crops(many):
     assert len(recipes.dino()) == 10
 
 
+# promise: PY5
 def test_deit_uses_rand_augment_of_timm():
     policy, erasing = recipes.deit(32).augment
     assert policy == TimmRandAugment(2, 9, 0.5, increasing=True, fill=(124, 116, 104))
@@ -106,6 +111,7 @@ def tasks(tmp_path_factory):
     return folder / "tasks.tar"
 
 
+# promise: PY5
 def test_coco_detection_pads_and_flips_images_with_their_boxes(tasks):
     recipe = recipes.coco_detection(
         (40, 80), document="json", boxes="objects.boxes", classes="objects.classes", layout="nhwc-u8"
@@ -141,6 +147,7 @@ def test_coco_detection_with_images_of_different_sizes(tasks):
     assert numpy.allclose(batch["boxes"][3][0], [4.5, 9, 13.5, 6.75], atol=1e-4)
 
 
+# promise: PY5
 def test_ade20k_moves_masks_with_their_images(tasks):
     recipe = recipes.ade20k(48, layout="nhwc-u8")
     assert recipe["image"].crop == RandomScaledCrop((24, 96), (124, 116, 104))

@@ -139,6 +139,55 @@ def test_at_least_97_percent_of_packed_lognormal_lengths_are_tokens(tmp_path):
     assert shares[64] >= 0.97 and shares[1] < 0.95, shares
 
 
+def tokens_of_ranks(path, group, ranks, **settings):
+    """The number of places and of tokens of each batch, `[rank, step, 2]`, for the steps that all ranks have."""
+    counts = []
+    for rank in range(ranks):
+        tokens = fields.Array(None, "int64", collate="pad" if isinstance(group, Bucket) else None)
+        loader = Loader(path, tokens=tokens, shuffle=True, rank=rank, world_size=ranks, group=group, **settings)
+        batches = [batch["tokens"] for batch in loader]
+        if isinstance(group, Bucket):
+            counts.append([(one.values.size, int(one.sizes.sum())) for one in batches])
+        else:
+            counts.append([(one.size, int((one > 0).sum())) for one in batches])
+    steps = min(map(len, counts))
+    return numpy.array([of_rank[:steps] for of_rank in counts])
+
+
+def test_ranks_have_the_same_number_of_tokens_at_each_step(tmp_path):
+    path = tmp_path / "many.jsonl"
+    lengths = lognormal(6000, median=12, most=128)
+    path.write_text("".join(json.dumps({"tokens": [1] * length}) + "\n" for length in lengths))
+    counts = tokens_of_ranks(path, Pack("tokens", length=128), 4, batch_size=8, drop_last=True)
+    assert counts.shape[1] > 20 and (counts[:, :, 0] == 8 * 128).all()
+    # The open sequences are the last 8 batches of an epoch.
+    full = counts[:, :-9, 1] / (8 * 128)
+    assert full.min() >= 0.97 and (full.max(axis=0) / full.min(axis=0)).max() <= 1.03
+    # All ranks have nearly the same number of tokens in an epoch.
+    of_rank = counts[:, :, 1].sum(axis=1)
+    assert of_rank.max() / of_rank.min() < 1.05
+    # Without packing, batches of the same number of samples differ.
+    plain = [
+        [sum(map(len, batch["tokens"])) for batch in Loader(
+            path, batch_size=64, shuffle=True, drop_last=True, rank=rank, world_size=4, tokens=fields.Array(None, "int64")
+        )]
+        for rank in range(4)
+    ]
+    plain = numpy.array(plain)
+    assert numpy.median(plain.max(axis=0) / plain.min(axis=0)) > 1.1
+
+
+def test_buckets_bound_the_places_of_each_batch_of_each_rank(tmp_path):
+    path = tmp_path / "many.jsonl"
+    lengths = lognormal(6000, median=12, most=128)
+    path.write_text("".join(json.dumps({"tokens": [1] * length}) + "\n" for length in lengths))
+    counts = tokens_of_ranks(path, Bucket("tokens", max_tokens=1024), 4, batch_size=512)
+    assert counts[:, :, 0].max() <= 1024
+    # A batch is complete if one more sample of its bucket would not fit: 152 is the longest bucket with samples.
+    full = counts[:, : counts.shape[1] // 2, 0]
+    assert full.min() > 1024 - 152
+
+
 @pytest.mark.parametrize("separator", [None, 7])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_blocks_continue_each_other(small, separator, drop_last):

@@ -66,6 +66,7 @@ CHOICES = [
 ]
 
 
+# promise: PY6
 @pytest.mark.parametrize(("source", "expected"), CHOICES, ids=lambda it: repr(it)[:40])
 def test_choices_have_their_samples_in_order_and_shuffled(here, source, expected):
     assert keys(source) == expected
@@ -158,6 +159,7 @@ def counts_of(one, epochs=1):
     return found
 
 
+# promise: PY6
 def test_mixtures_have_exact_shares(here):
     exact = loader(mix({"a": 3, "b": 1}, until=2048), shuffle=True, batch_size=64)
     assert counts_of(exact) == {"a": 1536, "b": 512}
@@ -192,6 +194,7 @@ RESUMED = [
 ]
 
 
+# promise: PY6
 @pytest.mark.parametrize("source", RESUMED, ids=lambda it: repr(it)[:40])
 def test_states_resume_at_every_batch(here, source):
     def begun():
@@ -214,6 +217,7 @@ def test_states_resume_at_every_batch(here, source):
                 assert samples(again) == epochs[1]
 
 
+# promise: PY6
 @pytest.mark.parametrize("source", RESUMED, ids=lambda it: repr(it)[:40])
 def test_states_of_ranks_combine_to_another_world_size(here, source):
     def rank(number, world):
@@ -254,6 +258,7 @@ def test_states_belong_to_one_expression(here, other):
         loader(mix({"a": 1, "b": 3}, until=9)).load_state_dict(mixed)
 
 
+# promise: PY6
 def test_random_expressions_have_each_sample_as_often_as_they_say(here):
     random_numbers = random.Random(7)
 

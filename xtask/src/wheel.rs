@@ -274,11 +274,21 @@ fn prepare_for_tests(
 }
 
 /// Libraries that the examples and the tests marked `frameworks` need.
-const FRAMEWORKS: [&str; 7] =
-    ["pillow", "jax", "pyarrow", "matplotlib", "hydra-core", "av", "opencv-python-headless"];
+const FRAMEWORKS: [&str; 9] = [
+    "pillow",
+    "jax",
+    "pyarrow",
+    "matplotlib",
+    "hydra-core",
+    "av",
+    "opencv-python-headless",
+    "datasets",
+    "webdataset",
+];
 
 /// With the default index, these packages download 5 GB, mostly libraries for GPUs.
-const TORCH: [&str; 2] = ["torch", "torchdata"];
+const TORCH: [&str; 6] =
+    ["torch", "torchdata", "torchvision", "pycocotools", "accelerate", "lightning"];
 
 /// Like `install_for_tests`, with `FRAMEWORKS` and optionally PyTorch, into
 /// `target/venv-frameworks`.

@@ -104,19 +104,6 @@ pub(crate) fn check_size(bytes: u64, max_bytes: u64) -> Result<()> {
     Err(Error::new(ErrorKind::LimitExceeded, message))
 }
 
-/// The approximate size of a value, in bytes.
-#[cfg(any(feature = "arrow", feature = "parquet"))]
-pub(crate) fn size_of_field(field: &FieldValue) -> u64 {
-    match field {
-        FieldValue::Bytes(bytes) => bytes.len() as u64,
-        FieldValue::Text(text) => text.len() as u64,
-        FieldValue::Integers(list) => 8 * list.len() as u64,
-        FieldValue::Floats(list) => 8 * list.len() as u64,
-        FieldValue::List(list) => list.iter().map(size_of_field).sum(),
-        _ => 8,
-    }
-}
-
 /// The error of using the column `name` for labels. `what` describes its values as a plural noun.
 #[cfg(any(feature = "arrow", feature = "parquet"))]
 pub(crate) fn no_labels(name: &str, what: &str) -> Error {

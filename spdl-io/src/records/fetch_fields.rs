@@ -170,7 +170,7 @@ impl FieldChoice {
             FieldValue::Null if self.missing != Missing::Null => {
                 let message = match self.path.is_empty() {
                     true => format!("the value is null or missing: field {field:?}"),
-                    false => format!("no value at {:?}", self.path.join(".")),
+                    false => format!("no value at {:?} of field {field:?}", self.path.join(".")),
                 };
                 Err(self.is_missing(fault(Error::new(ErrorKind::NotFound, message))))
             }
@@ -865,7 +865,7 @@ mod tests {
             let error = at(json, path).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound, "{path}");
             assert_eq!(error.key(), Some("a.json"));
-            assert_eq!(error.message(), format!("no value at {path:?}"));
+            assert_eq!(error.message(), format!("no value at {path:?} of field \"json\""));
             let choice = FieldChoice::of(["json"]).at(path).optional();
             let record = run(sample("a", json), fetch().with("value", choice)).unwrap();
             assert_eq!(record.fields[0].1, FieldValue::Null);

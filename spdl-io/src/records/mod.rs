@@ -15,6 +15,7 @@
 //! | `select_parts` | [`SelectParts`]: which parts of a file a sample needs |
 //! | `read_parts` | reads the selected parts |
 //! | `index_cache` | [`IndexCache`]: headers and tables of files, for other samples of them |
+//! | `field_sizes` | the sizes of fields, compared with the limit of a request |
 //! | `label_rule` | which field holds the label of a sample |
 //! | `classes`, `label_text` | labels as text or numbers, and the classes that they name |
 //! | `remedy` | [`Remedy`]: what a caller can specify to avoid an error |
@@ -28,6 +29,7 @@ mod extensions;
 mod fetch_fields;
 mod fetch_labeled;
 mod fetch_record;
+pub(crate) mod field_sizes;
 mod footprint;
 mod index_cache;
 mod label_rule;

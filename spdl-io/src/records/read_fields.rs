@@ -11,6 +11,7 @@ use spdl_core::{AsyncContext, Error, ErrorKind, Footprint, Result};
 use twox_hash::XxHash3_128;
 
 use crate::fetch::{Fetcher, ItemMemory, Key, ReadMemory, check_size};
+use crate::records::field_sizes::{FieldSizes, size_of_field};
 use crate::records::{
     Encoding, Extent, FieldRequest, FieldValue, Record, StoredField, StoredRecord,
 };
@@ -75,8 +76,13 @@ pub(super) async fn read_part_of_record(
             }
         }
     }
-    let mut parts =
-        read_extents(fetcher, &item.key, &extents, request.max_bytes(), cx, all).await?;
+    let mut sizes = FieldSizes::new(request.max_bytes());
+    for (name, slot) in &fields {
+        if let Slot::Value(value) = slot {
+            sizes.add(name, size_of_field(value));
+        }
+    }
+    let mut parts = read_extents(fetcher, &item.key, &extents, sizes, cx, all).await?;
     let mut record = Record::new(item.key).with_label(item.label);
     for (name, slot) in fields {
         let value = match slot {
@@ -87,7 +93,12 @@ pub(super) async fn read_part_of_record(
                     let extent = &extents[number].1;
                     let start = extent.range.as_ref().map_or(0, |range| range.start);
                     let offset = start.saturating_add(error.offset().unwrap_or_default());
-                    error.with_offset(offset).with_key(field_key(&record.key, &name).display_name())
+                    // Statistics list the key of the sample only.
+                    let message = format!("field {name:?}: {}", error.message());
+                    Error::new(error.kind(), message)
+                        .with_offset(offset)
+                        .with_key(field_key(&record.key, &name).display_name())
+                        .with_cause_of(error)
                 })?
             }
         };
@@ -122,20 +133,23 @@ enum Slot {
     Extent(usize, Encoding),
 }
 
-/// Reads extents; the results have the order of the arguments.
-async fn read_extents(
+/// Reads extents; the results have the order of the arguments. `others` are the sizes of the fields
+/// that need not be read.
+async fn read_extents<'a>(
     fetcher: &Arc<dyn Fetcher>,
     sample: &Key,
-    extents: &[(Arc<str>, Extent)],
-    max_bytes: u64,
+    extents: &'a [(Arc<str>, Extent)],
+    others: FieldSizes<'a>,
     cx: &AsyncContext,
     all: &AtomicU64,
 ) -> Result<Vec<Bytes>> {
-    let sizes = extents.iter().filter_map(|(_, extent)| extent.size());
-    let known = sizes.fold(0, u64::saturating_add);
-    if known > max_bytes {
-        return Err(too_large(sample, known, max_bytes));
+    let mut sizes = others;
+    for (name, extent) in extents {
+        sizes.add(name, extent.size().unwrap_or_default());
     }
+    let in_sample = |error: Error| error.with_key(sample.display_name());
+    sizes.check().map_err(in_sample)?;
+    let known = sizes.bytes();
     all.fetch_add(known, Ordering::Relaxed);
     // Group the extents by object, sorted by offset.
     let mut order: Vec<usize> = (0..extents.len()).collect();
@@ -148,7 +162,7 @@ async fn read_extents(
         a.range.is_some() && b.range.is_some() && a.object == b.object
     };
     let reads = order.chunk_by(of_one_object).map(|numbers| async move {
-        let memory = ItemMemory::part(cx, max_bytes - known, all);
+        let memory = ItemMemory::part(cx, others.limit() - known, all);
         let parts = read_object(fetcher, extents, numbers, &memory).await;
         parts.map_err(|error| of_field(error, sample, extents, numbers))
     });
@@ -158,17 +172,12 @@ async fn read_extents(
         let part = verified(fetcher, &extents[number].1, part).await;
         parts[number] = part.map_err(|error| of_field(error, sample, extents, &[number]))?;
     }
-    let bytes = parts.iter().map(|part| part.len() as u64).fold(0, u64::saturating_add);
-    if bytes > max_bytes {
-        return Err(too_large(sample, bytes, max_bytes));
+    let mut sizes = others;
+    for ((name, _), part) in extents.iter().zip(&parts) {
+        sizes.add(name, part.len() as u64);
     }
+    sizes.check().map_err(in_sample)?;
     Ok(parts)
-}
-
-pub(super) fn too_large(sample: &Key, bytes: u64, max_bytes: u64) -> Error {
-    let message = format!("sample of {bytes} bytes exceeds the limit of {max_bytes} bytes");
-    let error = Error::new(ErrorKind::LimitExceeded, message).with_key(sample.display_name());
-    error.with_source(Remedy::MaxFileBytes)
 }
 
 /// Reads one whole object, or ranges of one.

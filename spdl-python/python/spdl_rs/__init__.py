@@ -13,6 +13,7 @@ your own Python functions as concurrent stages, with the interface of SPDL (`imp
 | sequences of tokens, packed, in blocks or in buckets | `Loader(group=…)`, `sequences` |
 | custom functions as stages of a pipeline | `spdl_rs.pipeline.PipelineBuilder` |
 | replace `torch.utils.data.DataLoader` | `spdl_rs.torch.DataLoader` |
+| a loader as an `IterableDataset` of PyTorch or of Hugging Face | `spdl_rs.torch`, `spdl_rs.huggingface` |
 | load a map-style data set in threads or processes | `spdl_rs.dataloader` |
 | read and decode single images, archives, WAV | `spdl_rs.io` |
 | file lists, samplers, shuffled and resumable sources | `spdl_rs.source` |
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
         cuda,
         dataloader,
         fields,
+        huggingface,
         io,
         pipeline,
         recipes,
@@ -148,6 +150,7 @@ _MODULES = {
     "cuda",
     "dataloader",
     "fields",
+    "huggingface",
     "io",
     "pipeline",
     "recipes",

@@ -26,7 +26,7 @@ Call: TypeAlias = "Callable[[Any, list[list[int]]], Any]"
 class Functions(NamedTuple):
     """The functions of a loader, for the native module."""
 
-    filter: tuple[_spdl_rs.SampleFields, Call] | None
+    filter: tuple[_spdl_rs.SampleFields, Function] | None
     """The fields that `filter` gets, and the function."""
     stages: list[tuple[str, Call | None]]
     """The stages of the other functions. A stage without a function forwards batches, because the function of an
@@ -37,7 +37,7 @@ class Functions(NamedTuple):
     """The number of calls at the same time, if they wait for other processes."""
     get_item: Call | None = None
     """Returns the sample at a position, if the source is a map-style data set."""
-    map_samples: tuple[_spdl_rs.SampleFields, Call] | None = None
+    map_samples: tuple[_spdl_rs.SampleFields, Function] | None = None
     """The fields that `map` gets, and the function, if it is called before samples are grouped."""
     iterate: Callable[[int, int], Any] | None = None
     """Starts an iteration of an epoch at a position, if the source is an iterable: see `_iterables.Iterations`."""
@@ -52,6 +52,9 @@ class _Named(NamedTuple):
 
 class Function:
     """A function of the user. The native loader calls it."""
+
+    varying: Mapping[str, Sequence[int]] = {}
+    """The dimensions in which the samples of a field differ, by name: see `samples_of`."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         check.function(name, function)
@@ -101,7 +104,7 @@ class FilterSample(Function):
 
     def _apply(self, batch: dict[str, Any], seeds: list[int]) -> bool:
         (key,) = batch.pop(KEYS)
-        (sample,) = _samples(batch, 1)
+        (sample,) = _samples(batch, 1, self.varying)
         try:
             keeps = self._call(sample, seeds[0])
             if keeps is not True and keeps is not False:
@@ -128,7 +131,7 @@ class MapSample(Function):
 
     def _apply(self, batch: dict[str, Any], seeds: list[int]) -> dict[str, Any]:
         (key,) = batch.pop(KEYS)
-        (sample,) = _samples(batch, 1)
+        (sample,) = _samples(batch, 1, self.varying)
         try:
             result = self._call(sample, seeds[0])
             if not isinstance(result, Mapping):
@@ -165,7 +168,7 @@ class MapSamples(Function):
         if self._prepare is not None:
             batch = self._prepare(batch)
         results: list[Any] = []
-        for key, sample, seed in zip(keys, _samples(batch, len(seeds)), seeds):
+        for key, sample, seed in zip(keys, _samples(batch, len(seeds), self.varying), seeds):
             try:
                 result = self._call(sample, seed)
                 self._check(result, results)
@@ -280,7 +283,7 @@ class MapBatch(Function):
             if self._prepare is not None:
                 batch = self._prepare(batch)
             if self._splits and is_first:
-                batch = _samples(batch, len(seeds))
+                batch = _samples(batch, len(seeds), self.varying)
             result = self._call(batch, seeds[0])
         except (Exception, SystemExit) as error:
             note(error, f"{self._name} of the samples {keys[0]!r} to {keys[-1]!r}")
@@ -390,13 +393,41 @@ def note(error: BaseException, text: str) -> None:
         error.__notes__ = [*getattr(error, "__notes__", []), text]  # type: ignore[attr-defined]
 
 
-def _samples(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def samples_of(batch: Mapping[str, Any], varying: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
+    """The values of each sample of a batch, whose number of samples is unknown.
+
+    Args:
+        varying: The dimensions of a sample in which padded samples differ, by field. Default: the first ones.
+
+    Raises:
+        TypeError: The values have no samples, or different numbers of samples.
+    """
+    from .fields import Padded, Ragged
+
+    counts = {}
+    for name, value in batch.items():
+        if isinstance(value, Ragged):
+            counts[name] = len(value.offsets) - 1
+        elif isinstance(value, Padded):
+            counts[name] = len(value.values)
+        elif hasattr(value, "__len__"):
+            counts[name] = len(value)
+        else:
+            raise TypeError(f"{name!r} must have a value for each sample, not {check.shown(value)}")
+    if len(set(counts.values())) > 1:
+        raise TypeError(f"the fields of a batch must have the same number of samples, not {counts}")
+    return _samples(batch, max(counts.values(), default=0), varying)
+
+
+def _samples(
+    batch: Mapping[str, Any], count: int, varying: Mapping[str, Sequence[int]]
+) -> list[dict[str, Any]]:
     """The values of each sample of a batch."""
-    rows = {name: _rows(value, count) for name, value in batch.items()}
+    rows = {name: _rows(value, count, varying.get(name)) for name, value in batch.items()}
     return [{name: values[at] for name, values in rows.items()} for at in range(count)]
 
 
-def _rows(value: Any, count: int) -> Sequence[Any]:
+def _rows(value: Any, count: int, varying: Sequence[int] | None) -> Sequence[Any]:
     """The value of each sample. Arrays are views of the array of the batch."""
     from .fields import Padded, Ragged
 
@@ -406,7 +437,12 @@ def _rows(value: Any, count: int) -> Sequence[Any]:
     if isinstance(value, Padded):
         rows = []
         for at in range(count):
-            rows.append(value.values[at][tuple(slice(int(size)) for size in value.sizes[at])])
+            sizes = value.sizes[at]
+            dimensions = varying or range(len(sizes))
+            parts = [slice(None)] * (1 + max(dimensions))
+            for dimension, size in zip(dimensions, sizes):
+                parts[dimension] = slice(int(size))
+            rows.append(value.values[at][tuple(parts)])
         return rows
     return value
 

@@ -263,6 +263,15 @@ class Loader(BatchLoader[Any]):
         self._native_fields = _spdl_rs.SampleFields(
             native, None if group is None else group._native()
         )
+        varying = {
+            name: tuple(at for at, side in enumerate(shape) if not side)
+            for name, _, _, shape in self._native_fields.describe()
+        }
+        for early in (functions.filter, functions.map_samples):
+            if early is not None:
+                early[1].varying = varying
+        for _, stage in stages:
+            stage.varying = varying
         self._configure(
             self._native_fields,
             batch_size=batch_size,

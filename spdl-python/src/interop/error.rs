@@ -68,7 +68,7 @@ pub(crate) fn report_with_advice(error: &Error) -> String {
         }
         Some(Remedy::Classes) => format!("{report}; pass the class names as `classes=`"),
         Some(Remedy::MaxFileBytes) => {
-            format!("{report}; to read larger images, raise `max_file_bytes=`")
+            format!("{report}; to read larger samples, raise `max_file_bytes=`")
         }
         _ => report,
     }

@@ -20,12 +20,10 @@ use async_trait::async_trait;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::schema::{ArrowColumn, ArrowColumnKind};
-use super::common::{
-    ContentHash, HUGGING_FACE, check_size, class_names, no_labels, row_key, size_of_field,
-    with_context,
-};
+use super::common::{ContentHash, HUGGING_FACE, class_names, no_labels, row_key, with_context};
 use super::sharded::{Shard, Shards};
 use crate::fetch::{Fetcher, Key};
+use crate::records::field_sizes::{FieldSizes, size_of_field};
 use crate::records::{Encoding, Extent, FieldRequest, FieldValue, PackedRows, StoredRecord};
 
 /// The rows of an Arrow table, such as those of polars, pyarrow, DuckDB and Hugging Face's `datasets`.
@@ -435,7 +433,7 @@ impl PackedRows for ArrowRows {
     ) -> Result<Vec<(Arc<str>, FieldValue)>> {
         let (batch, row) = self.locate(row)?;
         let mut fields = Vec::new();
-        let mut bytes = 0_u64;
+        let mut sizes = FieldSizes::new(request.max_bytes());
         for (cell, column) in batch.cells.iter().zip(&self.table.columns) {
             if !request.wants(&column.name) {
                 continue;
@@ -464,8 +462,8 @@ impl PackedRows for ArrowRows {
             };
             let value =
                 value.map_err(|error| with_context(error, &format!("column {}", column.name)))?;
-            bytes = bytes.saturating_add(size_of_field(&value));
-            check_size(bytes, request.max_bytes())?;
+            sizes.add(&column.name, size_of_field(&value));
+            sizes.check()?;
             fields.push((Arc::clone(&column.name), value));
         }
         Ok(fields)

@@ -28,11 +28,12 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use self::column::ColumnPart;
 use self::footer::{Footer, RowGroup};
 use self::schema::{ColumnKind, ParquetColumn};
-use super::common::{ContentHash, check_size, no_labels, row_key, size_of_field, with_context};
+use super::common::{ContentHash, no_labels, row_key, with_context};
 use super::patterns::FilePatterns;
 use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers, read_files};
 use crate::fetch::{Fetcher, Key};
 use crate::layers::{PartCache, default_part_cache_bytes};
+use crate::records::field_sizes::{FieldSizes, size_of_field};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
 /// The rows of Parquet files, such as those of Hugging Face's `datasets`.
@@ -359,15 +360,14 @@ impl PackedRows for ParquetGroup {
         let wanted = self.wanted(request, &key)?;
         let parts = try_join_all(wanted.iter().map(|at| self.column(fetcher, *at))).await?;
         let mut fields = Vec::with_capacity(wanted.len());
-        let mut bytes = 0_u64;
+        let mut sizes = FieldSizes::new(request.max_bytes());
         for (at, part) in wanted.into_iter().zip(parts) {
             let column = &self.file.columns[at];
             let field = part.field(column, row).map_err(|error| {
                 with_context(error, &format!("column {}", column.name)).with_key(Arc::clone(&key))
             })?;
-            bytes = bytes.saturating_add(size_of_field(&field));
-            check_size(bytes, request.max_bytes())
-                .map_err(|error| error.with_key(Arc::clone(&key)))?;
+            sizes.add(&column.name, size_of_field(&field));
+            sizes.check().map_err(|error| error.with_key(Arc::clone(&key)))?;
             fields.push((Arc::clone(&column.name), field));
         }
         Ok(fields)

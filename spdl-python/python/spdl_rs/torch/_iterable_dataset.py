@@ -6,8 +6,8 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import _arguments as check
 from .._batch_loader import BatchLoader
+from .._views import checked_loader, refuse_worker_process
 from ._pytorch import needed_for
 
 
@@ -38,9 +38,7 @@ def as_iterable_dataset(loader: BatchLoader[Any]) -> Any:
         ...
     ```
     """
-    if not isinstance(loader, BatchLoader):
-        raise TypeError(f"loader must be an ImageLoader or a Loader, not {check.shown(loader)}")
-    return _dataset_class()(loader)
+    return _dataset_class()(checked_loader(loader))
 
 
 @functools.cache
@@ -55,11 +53,7 @@ def _dataset_class() -> Any:
             self.loader = loader
 
         def __iter__(self) -> Iterator[Any]:
-            if data.get_worker_info() is not None:
-                raise RuntimeError(
-                    "each worker process of PyTorch would load all samples: use num_workers=0; the threads of the "
-                    "loader work in the background"
-                )
+            refuse_worker_process()
             return iter(self.loader)
 
         def __len__(self) -> int:
