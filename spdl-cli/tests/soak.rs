@@ -1,5 +1,5 @@
-//! Epochs of whole and damaged images, from files and from a web server with faults, again and
-//! again: memory, threads and open files do not grow.
+//! Epochs of whole and damaged images, sounds and videos, from files and from a web server with faults,
+//! again and again: memory, threads and open files do not grow.
 
 // promise of this file: R17
 #![cfg(target_os = "linux")]
@@ -9,11 +9,21 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use spdl_core::{BatchLayout, DatasetSource, OnError, PipelineBuilder, block_on};
+use bytes::Bytes;
+use spdl_core::{
+    BatchLayout, DType, DatasetSource, Field, Fill, FillContext, Labeled, OnError, PipelineBuilder,
+    SlotMut, block_on,
+};
 use spdl_io::datasets::OpenedDataset;
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 use spdl_io::{ResilientOptions, SourceOptions, StoreRegistry};
+use spdl_media::audio::{AudioChannels, AudioLimits, AudioRegistry, AudioTransform};
 use spdl_media::encode::{BmpEncoder, ImageEncoder, JpegEncoder, PngEncoder, WebpEncoder};
+use spdl_media::fill::FillAudio;
+#[cfg(feature = "ffmpeg")]
+use spdl_media::fill::FillVideo;
+#[cfg(feature = "ffmpeg")]
+use spdl_media::video::{VideoClip, VideoLimits, VideoRegistry, VideoTransform};
 use spdl_media::{
     CodecRegistry, FillImage, ImageTransform, Limits, Mode, SampleFormat, Size, image_fields,
 };
@@ -120,6 +130,73 @@ fn write_data(folder: &Path) {
     fs::write(folder.join("list.csv"), list).unwrap();
 }
 
+/// Writes the audio and video files of the tests of `spdl-media`, half of each number damaged, and their
+/// lists.
+fn write_media(folder: &Path) {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../spdl-media/tests");
+    for (kind, extensions) in [
+        ("audio", &["flac", "mp3", "ogg", "opus", "aac", "wav", "m4a"][..]),
+        ("video", &["mp4", "mkv", "webm", "ts", "avi", "mov"]),
+    ] {
+        let mut paths: Vec<_> =
+            fs::read_dir(tests.join(kind)).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths.retain(|path| {
+            let extension = path.extension().unwrap_or_default().to_string_lossy();
+            extensions.contains(&&*extension)
+        });
+        assert!(paths.len() > 8, "{paths:?}");
+        let mut list = String::new();
+        fs::create_dir_all(folder.join(kind)).unwrap();
+        for (number, path) in paths.iter().enumerate() {
+            let whole = fs::read(path).unwrap();
+            let (len, mut damaged) = (whole.len(), whole.clone());
+            match number % 3 {
+                0 => damaged.truncate(len / 2),
+                1 => damaged[len / 2..len * 3 / 4].fill(0xa5),
+                _ => damaged[..20].fill(0),
+            }
+            for (state, bytes) in [("whole", whole), ("damaged", damaged)] {
+                let name = path.file_name().unwrap().to_string_lossy();
+                let name = format!("{kind}/{state}-{name}");
+                fs::write(folder.join(&name), bytes).unwrap();
+                list.push_str(&format!("{name},{}\n", number % 3));
+            }
+        }
+        fs::write(folder.join(format!("{kind}.csv")), list).unwrap();
+    }
+}
+
+/// Writes a tenth of a second of a sound.
+struct FillSound(FillAudio);
+
+impl Fill<Labeled<Bytes>> for FillSound {
+    fn fill(
+        &mut self,
+        file: Labeled<Bytes>,
+        mut slot: SlotMut<'_>,
+        cx: &mut FillContext<'_>,
+    ) -> spdl_core::Result<()> {
+        self.0.write(&file.value, &mut slot, 0, || cx.rng()).map(drop)
+    }
+}
+
+/// Writes a clip of a video.
+#[cfg(feature = "ffmpeg")]
+struct FillClip(FillVideo);
+
+#[cfg(feature = "ffmpeg")]
+impl Fill<Labeled<Bytes>> for FillClip {
+    fn fill(
+        &mut self,
+        file: Labeled<Bytes>,
+        mut slot: SlotMut<'_>,
+        cx: &mut FillContext<'_>,
+    ) -> spdl_core::Result<()> {
+        self.0.write(&file.value[..], &mut slot, 0, &|part| cx.rng_of_part(part)).map(drop)
+    }
+}
+
 /// Stores that retry quickly.
 fn stores() -> StoreRegistry {
     let resilience = ResilientOptions::default()
@@ -134,14 +211,46 @@ fn stores() -> StoreRegistry {
 /// Opens the data set, reads two epochs (or the first batches, if `stops`), and returns the number
 /// of samples.
 fn epochs(address: &str, seed: u64, stops: bool) -> usize {
-    let data = block_on(OpenedDataset::open(&[address], &stores())).unwrap();
+    if address.ends_with("audio.csv") {
+        let transform = AudioTransform::new()
+            .sample_rate(16_000)
+            .channels(AudioChannels::Mono)
+            .frames(1600)
+            .random(true);
+        let layout = BatchLayout::new(BATCH, [Field::new("audio", DType::F32, &transform.shape())]);
+        return samples(address, seed, stops, layout, move || {
+            let (registry, limits) = (AudioRegistry::with_defaults(), AudioLimits::default());
+            FillAudio::new(&registry, &transform, &limits).map(FillSound)
+        });
+    }
+    #[cfg(feature = "ffmpeg")]
+    if address.ends_with("video.csv") {
+        let transform = VideoTransform::new(VideoClip::new(4), ImageTransform::new(32));
+        let field = Field::new("clip", transform.dtype(), &transform.shape());
+        return samples(address, seed, stops, BatchLayout::new(BATCH, [field]), move || {
+            let (registry, limits) = (VideoRegistry::with_defaults(), VideoLimits::default());
+            FillVideo::new(&registry, &transform, &limits, &Limits::default()).map(FillClip)
+        });
+    }
     let transform = ImageTransform::new(64).mode(Mode::Train).format(SampleFormat::NHWC_U8);
     let layout = BatchLayout::new(BATCH, image_fields(&transform));
     let codecs = CodecRegistry::with_defaults();
+    let fill = move || FillImage::new(&codecs, &transform, &Limits::default());
+    samples(address, seed, stops, layout, fill)
+}
+
+fn samples<F: Fill<Labeled<Bytes>> + 'static>(
+    address: &str,
+    seed: u64,
+    stops: bool,
+    layout: BatchLayout,
+    fill: impl Fn() -> spdl_core::Result<F> + Send + Sync + 'static,
+) -> usize {
+    let data = block_on(OpenedDataset::open(&[address], &stores())).unwrap();
     let fetch = data.fetch_labeled();
     let pipeline = PipelineBuilder::new(DatasetSource::new(data.samples).shuffled(seed))
         .async_stage("fetch", fetch)
-        .fill("decode", layout, move || FillImage::new(&codecs, &transform, &Limits::default()))
+        .fill("decode", layout, fill)
         .on_error(OnError::SKIP)
         .epochs(0..2)
         .build()
@@ -168,12 +277,17 @@ fn round(folder: &Path, number: u64) -> (Vec<usize>, u64) {
     server.set_faults(FaultPlan::random(number, 0.01, &FAULTS).retry_after(Duration::ZERO));
     let local = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let mut addresses = vec![local("photos"), local("shard-{0..2}.tar"), local("list.csv")];
+    addresses.push(local("audio.csv"));
+    if cfg!(feature = "ffmpeg") {
+        addresses.push(local("video.csv"));
+    }
     if cfg!(feature = "http") {
         addresses.push(format!("{}/list.csv", server.url()));
+        addresses.push(format!("{}/audio.csv", server.url()));
         addresses.push(format!("{}/shard-{{0..2}}.tar", server.url()));
     }
     let counts = addresses.iter().zip(0..).map(|(address, place)| {
-        let stops = number % 4 == 3 && place == number / 4 % 5;
+        let stops = number % 4 == 3 && place == number / 4 % addresses.len() as u64;
         if stops {
             assert!(epochs(address, number, true) > 0);
         }
@@ -198,10 +312,12 @@ fn epochs_over_damaged_data_with_faults_leak_nothing() {
     let length = Duration::from_secs(seconds);
     let folder = tempfile::tempdir().unwrap();
     write_data(folder.path());
+    write_media(folder.path());
     let start = Instant::now();
     // The first rounds load libraries and fill caches.
     let (expected, _) = round(folder.path(), 0);
-    assert!(expected.iter().all(|samples| *samples > 50), "{expected:?}");
+    // Two epochs of at least 9 whole sounds or videos.
+    assert!(expected.iter().all(|samples| *samples > 15), "{expected:?}");
     let _ = round(folder.path(), 3);
     let before = Resources::at_rest(None);
     println!("samples of two epochs of each data set: {expected:?}; {before:?}");

@@ -1287,14 +1287,16 @@ fn run_time(runs: u32) -> Duration {
 /// Set in the child process that runs the test alone.
 const ALONE: &str = "SPDL_MEMORY_ALONE";
 
-/// Runs the test in a child process, so that all its memory belongs to the pipeline. Its allocator
-/// returns large blocks to the system. By default glibc keeps freed blocks of up to 32 MiB in
-/// several arenas, so that resident memory does not measure the memory in use.
-fn alone(test: &str) {
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
+/// Runs the test in a child process, so that all its memory belongs to the pipeline, with these
+/// variables for the allocator.
+fn alone(test: &str, allocator: &[(&str, &str)]) {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let defaults = ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX"];
+    defaults.into_iter().chain(["GLIBC_TUNABLES"]).for_each(|name| _ = child.env_remove(name));
+    let output = child
         .args([test, "--exact", "--nocapture"])
         .env(ALONE, "1")
-        .env("MALLOC_MMAP_THRESHOLD_", "131072")
+        .envs(allocator.iter().copied())
         .output()
         .unwrap();
     let output_text = String::from_utf8_lossy(&output.stdout);
@@ -1306,87 +1308,115 @@ fn alone(test: &str) {
         .for_each(|line| println!("{line}"));
 }
 
-#[test]
-fn the_resident_memory_stays_within_the_budget_if_the_consumer_is_slow() {
-    if std::env::var_os(ALONE).is_none() {
-        let seconds = 6 * (run_time(6).as_secs() + 60);
-        let test = "the_resident_memory_stays_within_the_budget_if_the_consumer_is_slow";
-        return within_seconds(seconds, || alone(test));
-    }
-    // Three stages are measured, and a batch of four may need four times the largest item. This is
-    // therefore the smallest valid budget.
+/// The number by which the sizes of blobs are divided, the largest blob and the budget. Three stages are
+/// measured, and a batch of four may need four times the largest item. This is therefore the smallest
+/// valid budget.
+fn sizes() -> (usize, usize, usize) {
     let available = proc_bytes("/proc/meminfo", "MemAvailable").unwrap_or(usize::MAX);
     let scale = [1, 2, 4, 8, 16].into_iter().find(|scale| available / 4 > 768 * MIB / scale);
     let scale = scale.unwrap_or(32);
-    let (largest, limit) = (256 * MIB / scale, 768 * MIB / scale);
-    let time = run_time(6);
-    let runs =
-        both_orders().into_iter().flat_map(|order| [1, 2, 8].map(|threads| (order, threads)));
-    for (order, threads) in runs {
-        let report = within_seconds(time.as_secs() + 60, move || {
-            let allocated = Arc::<Allocated>::default();
-            let fetch = Fetch { scale, allocated: Arc::clone(&allocated) };
-            let for_decode = Arc::clone(&allocated);
-            let pipeline = numbers(1 << 20)
-                .async_stage("fetch", fetch)
-                .measured()
-                .stage("decode", move || Ok(Decode { scale, allocated: Arc::clone(&for_decode) }))
-                .measured()
-                .batch("batch", 4, true)
-                .threads(threads)
-                .largest_item(largest)
-                .memory(limit);
-            let mut pipeline = in_order(pipeline, order).build().unwrap();
-            let baseline = proc_bytes("/proc/self/status", "VmRSS").unwrap_or(0);
-            let over = Arc::new(AtomicBool::new(false));
-            let watcher = watch(pipeline.monitor(), Arc::clone(&over));
-            let started = Instant::now();
-            let (mut batches, mut next, mut longest) = (0_u64, 0, Duration::ZERO);
-            while started.elapsed() < time {
-                let asked = Instant::now();
-                let batch = pipeline.next().unwrap().unwrap();
-                longest = longest.max(asked.elapsed());
-                batch.iter().for_each(Blob::leave);
-                batches += 1;
-                for blob in &batch {
-                    assert!(blob.bytes.iter().step_by(4 * KIB).all(|&b| b == blob.number as u8));
-                    if order == Order::Input {
-                        assert_eq!(blob.number, next);
-                        next += 1;
-                    }
+    (scale, 256 * MIB / scale, 768 * MIB / scale)
+}
+
+/// Runs a pipeline with a slow consumer, and checks the counted memory. Returns a report and the peak of
+/// the resident memory.
+fn run_with_a_slow_consumer(order: Order, threads: usize, time: Duration) -> (String, usize) {
+    let (scale, largest, limit) = sizes();
+    within_seconds(time.as_secs() + 60, move || {
+        let allocated = Arc::<Allocated>::default();
+        let fetch = Fetch { scale, allocated: Arc::clone(&allocated) };
+        let for_decode = Arc::clone(&allocated);
+        let pipeline = numbers(1 << 20)
+            .async_stage("fetch", fetch)
+            .measured()
+            .stage("decode", move || Ok(Decode { scale, allocated: Arc::clone(&for_decode) }))
+            .measured()
+            .batch("batch", 4, true)
+            .threads(threads)
+            .largest_item(largest)
+            .memory(limit);
+        let mut pipeline = in_order(pipeline, order).build().unwrap();
+        let baseline = proc_bytes("/proc/self/status", "VmRSS").unwrap_or(0);
+        let over = Arc::new(AtomicBool::new(false));
+        let watcher = watch(pipeline.monitor(), Arc::clone(&over));
+        let started = Instant::now();
+        let (mut batches, mut next, mut longest) = (0_u64, 0, Duration::ZERO);
+        while started.elapsed() < time {
+            let asked = Instant::now();
+            let batch = pipeline.next().unwrap().unwrap();
+            longest = longest.max(asked.elapsed());
+            batch.iter().for_each(Blob::leave);
+            batches += 1;
+            for blob in &batch {
+                assert!(blob.bytes.iter().step_by(4 * KIB).all(|&b| b == blob.number as u8));
+                if order == Order::Input {
+                    assert_eq!(blob.number, next);
+                    next += 1;
                 }
-                drop(batch);
-                std::thread::sleep(TRAINING_STEP);
             }
-            over.store(true, SeqCst);
-            let peaks = watcher.join().unwrap();
-            let monitor = pipeline.monitor();
-            drop(pipeline);
-            let memory = monitor.statistics().memory;
-            let resident = peaks.resident.saturating_sub(baseline);
-            let most = allocated.most.load(SeqCst);
-            let report = format!(
-                "{order:?}, {threads} threads: {batches} batches in {:.1} s, the longest wait \
-                 {:.0} ms; of a budget of {} MiB {} were counted at most and {} allocated, and {} \
-                 resident ({:.2} of the budget); stages waited for memory {:.1} s",
-                started.elapsed().as_secs_f64(),
-                longest.as_secs_f64() * 1000.0,
-                limit / MIB,
-                memory.peak_bytes / MIB,
-                most / MIB,
-                resident / MIB,
-                resident as f64 / limit as f64,
-                memory.waited.as_secs_f64()
-            );
-            assert!(batches > 1 && peaks.samples > 10, "{report}");
-            assert!(longest < STALL, "{report}");
-            assert!(peaks.live <= limit && memory.peak_bytes <= limit, "{report}");
-            assert_eq!((memory.overdrawn_bytes, memory.live_bytes), (0, 0), "{report}");
-            // A delivered batch is no longer counted slightly before this thread receives it.
-            assert!(most <= limit + largest, "{report}");
-            assert!(resident <= limit + limit / 10, "{report}");
-            report
-        });
+            drop(batch);
+            std::thread::sleep(TRAINING_STEP);
+        }
+        over.store(true, SeqCst);
+        let peaks = watcher.join().unwrap();
+        let monitor = pipeline.monitor();
+        drop(pipeline);
+        let memory = monitor.statistics().memory;
+        let resident = peaks.resident.saturating_sub(baseline);
+        let most = allocated.most.load(SeqCst);
+        let report = format!(
+            "{order:?}, {threads} threads: {batches} batches in {:.1} s, the longest wait \
+             {:.0} ms; of a budget of {} MiB {} were counted at most and {} allocated, and {} \
+             resident ({:.2} of the budget); stages waited for memory {:.1} s",
+            started.elapsed().as_secs_f64(),
+            longest.as_secs_f64() * 1000.0,
+            limit / MIB,
+            memory.peak_bytes / MIB,
+            most / MIB,
+            resident / MIB,
+            resident as f64 / limit as f64,
+            memory.waited.as_secs_f64()
+        );
+        assert!(batches > 1 && peaks.samples > 10, "{report}");
+        assert!(longest < STALL, "{report}");
+        assert!(peaks.live <= limit && memory.peak_bytes <= limit, "{report}");
+        assert_eq!((memory.overdrawn_bytes, memory.live_bytes), (0, 0), "{report}");
+        // A delivered batch is no longer counted slightly before this thread receives it.
+        assert!(most <= limit + largest, "{report}");
         println!("{report}");
+        (report, resident)
+    })
+}
+
+#[test]
+fn the_resident_memory_stays_within_the_budget_if_the_consumer_is_slow() {
+    let time = run_time(6);
+    if std::env::var_os(ALONE).is_none() {
+        let test = "the_resident_memory_stays_within_the_budget_if_the_consumer_is_slow";
+        // This allocator returns large blocks to the system.
+        let allocator = [("MALLOC_MMAP_THRESHOLD_", "131072")];
+        return within_seconds(6 * (time.as_secs() + 60), move || alone(test, &allocator));
+    }
+    let (.., limit) = sizes();
+    for order in both_orders() {
+        for threads in [1, 2, 8] {
+            let (report, resident) = run_with_a_slow_consumer(order, threads, time);
+            assert!(resident <= limit + limit / 10, "{report}");
+        }
+    }
+}
+
+#[test]
+fn the_default_allocator_keeps_at_most_as_much_as_the_budget() {
+    let time = run_time(3);
+    if std::env::var_os(ALONE).is_none() {
+        let test = "the_default_allocator_keeps_at_most_as_much_as_the_budget";
+        return within_seconds(2 * (time.as_secs() + 60), || alone(test, &[]));
+    }
+    // glibc keeps freed blocks of up to 32 MiB, in several arenas.
+    let (.., limit) = sizes();
+    for threads in [2, 8] {
+        let (report, resident) = run_with_a_slow_consumer(Order::Completion, threads, time);
+        assert!(resident <= 2 * limit, "{report}");
     }
 }

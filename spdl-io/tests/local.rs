@@ -269,29 +269,3 @@ fn check_buffers_in_use(fetcher: LocalFetcher) {
     drop(fetcher);
     assert!(kept.iter().all(|(number, bytes)| bytes.iter().all(|byte| byte == number)));
 }
-
-// promise: R16
-#[cfg(target_os = "linux")]
-#[test]
-fn a_read_without_progress_fails_with_its_key() {
-    // Reading this file waits for the next message of the kernel.
-    if fs::File::open("/proc/kmsg").is_err() {
-        println!("SKIPPED: this user cannot open /proc/kmsg");
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("1.jpg");
-    std::os::unix::fs::symlink("/proc/kmsg", &path).unwrap();
-    let fetcher =
-        LocalFetcher::with_threads(1).with_stall_timeout(std::time::Duration::from_secs(1));
-    // The first reads return the messages that are in the buffer.
-    let key = spdl_io::Key::from_path(&path);
-    let error = block_on(fetcher.read(&key, None)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Timeout, "{}", error.report());
-    assert_eq!(error.key(), path.to_str());
-    // Another file is read by another thread.
-    let other = folder.path().join("2.jpg");
-    fs::write(&other, "an image").unwrap();
-    let fetcher = fetcher.without_inline_reads();
-    assert_eq!(block_on(fetcher.read(&other.into(), None)).unwrap(), "an image");
-}

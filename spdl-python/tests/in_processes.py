@@ -257,6 +257,15 @@ def payloads(large):
     ]
 
 
+def packets(paths):
+    """Packets of the best streams of files, each in two forms."""
+    from spdl_rs.io import demux_audio, demux_image, demux_video
+
+    demux = {"audio": demux_audio, "image": demux_image, "video": demux_video}
+    for kind, path in paths:
+        yield {kind: demux[kind](path), "again": [demux[kind](path)]}
+
+
 def alike(first, second):
     if isinstance(first, numpy.ndarray):
         return first.dtype == second.dtype and numpy.array_equal(first, second)
@@ -328,7 +337,7 @@ HELD = {}
 
 
 def leave_a_region_running(method, op, folder):
-    """Begins to iterate a pipeline with a region, and neither ends nor drops the pipeline."""
+    """Begins to iterate a pipeline with a region, and neither ends nor drops the pipeline. Prints the time."""
     HELD["pipeline"] = pipeline = doubled_in_processes(method, op).build(num_threads=2)
     pipeline.start()
     if op is double:
@@ -336,6 +345,7 @@ def leave_a_region_running(method, op, folder):
             pipeline.get_item(timeout=60)
     else:
         wait_for_files(folder, 2)
+    print(time.time(), flush=True)
 
 
 def wait_for_files(folder, count):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 
@@ -56,11 +57,25 @@ def threads():
     return sorted(thread.name for thread in there if "spdl" in thread.name)
 
 
+def soon_s():
+    """Seconds within which processes end: 2.5, and more if other programs use the CPUs.
+
+    The promise is 1 s. Processes that wait for the system's default time-outs need more than 2.5 s.
+    """
+    return 2.5 * min(4.0, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
 def wait_until(condition, within_s=20.0):
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def assert_soon_after(begin, what=""):
+    """Checks that the Unix time `begin`, which any process may have printed, was at most `soon_s()` ago."""
+    elapsed = time.time() - float(begin)
+    assert elapsed <= soon_s(), f"{what} took {elapsed:.2f} s"
 
 
 def assert_no_threads():

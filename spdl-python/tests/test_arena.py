@@ -8,9 +8,12 @@ import signal
 import time
 
 import in_processes as work
+import media_files as media
 import numpy
 import pytest
 from pipelines import source, wait_until
+from spdl_rs.io import convert_frames, decode_packets
+from spdl_rs.io.utils import get_ffmpeg_versions
 from spdl_rs.pipeline import (
     SharedMemoryRingBuffer,
     SharedMemorySegmentPool,
@@ -20,6 +23,7 @@ from spdl_rs.pipeline import (
 from test_subprocess import gone, script
 
 SIZE = 10_000
+PHOTO = pathlib.Path(__file__).parents[2] / "assets" / "photos" / "rocket.jpg"
 
 
 def ring(**options):
@@ -81,6 +85,32 @@ def test_a03_tensors_arrive_unchanged():
     for arena in (ring(), pool()):
         first, second = of(work.tensors, arena=arena)
         assert torch.equal(first, work.tensors()[0]) and second.dtype == torch.bfloat16
+
+
+@pytest.mark.skipif(not get_ffmpeg_versions(), reason="spdl_rs was built without FFmpeg")
+@pytest.mark.parametrize("arena", [ring, pool])
+def test_a03_packets_arrive_unchanged_through_the_arena(arena):
+    files = [
+        ("video", media.VIDEO / "mpeg2.mp4"),
+        ("audio", media.AUDIO / "stereo-24.flac"),
+        ("image", PHOTO),
+        ("video", media.VIDEO / "vp9.webm"),
+    ]
+    memory = arena() if arena is ring else pool(count=2, size=1 << 18)
+    got = list(of(work.packets, files, arena=memory, buffer_size=1))
+    sent = list(work.packets(files))
+    states = [item["again"][0].__getstate__() for item in sent]
+    assert min(map(len, states)) >= 4096
+    if arena is ring:
+        # Each item has two such payloads.
+        assert memory.head >= 2 * sum(map(len, states))
+    # The pool has two segments, so that later items have overwritten earlier ones.
+    for (kind, _), found, expected in zip(files, got, sent, strict=True):
+        for packets, original in [(found[kind], expected[kind]), (found["again"][0], expected["again"][0])]:
+            assert type(packets) is type(original)
+            assert packets.__getstate__() == original.__getstate__()
+            frames = [convert_frames(decode_packets(each)) for each in (packets, original)]
+            numpy.testing.assert_array_equal(*map(numpy.asarray, frames))
 
 
 def test_a01_each_received_item_frees_ring_space():

@@ -73,13 +73,26 @@ def test_the_warning_counts_by_stage_and_type_and_has_examples_and_the_limit(war
     assert len(warned()) == 1
 
 
-# promise: R9
-def test_the_warning_states_that_a_pipeline_had_no_output(warned):
-    # Without max_failures, such a pipeline ends normally, as in SPDL.
-    pipeline = pipeline_of([1, 3, 5], [odd_fails])
+# feature: F01
+@pytest.mark.parametrize("stages", [[odd_fails], [abs, odd_fails, large_fails]])
+def test_a_pipeline_whose_items_all_fail_ends_normally_with_one_warning(stages, warned):
+    # As in SPDL. With max_failures, the pipeline fails; loaders raise an exception.
+    pipeline = pipeline_of([1, 3, 5], stages)
     assert list(pipeline) == []
     (message,) = warned()
     assert f"pipeline {pipeline._number} ended without any output, and 3 items were" in message
+    pipeline.stop()
+    del pipeline
+    gc.collect()
+    assert len(warned()) == 1
+
+
+# promise: R9
+def test_a_loader_whose_items_all_fail_raises(warned):
+    with pytest.raises(PipelineFailure) as caught:
+        list(DataLoader([1, 3, 5], preprocessor=odd_fails, batch_size=2))
+    (error,) = caught.value.exceptions
+    assert "delivered no batch, and 3 items failed" in str(error)
 
 
 def test_a_pipeline_without_failures_does_not_warn(warned):

@@ -5,6 +5,7 @@ import itertools
 import os
 import pickle
 import random
+import struct
 import subprocess
 import sys
 from decimal import Decimal
@@ -423,6 +424,20 @@ def test_k01_formats_that_open_other_files_are_refused(tmp_path):
         for config in [None, demux_config(format)]:
             with pytest.raises(RuntimeError):
                 demux_audio(script.encode(), demux_config=config)
+
+
+# promise: R20
+def test_k01_formats_outside_the_list_are_not_recognised():
+    # SoX native audio, which refers to no other file, shows that the list is applied.
+    sound = struct.pack("<4sIQdII", b".SoX", 28, 100, 8000.0, 1, 0) + bytes(400)
+    try:
+        demuxed = demux_audio(sound, demux_config=demux_config("sox"))
+    except UnsupportedError:
+        pytest.skip("this build of FFmpeg has no format sox")
+    assert demuxed.sample_rate == 8000
+    for open_it in (Demuxer, demux_audio, load_audio):
+        with pytest.raises(RuntimeError, match="cannot open the media file"):
+            open_it(sound)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,11 @@
 """Ownership and lifetime of batch memory."""
 
 import gc
+import json
+import os
+import pathlib
+import subprocess
+import sys
 import time
 
 import numpy
@@ -8,6 +13,8 @@ import pytest
 import spdl_rs
 from pipelines import wait_until
 from spdl_rs import fields
+
+PHOTOGRAPHS = pathlib.Path(__file__).parents[2] / "assets" / "photos"
 
 
 def native_of(array):
@@ -171,6 +178,65 @@ def test_a_memory_budget_without_room_for_the_batches_is_an_error(many):
         )
         with pytest.raises(ValueError, match=f"too small for 3 stages .* set it to {9 * BATCH} or more"):
             iter(loader)
+
+
+# Prints the peak of the resident memory in bytes after small images, and after all images of a folder.
+PEAKS = """
+import json, sys
+import spdl_rs
+
+small, folder, budget, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+
+def peak():
+    with open("/proc/self/status") as status:
+        (line,) = [line for line in status if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+def read(folder, **options):
+    loader = spdl_rs.ImageLoader(folder, batch_size=4, size=64, threads=threads, **options)
+    return sum(len(labels) for _, labels in loader)
+
+read(small)
+peaks = [peak()]
+count = read(folder, memory_budget=budget)
+print(json.dumps([*peaks, peak(), count]))
+"""
+
+
+def padded(folder, images, count, size):
+    """Writes images with zeros after the image, which decoders ignore."""
+    folder.mkdir()
+    for number in range(count):
+        path = folder / f"{number:02}.jpg"
+        path.write_bytes(images[number % len(images)])
+        os.truncate(path, size)
+    return folder
+
+
+# promise: R4
+@pytest.mark.skipif(sys.platform != "linux", reason="requires /proc")
+@pytest.mark.parametrize("allocator", ["glibc", "with thresholds"])
+@pytest.mark.parametrize(("kind", "threads"), [("large files", 2), ("photographs", 64)])
+def test_resident_memory_stays_within_the_budget(kind, threads, allocator, photos, tmp_path):
+    budget = 48_000_000
+    if kind == "large files":
+        images, count, size = [(photos / "cat" / "1.png").read_bytes()], 12, 16_000_000
+    else:
+        names = ["life.jpg", "picosdeeuropa.jpg", "aitzgorri.jpg", "wine.jpg"]
+        images, count, size = [(PHOTOGRAPHS / name).read_bytes() for name in names], 48, 10_000_000
+    folder = padded(tmp_path / "padded", images, count, size)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    if allocator == "with thresholds":
+        # As the program `spdl` sets them.
+        variables |= {"MALLOC_MMAP_THRESHOLD_": "4194304", "MALLOC_TRIM_THRESHOLD_": "4194304"}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-c", PEAKS, str(photos), str(folder), str(budget), str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
+    assert done.returncode == 0, done.stderr
+    before, after, found = json.loads(done.stdout)
+    assert found == count
+    print(f"{kind}, {allocator}: {(after - before) / 1e6:.0f} MB")
+    assert after - before <= budget + 64_000_000
 
 
 def test_a_state_is_valid_for_another_memory_budget(many):

@@ -9,7 +9,7 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::tools::{Output, Workspace, cargo, command, install_packages, require_programs};
@@ -45,6 +45,8 @@ struct Carrier {
     source: &'static str,
     /// Where the source is published.
     origin: &'static str,
+    /// The name of the library, its version if the crate has another one, and its licence.
+    library: (&'static str, Option<&'static str>, &'static str),
 }
 
 const CARRIERS: [Carrier; 3] = [
@@ -55,6 +57,7 @@ const CARRIERS: [Carrier; 3] = [
         source: "vendor/ffmpeg-9.0.2.tar.xz",
         origin: "FFmpeg 9.0.2, https://github.com/FFmpeg/FFmpeg, tag n9.0.2, without tests/ref and \
                  doc/*.texi",
+        library: ("FFmpeg", Some("9.0.2"), "LGPL-2.1-or-later AND IJG"),
     },
     Carrier {
         name: "libdav1d-sys",
@@ -62,6 +65,7 @@ const CARRIERS: [Carrier; 3] = [
         sha256: "3d875e9669d116a603412a126de599b7bf47789a365b79fcf461fbf9c18d141f",
         source: "vendor",
         origin: "dav1d 1.4.3, https://code.videolan.org/videolan/dav1d",
+        library: ("dav1d", Some("1.4.3"), "BSD-2-Clause"),
     },
     Carrier {
         name: "libz-sys",
@@ -69,6 +73,7 @@ const CARRIERS: [Carrier; 3] = [
         sha256: "fee3f59f4321dab0c78d828942e7aa09d0bd8ad6e78a501977e6bf3d02938045",
         source: "src/zlib",
         origin: "zlib, https://github.com/madler/zlib",
+        library: ("zlib", None, "Zlib"),
     },
 ];
 
@@ -243,6 +248,36 @@ fn source_of(carrier: &Carrier, metadata: &Value, lock: &str) -> Result<PathBuf>
     Ok(Path::new(manifest).with_file_name(source))
 }
 
+/// The parts of the library as components of a CycloneDX bill of materials. The first one is FFmpeg.
+pub(crate) fn components() -> [Value; 3] {
+    CARRIERS.map(|carrier| {
+        let (library, version, licence) = carrier.library;
+        let name = library.to_lowercase();
+        let reference =
+            version.map_or(format!("pkg:generic/{name}"), |it| format!("pkg:generic/{name}@{it}"));
+        let mut component = json!({
+            "type": "library",
+            "bom-ref": reference,
+            "purl": reference,
+            "name": library,
+            "description": carrier.origin,
+            "licenses": [{ "expression": licence }],
+            // The crate with the source.
+            "pedigree": { "ancestors": [{
+                "type": "library",
+                "name": carrier.name,
+                "version": carrier.version,
+                "purl": format!("pkg:cargo/{}@{}", carrier.name, carrier.version),
+                "hashes": [{ "alg": "SHA-256", "content": carrier.sha256 }],
+            }] },
+        });
+        if let Some(version) = version {
+            component["version"] = json!(version);
+        }
+        component
+    })
+}
+
 /// The sources of the library, and how it was built from them.
 fn source_notice(result: &Path) -> Result<String> {
     let line = result.join("configure-line.txt");
@@ -252,7 +287,7 @@ fn source_notice(result: &Path) -> Result<String> {
         "{LIBRARY} is a separate shared library, built by `cargo xtask ffmpeg`. A library with the same\n\
          soname and symbols can replace it. Sources:\n"
     );
-    for Carrier { name, version, sha256, source, origin } in CARRIERS {
+    for Carrier { name, version, sha256, source, origin, .. } in CARRIERS {
         let _ = write!(
             text,
             "\n{origin}\n  {source} of the crate {name} {version} of Rust's package registry\n  \

@@ -8,14 +8,16 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::ffmpeg;
 use crate::tools::{Workspace, cargo, command};
 
 /// Write a software bill of materials: every package that a crate is built from.
 ///
 /// The file has the format CycloneDX 1.5 (JSON). For each package, it has the version, the licence, the
 /// package URL, and the SHA-256 of the package in Cargo.lock. Build dependencies are included;
-/// packages for other platforms and development dependencies are not. The same Cargo.lock and platform
-/// give the same file.
+/// packages for other platforms and development dependencies are not. For spdl-python on Linux, the
+/// FFmpeg library of the wheel and its parts are included. The same Cargo.lock and platform give the
+/// same file.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask sbom                            spdl-python, in target/sbom/spdl-python.cdx.json
@@ -63,7 +65,31 @@ fn bill_of(workspace: &Workspace, name: &str, platform: Option<&str>) -> Result<
         String::from_utf8_lossy(&output.stderr)
     );
     let lock = fs::read_to_string(workspace.root.join("Cargo.lock"))?;
-    bill(&serde_json::from_slice(&output.stdout)?, &checksums(&lock), name)
+    let mut bill = bill(&serde_json::from_slice(&output.stdout)?, &checksums(&lock), name)?;
+    // As `cargo xtask wheel` builds it.
+    if name == "spdl-python" && platform.contains("linux") {
+        add_ffmpeg(&mut bill);
+    }
+    Ok(bill)
+}
+
+/// Adds the FFmpeg library that the wheel contains.
+fn add_ffmpeg(bill: &mut Value) {
+    let components = ffmpeg::components();
+    let [first, others @ ..] = components.each_ref().map(|component| component["bom-ref"].clone());
+    let root = bill["metadata"]["component"]["bom-ref"].clone();
+    let append = |list: &mut Value, items: &mut Vec<Value>| {
+        list.as_array_mut().into_iter().for_each(|list| list.append(items));
+    };
+    let dependencies = bill["dependencies"].as_array_mut().into_iter().flatten();
+    for edges in dependencies.filter(|edges| edges["ref"] == root) {
+        append(&mut edges["dependsOn"], &mut vec![first.clone()]);
+    }
+    let edges = others.iter().map(|part| json!({ "ref": part, "dependsOn": [] }));
+    let mut edges: Vec<Value> = edges.collect();
+    edges.insert(0, json!({ "ref": first, "dependsOn": others }));
+    append(&mut bill["dependencies"], &mut edges);
+    append(&mut bill["components"], &mut components.to_vec());
 }
 
 /// The platform of this machine, such as `x86_64-unknown-linux-gnu`.
@@ -214,5 +240,42 @@ mod tests {
         let is_of_windows = |name: &String| name.starts_with("windows");
         assert!(!names("x86_64-unknown-linux-gnu").iter().any(is_of_windows));
         assert!(names("x86_64-pc-windows-msvc").iter().any(is_of_windows));
+    }
+
+    #[test]
+    // promise: R22
+    fn the_bill_of_the_wheel_lists_its_ffmpeg_library() {
+        let workspace = Workspace::find().unwrap();
+        let bill = bill_of(&workspace, "spdl-python", Some("aarch64-unknown-linux-gnu")).unwrap();
+        let components = bill["components"].as_array().unwrap();
+        let named = |name: &str| components.iter().find(|it| it["name"] == name).unwrap();
+        for (name, licence) in
+            [("FFmpeg", "LGPL-2.1-or-later AND IJG"), ("dav1d", "BSD-2-Clause"), ("zlib", "Zlib")]
+        {
+            let component = named(name);
+            assert_eq!(component["licenses"][0]["expression"], licence);
+            let source = &component["pedigree"]["ancestors"][0];
+            assert_eq!(source["hashes"][0]["content"].as_str().unwrap().len(), 64, "{source}");
+            // Versions match those of the notice in the wheel.
+            let description = component["description"].as_str().unwrap();
+            let version = component["version"].as_str();
+            assert!(version.is_none_or(|version| description.contains(version)), "{component}");
+        }
+        let edges = bill["dependencies"].as_array().unwrap();
+        assert_eq!(edges.len(), components.len() + 1);
+        let on = |reference: &Value| {
+            let edges = edges.iter().find(|edges| edges["ref"] == *reference).unwrap();
+            edges["dependsOn"].as_array().unwrap()
+        };
+        let library = &named("FFmpeg")["bom-ref"];
+        assert!(on(&bill["metadata"]["component"]["bom-ref"]).contains(library));
+        assert_eq!(
+            on(library),
+            &vec![named("dav1d")["bom-ref"].clone(), named("zlib")["bom-ref"].clone()]
+        );
+        // Wheels for other systems do not contain the library.
+        let other = bill_of(&workspace, "spdl-python", Some("x86_64-pc-windows-msvc")).unwrap();
+        let components = other["components"].as_array().unwrap();
+        assert!(!components.iter().any(|it| it["name"] == "FFmpeg"));
     }
 }

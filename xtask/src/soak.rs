@@ -279,12 +279,14 @@ fn fault_grid(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     })
 }
 
-/// Decodes epochs of images, and checks that memory, threads and open files do not grow.
+/// Decodes epochs of images, sounds and videos, and checks that memory, threads and open files do not
+/// grow.
 fn epochs(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    crate::ffmpeg::require_system_ffmpeg(output)?;
     let seconds = length(output, "SPDL_SOAK_SECONDS", "1800");
     cargo_test(workspace, output, 1, |cargo| {
         cargo
-            .args(["-p", "spdl-cli", "--release", "--features", "http", "--test", "soak"])
+            .args(["-p", "spdl-cli", "--release", "--features", "http,ffmpeg", "--test", "soak"])
             .env("SPDL_SOAK_SECONDS", seconds)
     })
 }

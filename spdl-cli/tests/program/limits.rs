@@ -2,7 +2,7 @@
 
 // promise of this file: R25
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -166,29 +166,137 @@ fn write_mds(folder: &Folder, image: &[u8], count: u64) {
     folder.add("index.json", index.to_string().as_bytes());
 }
 
+/// Writes images below `class`, with zeros after the image, which decoders ignore.
+fn add_padded(folder: &Folder, images: &[Vec<u8>], count: usize, bytes: u64) {
+    for (number, image) in images.iter().cycle().take(count).enumerate() {
+        let name = format!("class/{number:02}.png");
+        folder.add(&name, image);
+        let file = std::fs::OpenOptions::new().write(true).open(folder.join(&name)).unwrap();
+        file.set_len(bytes).unwrap();
+    }
+}
+
+/// Photographs of 10 MB each.
+fn photographs(count: usize) -> Folder {
+    let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/photos");
+    let images = ["life.jpg", "picosdeeuropa.jpg", "aitzgorri.jpg", "wine.jpg"]
+        .map(|name| std::fs::read(Path::new(assets).join(name)).unwrap());
+    let folder = Folder::new();
+    add_padded(&folder, &images, count, 10_000_000);
+    folder
+}
+
+/// The peak resident memory of a run over small images, if the system reports it.
+fn base() -> Option<u64> {
+    let base = memory(&bench(Folder::with_images(48, 3).path(), &["--json", "--threads", "2"]));
+    if base.is_none() {
+        println!("SKIPPED: the system does not report the peak resident memory");
+    }
+    Some(base?.0)
+}
+
+// promise: R4
+#[test]
+fn resident_memory_stays_within_the_budget_for_photographs_and_64_threads() {
+    let Some(base) = base() else { return };
+    let folder = photographs(48);
+    let run = bench(folder.path(), &["--json", "--threads", "64"]);
+    let (peak, budget) = memory(&run).unwrap();
+    println!("{} MB above the base, budget {} MB", (peak - base) / 1_000_000, budget / 1_000_000);
+    assert!(budget < 96_000_000, "the budget limits nothing: {budget}");
+    // The decodes of 64 baseline JPEGs are part of the 64 MB.
+    assert!(peak <= base + budget + 64_000_000, "{peak} of {base} + {budget}");
+}
+
+// promise: R4
+#[test]
+fn at_most_one_file_that_is_larger_than_the_budget_is_held() {
+    let Some(base) = base() else { return };
+    for (count, bytes) in [(6, 100_000_000), (3, 400_000_000)] {
+        let folder = Folder::new();
+        add_padded(&folder, &[png(1), png(2)], count, bytes);
+        let arguments = ["--json", "--threads", "4", "--max-file-size", "500MB"];
+        let (peak, budget) = memory(&bench(folder.path(), &arguments)).unwrap();
+        println!(
+            "files of {} MB: {} MB above the base, budget {} MB",
+            bytes / 1_000_000,
+            (peak - base) / 1_000_000,
+            budget / 1_000_000
+        );
+        assert!(budget < bytes, "the files fit the budget: {budget}");
+        assert!(peak <= base + bytes + 64_000_000, "{peak} of {base} + {bytes}");
+    }
+}
+
+/// A control group with a memory limit. It is removed on drop.
+struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    fn with_memory(bytes: u64) -> Option<Self> {
+        let hierarchies =
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        hierarchies.into_iter().find_map(|(parent, limit)| {
+            let path = Path::new(parent).join(format!("spdl-test-{}", std::process::id()));
+            std::fs::create_dir(&path).ok()?;
+            let group = ControlGroup(path);
+            std::fs::write(group.0.join(limit), bytes.to_string()).ok()?;
+            Some(group)
+        })
+    }
+
+    /// Runs the program in the group. Returns `None` if a signal ends the program.
+    fn run(&self, data: &Path, arguments: &[&str]) -> Option<Run> {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&self.0);
+        let program = spdl();
+        command.arg(program.get_program()).arg("bench").arg(data).args(arguments);
+        let output = command.output().unwrap();
+        output.status.code().map(|_| finish(output))
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+// promise: R4
+#[test]
+fn runs_within_a_control_group_of_600_mb_are_not_killed() {
+    const LIMIT: u64 = 600_000_000;
+    let Some(group) = ControlGroup::with_memory(LIMIT) else {
+        return println!("SKIPPED: this user cannot create control groups");
+    };
+    let (photos, large) = (photographs(48), Folder::new());
+    add_padded(&large, &[png(1), png(2)], 6, 100_000_000);
+    let large_files = ["--json", "--threads", "2", "--max-file-size", "128MB"];
+    for (data, arguments) in
+        [(&photos, &["--json", "--threads", "64"][..]), (&large, &large_files[..])]
+    {
+        let run = group.run(data.path(), arguments).expect("the system killed the program");
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        let (peak, budget) = memory(&run).unwrap();
+        println!("{} MB of 600 MB, budget {} MB", peak / 1_000_000, budget / 1_000_000);
+        assert!(budget <= LIMIT / 4, "the budget ignores the limit of the group: {budget}");
+    }
+}
+
 // promise: R4
 #[test]
 fn resident_memory_stays_within_the_budget_for_large_files() {
     const FILES: u64 = 12;
     const FILE_BYTES: u64 = 16_000_000;
-    let (small, large) = (Folder::with_images(48, 3), Folder::new());
-    for number in 0..FILES {
-        let name = format!("class/{number}.png");
-        large.add(&name, &png(number as u32));
-        // Decoders ignore the bytes after the image.
-        let file = std::fs::OpenOptions::new().write(true).open(large.join(&name)).unwrap();
-        file.set_len(FILE_BYTES).unwrap();
-    }
-    let base = bench(small.path(), &["--json", "--threads", "2"]);
-    let Some((base, _)) = memory(&base) else {
-        return println!("SKIPPED: the system does not report the peak resident memory");
-    };
+    let (small, large) = (Folder::new(), Folder::new());
+    let images: Vec<_> = (0..FILES).map(|number| png(number as u32)).collect();
+    add_padded(&large, &images, FILES as usize, FILE_BYTES);
+    let Some(base) = base() else { return };
     let other = Folder::new();
     let (cache, shards) = (other.join("cache"), other.join("shards"));
     let packed = spdl().arg("pack").arg(large.path()).arg(&shards).output().unwrap();
     assert!(packed.status.success(), "{packed:?}");
     let (cache, files) = (cache.to_str().unwrap(), large.path());
-    let image = std::fs::read(large.join("class/0.png")).unwrap();
+    let image = std::fs::read(large.join("class/00.png")).unwrap();
     let (records, mds) = (Folder::new(), Folder::new());
     let record = tfrecord(&[
         ("image/encoded", bytes_feature(&image)),

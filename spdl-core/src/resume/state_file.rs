@@ -915,22 +915,6 @@ mod tests {
         assert_eq!(file.load().unwrap(), states[0]);
     }
 
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_read_without_progress_fails_with_the_path() {
-        // Reading this file waits for the next message of the kernel.
-        if File::open("/proc/kmsg").is_err() {
-            println!("SKIPPED: this user cannot open /proc/kmsg");
-            return;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let file = StateFile::new(folder.path().join("run.state"));
-        std::os::unix::fs::symlink("/proc/kmsg", file.path()).unwrap();
-        let error = file.load().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Timeout, "{}", error.report());
-        assert_eq!(error.key(), file.path().to_str());
-    }
-
     #[test]
     fn only_state_files_are_replaced() {
         let folder = tempfile::tempdir().unwrap();

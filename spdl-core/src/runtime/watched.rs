@@ -12,7 +12,7 @@ use crate::sync::thread;
 
 /// Default time after which a file read without progress fails: 60 s. Servers of network file
 /// systems may need this time to restart.
-pub const STALL_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of bytes that one system call reads.
 const STEP_BYTES: usize = 4 << 20;

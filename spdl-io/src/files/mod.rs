@@ -21,4 +21,4 @@ pub(crate) use self::io_threads::IoThreads;
 #[cfg(feature = "local")]
 pub(crate) use self::io_threads::ReadProgress;
 pub(crate) use self::walk::{Folder, FolderPath, Listing, Walker, bytes};
-pub(crate) use self::watched::{STALL_TIMEOUT, read_regular_file, watched};
+pub(crate) use self::watched::{read_regular_file, watched};

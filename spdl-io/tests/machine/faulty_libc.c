@@ -4,14 +4,18 @@
 //   .../write-N/...        call number N that changes files below fails once with EIO
 //   .../read-N/...         read number N below fails once with EIO
 //   .../slow/...           each read takes 700 ms
+//   .../blocked/...        each read waits for ever
 //   fails-P-S.test         P % of the lookups fail, drawn from seed S; the others return 127.0.0.1
 //   first-N-fail.test      the first N lookups fail
 //
 // With SPDL_FAULTY_CLOCK set, the wall clock is a day late, correct, or a day early, in turn.
+// With SPDL_CLOCK_FACTOR=N, the monotonic clock runs N times as fast, so that time-outs end soon.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/futex.h>
 #include <netdb.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +27,44 @@
 
 #define CASES 1000
 static atomic_int writes[CASES], reads[CASES], lookups[CASES], clock_calls;
+
+static long long clock_factor = 1, clock_start;
+
+static long long nanoseconds(const struct timespec *time) {
+    return time->tv_sec * 1000000000ll + time->tv_nsec;
+}
+
+static struct timespec time_of(long long nanoseconds) {
+    return (struct timespec){nanoseconds / 1000000000, nanoseconds % 1000000000};
+}
+
+__attribute__((constructor)) static void start_clock(void) {
+    struct timespec now;
+    const char *factor = getenv("SPDL_CLOCK_FACTOR");
+    if (!factor || clock_gettime(CLOCK_MONOTONIC, &now)) return;
+    clock_start = nanoseconds(&now);
+    clock_factor = atoll(factor);
+}
+
+// The standard library of Rust waits until a time of the monotonic clock.
+long syscall(long number, ...) {
+    static long (*real)(long, ...);
+    if (!real) real = dlsym(RTLD_NEXT, "syscall");
+    va_list list;
+    long a[6];
+    va_start(list, number);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
+    va_end(list);
+    int waits_until = number == SYS_futex && (a[1] & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET &&
+                      !(a[1] & FUTEX_CLOCK_REALTIME) && a[3];
+    struct timespec until;
+    if (waits_until && clock_factor > 1) {
+        long long after = nanoseconds((struct timespec *)a[3]) - clock_start;
+        until = time_of(clock_start + (after > 0 ? after / clock_factor : after));
+        a[3] = (long)&until;
+    }
+    return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
 
 // Returns whether this call for the path is the one that fails.
 static int fails(const char *path, const char *mark, atomic_int *counts) {
@@ -54,6 +96,7 @@ ssize_t read(int file, void *bytes, size_t count) {
     const char *path = path_of(file, space, sizeof space);
     if (fails(path, "/read-", reads)) return -1;
     if (path && strstr(path, "/slow/")) usleep(700000);
+    while (path && strstr(path, "/blocked/")) pause();
     return syscall(SYS_read, file, bytes, count);
 }
 
@@ -82,6 +125,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     int done = syscall(SYS_clock_gettime, clock, time);
     if (done == 0 && clock == CLOCK_REALTIME && getenv("SPDL_FAULTY_CLOCK"))
         time->tv_sec += 86400 * (atomic_fetch_add(&clock_calls, 1) % 3 - 1);
+    if (done == 0 && clock == CLOCK_MONOTONIC && clock_factor > 1)
+        *time = time_of(clock_start + (nanoseconds(time) - clock_start) * clock_factor);
     return done;
 }
 

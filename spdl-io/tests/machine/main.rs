@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "test helpers report failures by panics")]
 #![expect(clippy::print_stdout, reason = "prints findings and the reasons of skipped tests")]
 
+mod blocked_reads;
 mod broken_disk;
 mod clock;
 mod full_disk;

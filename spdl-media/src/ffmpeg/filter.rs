@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 
 use ffmpeg_next::ffi;
 use spdl_core::memory::usable_memory;
@@ -26,6 +27,12 @@ pub struct FilterGraph {
     graph: Graph,
     /// The most bytes of frames that an output returns at a time.
     memory: u64,
+}
+
+/// The memory that this process may use, as found by the first call: later graphs open no system files.
+fn usable() -> u64 {
+    static USABLE: OnceLock<u64> = OnceLock::new();
+    *USABLE.get_or_init(usable_memory)
 }
 
 /// An input or output of a graph.
@@ -155,7 +162,7 @@ impl FilterGraph {
         for input in &mut inputs {
             input.form = Form::of_input(input.filter);
         }
-        Ok(FilterGraph { inputs, outputs, graph, memory: usable_memory() })
+        Ok(FilterGraph { inputs, outputs, graph, memory: usable() })
     }
 
     /// Gives frames to an input. `name` is the name of the filter, such as `buffer@in`; it can be omitted

@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use spdl_core::runtime::read_file;
+use spdl_core::runtime::{STALL_TIMEOUT, read_file};
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
@@ -48,7 +48,7 @@ pub(crate) use self::several::FileLists;
 pub(crate) use self::voc::folder_of_image_set;
 use crate::datasets::common::row_key;
 use crate::fetch::{Fetcher, Key};
-use crate::files::{STALL_TIMEOUT, os_error};
+use crate::files::os_error;
 use crate::records::label_text::{LabelColumn, LabelText};
 use crate::records::{Encoding, Extent, FieldValue, StoredRecord};
 

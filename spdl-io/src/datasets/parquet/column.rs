@@ -291,8 +291,8 @@ fn typed<T: DataType>(
     let row_count = usize::try_from(rows).map_err(|_| fewer(rows, 0))?;
     let pages =
         SerializedPageReader::new(Arc::new(bytes), &metadata, row_count, None).map_err(failed)?;
-    let (definition, repetition) = (descriptor.max_def_level(), descriptor.max_rep_level());
-    let pages = CheckedPages { pages, max_repetition: repetition, max_definition: definition };
+    let definition = descriptor.max_def_level();
+    let pages = CheckedPages::new(pages, descriptor);
     let mut reader = ColumnReaderImpl::<T>::new(Arc::clone(descriptor), Box::new(pages));
     let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
     let mut read = 0;

@@ -13,6 +13,7 @@ mod footer;
 mod pages;
 mod schema;
 mod thrift;
+mod values;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

@@ -161,7 +161,7 @@ class Pipeline(Generic[T]):
     def auto_stop(self, *, timeout: float | None = None) -> Iterator[None]:
         """Starts the pipeline, and stops it when the `with` block is left.
 
-        If Ctrl-C ends the block, this method does not wait for running functions.
+        If Ctrl-C or `sys.exit` ends the block, this method does not wait for running functions.
 
         Args:
             timeout: See `stop`.
@@ -174,7 +174,7 @@ class Pipeline(Generic[T]):
         self.start()
         try:
             yield
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             with contextlib.suppress(TimeoutError, PipelineFailure):
                 self.stop(timeout=0)
             raise
