@@ -101,7 +101,7 @@ impl SelectParts for TableThenBlock {
         }
         let Range { start, end } = self.blocks.clone();
         let block = start + rng.rng().below(end - start);
-        Ok(PartSelection::Sample(vec![block..block + 1000]))
+        Ok(PartSelection::Sample(std::iter::once(block..block + 1000).collect()))
     }
 }
 

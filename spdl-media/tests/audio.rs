@@ -506,6 +506,19 @@ mod containers {
         }
     }
 
+    /// The files have MPEG layer II with one channel, then with two: `changing-later.ts` after 64 packets, which are
+    /// decoded together.
+    #[test]
+    fn audio_that_changes_its_channels_is_unsupported() {
+        for name in ["changing.ts", "changing-later.ts"] {
+            let error = decode(&data(name), &AudioRequest::all()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
+            let message =
+                "unsupported mp2: the format changes from 1 channels at 44100 Hz to another one";
+            assert_eq!(error.message(), message, "{name}");
+        }
+    }
+
     #[test]
     fn damaged_containers_are_errors_or_have_their_first_frames() {
         for name in ["container.m4a", "container.mka", "container.ts"] {

@@ -522,8 +522,8 @@ fn errors_of_arrays_name_the_sample_the_field_and_the_fault() {
     let names = "no array \"other\" in the .npz file; the arrays are matrix, ids";
     check(member("other"), SEVERAL, NotFound, names);
     check(matrix(), SEVERAL, InvalidArgument, "several arrays, matrix, ids; choose a member");
-    check(member("matrix"), NPY, Corrupt, "not a .npz file: ");
-    check(member("matrix"), &SEVERAL[..40], Corrupt, "not a .npz file: ");
+    check(member("matrix"), NPY, Truncated, "not a .npz file: ");
+    check(member("matrix"), &SEVERAL[..40], Truncated, "not a .npz file: ");
     check(
         matrix(),
         b"PK\x05\x06\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",

@@ -1,4 +1,5 @@
 //! A decoder that takes too long for a frame is stopped between packets.
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue should panic")]
 
 use std::thread::sleep;
 use std::time::Duration;

@@ -82,7 +82,7 @@ def test_an_invalid_size_is_an_error_with_the_valid_range(many, size):
 
 
 def test_an_invalid_layout_is_an_error_with_the_valid_layouts(many):
-    error_text = 'one of "nhwc-u8", .*, "nchw-f32", not \'NCHW\'$'
+    error_text = 'one of "nhwc-u8", .*, "nchw-f32"(, "nhwc-u16", "nchw-u16")?, not \'NCHW\'$'
     for make in (
         spdl_rs.io.DecodeImage,
         lambda **it: spdl_rs.ImageLoader(many, batch_size=1, **it),

@@ -352,7 +352,7 @@ def test_map_and_collate_get_images_without_their_padding(sizes, layout):
             assert frozen(mapped[name][at]) == frozen(sample[name]) == frozen(expected[name][at])
 
 
-def test_padded_arrays_are_cut_in_the_dimension_that_differs():
+def test_padding_is_removed_in_the_dimension_that_differs():
     rows = [{"a": [[1] * length, [2] * length]} for length in (1, 3)]
     array, kept = fields.Array((2, None), "int64", collate="pad"), []
     loader = Loader(rows, batch_size=2, a=array, filter=lambda sample: kept.append(sample["a"].tolist()) is None)

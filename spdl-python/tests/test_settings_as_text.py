@@ -50,6 +50,9 @@ def some(draw, kind):
         "at": "a.0.ü",
         "optional": draw.choice([True, numpy.True_]),
         "default": _default(draw, kind),
+        "missing": "drop",
+        "exif_orientation": False,
+        "member": "depth",
         "size": draw.choice([40, (40, 60), [40, numpy.int64(60)]]),
         "train": True,
         "layout": "nchw-f32",
@@ -151,9 +154,9 @@ def drawn(kind, seed):
     settings = {}
     for one in dataclasses.fields(kind):
         is_needed = one.default is dataclasses.MISSING and one.init
-        unstored = (fields.Key, fields.Index, fields.Geometry, fields.ImageSize, fields.AudioFrames)
+        unstored = (fields.Key, fields.Index, fields.Geometry, fields.ImageSize, fields.AudioFrames, fields.Url)
         refused = (kind in unstored and one.name != "like") or (
-            kind is fields.Label and one.name in ("at", "optional", "default")
+            kind is fields.Label and one.name in ("at", "optional", "default", "missing")
         )
         if not is_needed and (refused or draw.random() < 0.4 or one.name in ("mean", "std", "on_truncated")):
             continue
@@ -164,6 +167,8 @@ def drawn(kind, seed):
         if draw.random() < 0.3:
             settings.update(crop=spdl_rs.io.Resize(20), collate=draw.choice(["list", "pad"]))
             settings.pop("size", None)
+    settings.pop("missing" if settings.keys() & {"optional", "default"} else "", None)
+    settings.pop("member" if "stored_dtype" in settings else "", None)
     if "padding" in settings and kind is fields.Array:
         settings["collate"] = "pad"
     if issubclass(kind, fields.Audio):
@@ -199,7 +204,7 @@ def test_settings_are_values_and_python_expressions(kind):
         again = dataclasses.replace(value)
         assert again == value
         assert "numpy" not in text and "np." not in text
-    assert len(seen) > 1 or kind in (fields.Key, fields.Index, spdl_rs.io.Stretch)
+    assert len(seen) > 1 or kind in (fields.Key, fields.Index, fields.Url, spdl_rs.io.Stretch)
     # Every class is covered, and objects of other arguments differ.
     assert len({drawn(kind, seed) for seed in range(40)}) == len(seen)
 

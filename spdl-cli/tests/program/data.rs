@@ -514,6 +514,7 @@ fn ended_within(limit: Duration, mut program: Command) -> Option<Run> {
 }
 
 /// Compiles the library whose functions fail or block, of the tests of `spdl-io`.
+#[expect(clippy::print_stdout, reason = "the reason of a skipped test")]
 fn faulty_libc() -> Option<PathBuf> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../spdl-io/tests/machine/faulty_libc.c");
     let library = Path::new(env!("CARGO_TARGET_TMPDIR"))

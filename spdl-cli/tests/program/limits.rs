@@ -187,6 +187,7 @@ fn photographs(count: usize) -> Folder {
 }
 
 /// The peak resident memory of a run over small images, if the system reports it.
+#[expect(clippy::print_stdout, reason = "the reason of a skipped test")]
 fn base() -> Option<u64> {
     let base = memory(&bench(Folder::with_images(48, 3).path(), &["--json", "--threads", "2"]));
     if base.is_none() {

@@ -21,12 +21,12 @@ pub(crate) struct ZipNode<I: ZipInputs> {
     /// Whether branches with different numbers of items are an error.
     is_strict: bool,
     /// The items that are being joined, without their values.
-    taken: Taken,
+    taken: TakenItems,
 }
 
 /// Headers and reservations of items.
 #[derive(Default)]
-pub(crate) struct Taken {
+pub(crate) struct TakenItems {
     headers: Vec<ItemHeader>,
     reservations: Vec<Reservation>,
 }
@@ -39,7 +39,7 @@ pub(crate) trait ZipInputs: Send + 'static {
     fn each(&mut self, visit: &mut dyn FnMut(usize, &mut dyn ZipBranch));
 
     /// Takes the item of each branch; `None` if a branch has no item.
-    fn take(&mut self, taken: &mut Taken) -> Option<Self::Out>;
+    fn take(&mut self, taken: &mut TakenItems) -> Option<Self::Out>;
 }
 
 /// A branch, whatever its type.
@@ -50,7 +50,7 @@ pub(crate) trait ZipBranch {
     /// Drops the remaining items of the epoch.
     fn skip(&mut self, core: &StageCore, cx: &Context<'_>) -> Poll<()>;
 
-    fn state(&self) -> BranchState;
+    fn state(&self) -> ZipState;
 
     /// Begins the next epoch. Returns the epoch that has ended.
     fn next_epoch(&mut self) -> Option<u64>;
@@ -59,7 +59,7 @@ pub(crate) trait ZipBranch {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BranchState {
+pub(crate) enum ZipState {
     Waits,
     HasItem,
     EpochEnded,
@@ -83,7 +83,7 @@ impl<T> ZipInput<T> {
         self.closed || self.ended.is_some()
     }
 
-    fn take(&mut self, taken: &mut Taken) -> Option<T> {
+    fn take(&mut self, taken: &mut TakenItems) -> Option<T> {
         let Item { header, value, reservation } = self.item.take()?;
         taken.headers.push(header);
         taken.reservations.extend(reservation);
@@ -119,12 +119,12 @@ impl<T> ZipBranch for ZipInput<T> {
         }
     }
 
-    fn state(&self) -> BranchState {
+    fn state(&self) -> ZipState {
         match self {
-            ZipInput { item: Some(_), .. } => BranchState::HasItem,
-            ZipInput { closed: true, .. } => BranchState::Closed,
-            ZipInput { ended: Some(_), .. } => BranchState::EpochEnded,
-            _ => BranchState::Waits,
+            ZipInput { item: Some(_), .. } => ZipState::HasItem,
+            ZipInput { closed: true, .. } => ZipState::Closed,
+            ZipInput { ended: Some(_), .. } => ZipState::EpochEnded,
+            _ => ZipState::Waits,
         }
     }
 
@@ -145,7 +145,7 @@ impl<A: Send + 'static, B: Send + 'static> ZipInputs for (ZipInput<A>, ZipInput<
         visit(1, &mut self.1);
     }
 
-    fn take(&mut self, taken: &mut Taken) -> Option<(A, B)> {
+    fn take(&mut self, taken: &mut TakenItems) -> Option<(A, B)> {
         Some((self.0.take(taken)?, self.1.take(taken)?))
     }
 }
@@ -157,7 +157,7 @@ impl<T: Send + 'static> ZipInputs for Vec<ZipInput<T>> {
         self.iter_mut().enumerate().for_each(|(at, branch)| visit(at, branch));
     }
 
-    fn take(&mut self, taken: &mut Taken) -> Option<Vec<T>> {
+    fn take(&mut self, taken: &mut TakenItems) -> Option<Vec<T>> {
         self.iter_mut().map(|branch| branch.take(taken)).collect()
     }
 }
@@ -169,7 +169,7 @@ impl<I: ZipInputs> ZipNode<I> {
         output: Arc<Queue<I::Out>>,
         is_strict: bool,
     ) -> Self {
-        ZipNode { core, inputs, output, is_strict, taken: Taken::default() }
+        ZipNode { core, inputs, output, is_strict, taken: TakenItems::default() }
     }
 
     pub(crate) async fn drive(mut self) {
@@ -199,7 +199,7 @@ impl<I: ZipInputs> ZipNode<I> {
         if self.output.is_shut() {
             return Poll::Ready(false);
         }
-        let mut states = BranchStates::default();
+        let mut states = ZipStates::default();
         self.inputs.each(&mut |at, branch| {
             // All are polled, so that a missing item of any branch wakes this task.
             let _ = branch.fill(cx);
@@ -243,7 +243,7 @@ impl<I: ZipInputs> ZipNode<I> {
         };
         drop(self.output.push_end(epoch));
         let mut any_closed = false;
-        self.inputs.each(&mut |_, branch| any_closed |= branch.state() == BranchState::Closed);
+        self.inputs.each(&mut |_, branch| any_closed |= branch.state() == ZipState::Closed);
         Poll::Ready(!any_closed)
     }
 
@@ -278,7 +278,7 @@ impl<I: ZipInputs> ZipNode<I> {
 }
 
 /// The states of all branches.
-struct BranchStates {
+struct ZipStates {
     all_have_items: bool,
     any_waits: bool,
     any_closed: bool,
@@ -288,9 +288,9 @@ struct BranchStates {
     with_item: Option<usize>,
 }
 
-impl Default for BranchStates {
+impl Default for ZipStates {
     fn default() -> Self {
-        BranchStates {
+        ZipStates {
             all_have_items: true,
             any_waits: false,
             any_closed: false,
@@ -300,15 +300,15 @@ impl Default for BranchStates {
     }
 }
 
-impl BranchStates {
-    fn add(&mut self, at: usize, state: BranchState) {
-        self.all_have_items &= state == BranchState::HasItem;
-        self.any_waits |= state == BranchState::Waits;
-        self.any_closed |= state == BranchState::Closed;
+impl ZipStates {
+    fn add(&mut self, at: usize, state: ZipState) {
+        self.all_have_items &= state == ZipState::HasItem;
+        self.any_waits |= state == ZipState::Waits;
+        self.any_closed |= state == ZipState::Closed;
         let first = match state {
-            BranchState::HasItem => &mut self.with_item,
-            BranchState::EpochEnded | BranchState::Closed => &mut self.over,
-            BranchState::Waits => return,
+            ZipState::HasItem => &mut self.with_item,
+            ZipState::EpochEnded | ZipState::Closed => &mut self.over,
+            ZipState::Waits => return,
         };
         first.get_or_insert(at);
     }

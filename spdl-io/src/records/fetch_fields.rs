@@ -15,7 +15,7 @@ use super::fetch_labeled::cache_version;
 use super::label_rule::LabelRule;
 use super::parts::Parts;
 use super::read_fields::{field_key, known_bytes, of_field, read_part_of_record, read_record};
-use super::read_parts::{FileRead, PartReader, PartRequest};
+use super::read_parts::{FileRead, FileRequest, PartReader};
 use crate::fetch::{Fetch, Fetcher, ItemMemory, Key, address_in};
 #[cfg(feature = "cache")]
 use crate::layers::{Cache, CachedFetcher, Pinned, PinnedVersions};
@@ -637,7 +637,7 @@ impl FetchFields {
                 selectors.map(|it| (Arc::clone(&it.selector), cx.rng_in(&it.stage))).collect();
             let (extent, selectors) = (&field.extent, &selectors[..]);
             let memory = &ItemMemory::part(cx, max_bytes, all);
-            let read = self.files.read(&PartRequest { fetcher, extent, selectors, memory }).await;
+            let read = self.files.read(&FileRequest { fetcher, extent, selectors, memory }).await;
             let extents = [(Arc::clone(&field.stored), field.extent.clone())];
             read.map_err(|error| of_field(error, sample, &extents, &[0]))
         });
@@ -901,7 +901,7 @@ mod tests {
         let found: Vec<_> = dropped.iter().map(|it| (it.key.as_deref(), it.kind)).collect();
         let expected = ["2.json", "3.json", "5"];
         assert_eq!(found, expected.map(|key| (Some(key), ErrorKind::MissingValue)));
-        assert_eq!(dropped[0].reason, "no value at \"t\"");
+        assert_eq!(dropped[0].reason, "no value at \"t\" of field \"json\"");
         assert!(dropped[2].reason.starts_with("no field \"json\""), "{}", dropped[2].reason);
     }
 

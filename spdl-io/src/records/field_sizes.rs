@@ -54,7 +54,7 @@ impl<'a> FieldSizes<'a> {
     }
 }
 
-/// The approximate size of a value in bytes.
+/// The approximate size of a value in bytes. Single numbers do not count.
 pub(crate) fn size_of_field(field: &FieldValue) -> u64 {
     match field {
         FieldValue::Bytes(bytes) => bytes.len() as u64,
@@ -63,7 +63,7 @@ pub(crate) fn size_of_field(field: &FieldValue) -> u64 {
         FieldValue::Floats(list) => 8 * list.len() as u64,
         FieldValue::List(list) => list.iter().map(size_of_field).sum(),
         FieldValue::Array(_) => field.footprint() as u64,
-        _ => 8,
+        _ => 0,
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) struct PartReader {
 }
 
 /// The file that is read for one sample, and the selectors of its parts.
-pub(super) struct PartRequest<'a> {
+pub(super) struct FileRequest<'a> {
     pub(super) fetcher: &'a Arc<dyn Fetcher>,
     pub(super) extent: &'a Extent,
     /// The selectors, and the random numbers of the stages that decode their samples.
@@ -100,7 +100,7 @@ impl PartReader {
     /// # Errors
     /// The errors of the fetcher; `Changed` if the object changes between two requests; `LimitExceeded` if
     /// the parts have more bytes than allowed.
-    pub(super) async fn read(&self, request: &PartRequest<'_>) -> Result<FileRead> {
+    pub(super) async fn read(&self, request: &FileRequest<'_>) -> Result<FileRead> {
         let Extent { object, .. } = request.extent;
         let start = request.start();
         let known = self.indices.get(object, start, request.version());
@@ -125,7 +125,7 @@ impl PartReader {
 
     async fn read_once(
         &self,
-        request: &PartRequest<'_>,
+        request: &FileRequest<'_>,
         known: Option<FileIndex>,
     ) -> Result<FileRead> {
         let is_cached = known.is_some();
@@ -197,7 +197,7 @@ impl PartReader {
     }
 }
 
-impl PartRequest<'_> {
+impl FileRequest<'_> {
     /// The position of the file in its object.
     fn start(&self) -> u64 {
         self.extent.range.as_ref().map_or(0, |range| range.start)

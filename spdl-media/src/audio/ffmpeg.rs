@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use spdl_core::{Error, Result};
+use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest, truncated};
 use super::collector::Collector;
 use super::limits::AudioLimits;
 use super::waveform::Waveform;
 use crate::ffmpeg::{
-    DecodeOptions, DemuxOptions, Demuxer, Frames, MediaKind, Portion, StreamCodec, StreamDecoder,
-    Time, TimeWindow,
+    DecodeOptions, DemuxOptions, Demuxer, Frames, MediaKind, Packets, Portion, StreamCodec,
+    StreamDecoder, Time, TimeWindow,
 };
 
 /// Packets that are read at a time.
@@ -178,10 +178,7 @@ impl Opened<'_> {
         loop {
             let packets = self.demuxer.read_some(&self.stream, Portion::Packets(PACKETS))?;
             let packets = packets.into_values().next();
-            let frames = match &packets {
-                Some(packets) => decoder.decode(packets)?,
-                None => decoder.finish()?,
-            };
+            let frames = self.frames(&mut decoder, packets.as_ref())?;
             check(&decoder)?;
             if first.is_none() && !frames.is_empty() {
                 first = frames.timestamps().first().copied();
@@ -193,7 +190,7 @@ impl Opened<'_> {
                     return Ok(());
                 }
             }
-            push(&frames, bytes, collector)?;
+            self.push(&frames, bytes, collector)?;
             if packets.is_none() || collector.is_done() {
                 return Ok(());
             }
@@ -219,10 +216,7 @@ impl Opened<'_> {
         let mut packets = Some(self.demuxer.demux(MediaKind::Audio, Some(window))?);
         let mut is_placed = false;
         loop {
-            let frames = match &packets {
-                Some(packets) => decoder.decode(packets)?,
-                None => decoder.finish()?,
-            };
+            let frames = self.frames(&mut decoder, packets.as_ref())?;
             check(&decoder)?;
             if !is_placed && !frames.is_empty() {
                 let Some(position) = self.position(&frames, first) else { return Ok(false) };
@@ -233,7 +227,7 @@ impl Opened<'_> {
                 collector.skip(position);
                 is_placed = true;
             }
-            push(&frames, bytes, collector)?;
+            self.push(&frames, bytes, collector)?;
             if packets.is_none() || collector.is_done() {
                 return Ok(true);
             }
@@ -258,6 +252,59 @@ impl Opened<'_> {
         let is_near = (snapped - position).abs() <= samples_per_unit + 1.0;
         (is_constant && is_near).then_some(snapped as i64)
     }
+
+    /// The frames of packets, or the last frames.
+    fn frames(&self, decoder: &mut StreamDecoder, packets: Option<&Packets>) -> Result<Frames> {
+        let frames = match packets {
+            Some(packets) => decoder.decode(packets),
+            None => decoder.finish(),
+        };
+        // Frames that differ among themselves cannot be joined.
+        frames.map_err(|error| match error.kind() {
+            ErrorKind::InvalidArgument => self.changed(),
+            _ => error,
+        })
+    }
+
+    /// Passes the samples of frames to the collector.
+    fn push(
+        &self,
+        frames: &Frames,
+        bytes: &mut Vec<u8>,
+        collector: &mut Collector<'_>,
+    ) -> Result<()> {
+        if frames.is_empty() {
+            return Ok(());
+        }
+        // Frames that differ among themselves have no shape.
+        let (shape, dtype) = frames.shape().map_err(|error| match error.kind() {
+            ErrorKind::InvalidArgument => self.changed(),
+            _ => error,
+        })?;
+        let (channels, samples) = (shape[0], shape[1]);
+        if channels != usize::from(self.channels) || frames.sample_rate() != self.rate {
+            return Err(self.changed());
+        }
+        bytes.clear();
+        bytes.resize(channels * samples * dtype.size(), 0);
+        frames.copy_to(bytes)?;
+        let (all, _) = bytes.as_chunks::<4>();
+        let planes = all.chunks_exact(samples.max(1));
+        collector.push(planes, samples, |plane, part, out| {
+            for (out, &sample) in out.iter_mut().zip(&plane[part]) {
+                *out = f32::from_ne_bytes(sample);
+            }
+        })
+    }
+
+    /// The error for a file whose frames have another format than its header.
+    fn changed(&self) -> Error {
+        let (name, rate, channels) = (self.codec.name(), self.rate, self.channels);
+        let message = format!(
+            "unsupported {name}: the format changes from {channels} channels at {rate} Hz to another one"
+        );
+        Error::new(ErrorKind::Unsupported, message)
+    }
 }
 
 /// Packets that cannot be decoded are errors: no samples are invented.
@@ -266,23 +313,4 @@ fn check(decoder: &StreamDecoder) -> Result<()> {
         Some(error) => Err(error.clone()),
         None => Ok(()),
     }
-}
-
-/// Passes the samples of frames on.
-fn push(frames: &Frames, bytes: &mut Vec<u8>, collector: &mut Collector<'_>) -> Result<()> {
-    if frames.is_empty() {
-        return Ok(());
-    }
-    let (shape, dtype) = frames.shape()?;
-    let (channels, samples) = (shape[0], shape[1]);
-    bytes.clear();
-    bytes.resize(channels * samples * dtype.size(), 0);
-    frames.copy_to(bytes)?;
-    let (all, _) = bytes.as_chunks::<4>();
-    let planes = all.chunks_exact(samples.max(1));
-    collector.push(planes, samples, |plane, part, out| {
-        for (out, &sample) in out.iter_mut().zip(&plane[part]) {
-            *out = f32::from_ne_bytes(sample);
-        }
-    })
 }

@@ -30,7 +30,7 @@ pub enum SampleDepth {
 /// let mut picture = RgbaPicture::new();
 /// decoder.decode_rgba(file, &DecodeRequest::full(), SampleDepth::Sixteen, &mut picture)?;
 /// let [_red, _green, _blue, alpha] = picture.row(0)[1];
-/// assert_eq!(alpha, 6 * 257);
+/// assert_eq!(alpha, 7 * 257);
 /// # }
 /// # Ok::<(), spdl_core::Error>(())
 /// ```

@@ -111,9 +111,10 @@ class Iterations:
         # The epochs of a loader share the source.
         with self._lock.held():
             _set_epoch(self._source, epoch)
-            iterate_from = getattr(self._source, "iterate_from", None)
+            iterate_from: Any = getattr(self._source, "iterate_from", None)
             if position > 0 and callable(iterate_from):
-                return iter(iterate_from(position)), position
+                begun: Any = iterate_from(position)
+                return iter(begun), position
             return iter(self._source), 0
 
 

@@ -172,7 +172,7 @@ class VideoLoader(_MediaLoader):
         source: Source,
         *,
         batch_size: SupportsIndex,
-        size: SupportsIndex | tuple[SupportsIndex, SupportsIndex] = 224,
+        size: int | tuple[int, int] = 224,
         frames: SupportsIndex = 16,
         every: str | SupportsIndex | None = None,
         fps: float | None = None,

@@ -33,10 +33,7 @@ class ArrowArray(Protocol):
     ) -> tuple[object, object]: ...
 
 
-Source: TypeAlias = (
-    "Path | Iterable[Path] | ArrowStream | ArrowArray | MapDataset | Iterable[Mapping[str, Any] | tuple[Any, ...]]"
-    " | Chosen | Mixture | Curriculum"
-)
+Source: TypeAlias = "Path | Iterable[Path] | ArrowStream | ArrowArray | MapDataset | Iterable[Mapping[str, Any] | tuple[Any, ...]] | Chosen | Mixture | Curriculum"
 """What loaders accept as `source`."""
 
 _ARROW_ENDINGS = (".arrow", ".feather", ".ipc")

@@ -1,7 +1,7 @@
 //! Iterables of samples: Python objects without positions, such as generators.
 //!
 //! ```text
-//! iter(source) ──► a thread ──► FeedQueue ──► stream of the engine
+//! iter(source) ──► a thread ──► SampleQueue ──► stream of the engine
 //! ```
 //!
 //! The thread skips the items of other ranks and of earlier runs, and holds the GIL only in Python code.
@@ -134,8 +134,8 @@ impl Source for IterableSource {
         &self,
         positions: Positions,
     ) -> Result<BoxStream<'static, (u64, Result<StoredRecord>)>> {
-        let queue = Arc::<FeedQueue>::default();
-        let feed = Feed {
+        let queue = Arc::<SampleQueue>::default();
+        let feed = SampleFeed {
             queue: Arc::clone(&queue),
             iterable: Arc::clone(&self.iterable),
             iterate: Arc::clone(&self.iterate),
@@ -171,8 +171,8 @@ impl Source for IterableSource {
 }
 
 /// The work of the thread.
-struct Feed {
-    queue: Arc<FeedQueue>,
+struct SampleFeed {
+    queue: Arc<SampleQueue>,
     iterable: Arc<Iterable>,
     iterate: Arc<Py<PyAny>>,
     positions: Positions,
@@ -187,7 +187,7 @@ struct Feed {
 type FedSample = (u64, Result<StoredRecord>);
 
 /// The progress of an iteration.
-struct Progress {
+struct FeedProgress {
     /// An `Iteration` of `_iterables.py`.
     iteration: Py<PyAny>,
     /// The position of the next item.
@@ -196,7 +196,7 @@ struct Progress {
     held: Option<(u64, FedSample)>,
 }
 
-impl Feed {
+impl SampleFeed {
     fn run(self) {
         let end = EndOfFeed(Arc::clone(&self.queue));
         // The thread keeps its Python state between items, and with it thread-local and context variables.
@@ -216,7 +216,7 @@ impl Feed {
             let begun = begun.and_then(|begun| begun.extract::<(Py<PyAny>, u64)>());
             begun.map_err(|exception| Raised::into_error(py, exception))
         })?;
-        let mut progress = Progress { iteration, at, held: None };
+        let mut progress = FeedProgress { iteration, at, held: None };
         let fed = loop {
             if !self.queue.wait_for_room() {
                 break Ok(());
@@ -245,7 +245,7 @@ impl Feed {
     fn feed_some(
         &self,
         py: Python<'_>,
-        progress: &mut Progress,
+        progress: &mut FeedProgress,
         wanted: &mut std::iter::Peekable<Positions>,
     ) -> Result<bool> {
         let iteration = progress.iteration.bind(py).clone();
@@ -331,7 +331,7 @@ fn size_of_record(record: &StoredRecord) -> usize {
 }
 
 /// Ends the stream when the thread ends.
-struct EndOfFeed(Arc<FeedQueue>);
+struct EndOfFeed(Arc<SampleQueue>);
 
 impl Drop for EndOfFeed {
     fn drop(&mut self) {
@@ -346,13 +346,13 @@ impl Drop for EndOfFeed {
 
 /// The queue between the thread and the engine.
 #[derive(Default)]
-struct FeedQueue {
-    state: Mutex<FeedQueueState>,
+struct SampleQueue {
+    state: Mutex<SampleQueueState>,
     room: Condvar,
 }
 
 #[derive(Default)]
-struct FeedQueueState {
+struct SampleQueueState {
     samples: VecDeque<(usize, FedSample)>,
     bytes: usize,
     /// Wakes the engine, if it waits for a sample.
@@ -363,8 +363,8 @@ struct FeedQueueState {
     is_closed: bool,
 }
 
-impl FeedQueue {
-    fn state(&self) -> MutexGuard<'_, FeedQueueState> {
+impl SampleQueue {
+    fn state(&self) -> MutexGuard<'_, SampleQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -437,7 +437,7 @@ impl FeedQueue {
 }
 
 /// The samples of the queue.
-struct FeedStream(Arc<FeedQueue>);
+struct FeedStream(Arc<SampleQueue>);
 
 impl Stream for FeedStream {
     type Item = FedSample;

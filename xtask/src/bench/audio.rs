@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::contest::{self, Contestant};
 use super::peers;
-use super::suite::{Extra, Figure, Program, Stage, Suite, SuiteArguments, Task, WORKERS};
+use super::suite::{Extra, Figure, Program, Stage, Suite, SuiteArguments, SuiteTask, WORKERS};
 use crate::tools::Workspace;
 
 /// Compare decoding of audio by `spdl_rs.Loader` with soundfile, PyAV, TorchCodec, torchaudio and upstream SPDL.
@@ -69,7 +69,7 @@ static SUITE: Suite = Suite {
     about: "The loaders deliver float32 arrays in batches of 32, shuffled: 400 files of 10 seconds, mono, 16 bits: \
             harmonics like those of a voice, with noise. Files are in the page cache.",
     tasks: &[
-        Task {
+        SuiteTask {
             name: "wav",
             title: "WAV files",
             note: "44.1 kHz.",
@@ -83,28 +83,28 @@ static SUITE: Suite = Suite {
             ],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "flac",
             title: "FLAC files",
             note: "The same audio as FLAC.",
             peers: &[SOUNDFILE, PYAV, TORCHCODEC, TORCHAUDIO, SPDL],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "mp3",
             title: "MP3 files",
             note: "The same audio as MP3, 128 kbit/s.",
             peers: &[SOUNDFILE, PYAV, TORCHCODEC, TORCHAUDIO, SPDL],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "whisper",
             title: "Log-mel spectrograms (Whisper)",
             note: "WAV files of 16 kHz; 80 mel bands. PyTorch computes on two threads of Python.",
             peers: &[TORCH_MEL],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: WINDOWS,
             title: "Random windows of a long FLAC file",
             note: "10,000 windows of 1 second of a file of 1 hour, 16 kHz.",

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::contest::{self, Contestant};
-use super::suite::{Extra, Figure, Program, Stage, Suite, SuiteArguments, Task};
+use super::suite::{Extra, Figure, Program, Stage, Suite, SuiteArguments, SuiteTask};
 use crate::tools::{Output, Workspace};
 
 /// Compare training recipes of `spdl_rs.Loader` with torchvision, WebDataset, DALI, Albumentations and packers.
@@ -45,6 +45,14 @@ const ALBUMENTATIONS: Program = Program {
     ..DALI
 };
 
+/// Does less work than the recipe: neither RandAugment nor random erasing.
+const KORNIA: Program = Program {
+    name: "thread pool: kornia-rs, crop and flip only",
+    script: "kornia_pool.py",
+    environment: ("venv-bench-kornia", &["numpy", "kornia-rs==0.2.0"]),
+    ..DALI
+};
+
 /// A packer in Python and NumPy, with best-fit decreasing.
 const NUMPY: Program = Program {
     name: "NumPy: best-fit decreasing",
@@ -72,16 +80,17 @@ static SUITE: Suite = Suite {
             ImageNet. `spdl_rs.Loader` and WebDataset read tar shards; the other loaders read loose files of the same \
             samples. The samples of the last task are lists of tokens.",
     tasks: &[
-        Task {
+        SuiteTask {
             name: "deit",
             title: "Classification with strong augmentation (DeiT)",
             note: "224 x 224: random resized crop (bicubic), flip, RandAugment, normalisation, random erasing, MixUp or \
                    CutMix with label smoothing. DALI and Albumentations apply MixUp to all batches. Albumentations has no \
-                   RandAugment: two of its operations are chosen for each image.",
-            peers: &[Program::TORCHVISION, DALI, ALBUMENTATIONS],
+                   RandAugment: two of its operations are chosen for each image. kornia-rs has neither RandAugment nor \
+                   random erasing, so its program does less work.",
+            peers: &[Program::TORCHVISION, DALI, ALBUMENTATIONS, KORNIA],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "simclr",
             title: "Two views for contrastive learning (SimCLR)",
             note: "Two times 224 x 224: random resized crop, flip, colour jitter, greyscale, blur, normalisation. \
@@ -89,7 +98,7 @@ static SUITE: Suite = Suite {
             peers: &[Program::TORCHVISION],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "dino",
             title: "Two large and eight small crops (DINO)",
             note: "Two times 224 x 224 and eight times 96 x 96: random resized crop (bicubic), flip, colour jitter, \
@@ -97,21 +106,21 @@ static SUITE: Suite = Suite {
             peers: &[Program::TORCHVISION],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "detection",
             title: "Images and boxes (detection)",
             note: "Flip, resize to fit into 640 x 640, padding, normalisation; boxes follow the image.",
             peers: &[Program::TORCHVISION.promised(2.5)],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "segmentation",
             title: "Images and masks (segmentation)",
             note: "512 x 512: random resized crop of 25 to 100 % of the area, flip, normalisation; masks follow the image.",
             peers: &[Program::TORCHVISION.promised(2.5)],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "clip",
             title: "Images and captions from tar shards (CLIP)",
             note: "224 x 224: random resized crop of 90 to 100 % of the area (bicubic), normalisation. A tokenizer in \
@@ -119,7 +128,7 @@ static SUITE: Suite = Suite {
             peers: &[WEBDATASET],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: PACKING,
             title: "Packed sequences of tokens",
             note: "50,000 lists of tokens of log-normal lengths (median 192, sigma 1, at most 2,048) in a memory-mapped \

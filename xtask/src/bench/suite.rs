@@ -42,11 +42,11 @@ pub(super) struct Suite {
     pub(super) title: &'static str,
     /// What the loaders deliver, in a sentence for the page.
     pub(super) about: &'static str,
-    pub(super) tasks: &'static [Task],
+    pub(super) tasks: &'static [SuiteTask],
 }
 
 /// A task, and the programs that run it.
-pub(super) struct Task {
+pub(super) struct SuiteTask {
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) note: &'static str,
@@ -121,7 +121,7 @@ pub(super) const WORKERS: usize = 2;
 
 /// The results of a task.
 pub(super) struct Measured<'a> {
-    task: &'a Task,
+    task: &'a SuiteTask,
     /// Ours is the first one.
     contestants: Vec<Contestant>,
     /// The names of programs that could not be installed or do not run, and why.
@@ -129,14 +129,14 @@ pub(super) struct Measured<'a> {
 }
 
 /// Whether a promise is kept, and the line that reports it.
-pub(super) type Verdict = (bool, String);
+pub(super) type PromiseVerdict = (bool, String);
 
 /// A part of a page that is no task.
 #[derive(Default)]
 pub(super) struct Extra {
     /// A section, or nothing.
     pub(super) text: String,
-    pub(super) verdicts: Vec<Verdict>,
+    pub(super) verdicts: Vec<PromiseVerdict>,
 }
 
 /// The data and the programs of suites.
@@ -203,7 +203,7 @@ impl<'a> Stage<'a> {
     /// Runs the tasks, and prints their tables.
     pub(super) fn measure<'t>(
         &self,
-        tasks: &[&'t Task],
+        tasks: &[&'t SuiteTask],
         arguments: &SuiteArguments,
     ) -> Result<Vec<Measured<'t>>> {
         let workers = WORKERS.to_string();
@@ -247,8 +247,9 @@ impl Suite {
     }
 
     /// The tasks with these names; all if there are none.
-    pub(super) fn chosen(&self, names: &[String]) -> Vec<&'static Task> {
-        let is_chosen = |task: &&Task| names.is_empty() || names.iter().any(|it| it == task.name);
+    pub(super) fn chosen(&self, names: &[String]) -> Vec<&'static SuiteTask> {
+        let is_chosen =
+            |task: &&SuiteTask| names.is_empty() || names.iter().any(|it| it == task.name);
         self.tasks.iter().filter(is_chosen).collect()
     }
 
@@ -303,7 +304,7 @@ impl Suite {
     }
 
     fn chart(&self, parts: &[Measured<'_>]) -> String {
-        let bar = |task: &Task, ours: &Contestant, peer: &Contestant| {
+        let bar = |task: &SuiteTask, ours: &Contestant, peer: &Contestant| {
             let value = ours.ratio_to(peer);
             let label = format!("{}: {}", task.name, peer.name);
             plot::Bar { label, value, range: (value, value), ours: false }
@@ -341,7 +342,7 @@ impl Measured<'_> {
 
     /// Promised and measured ratios and figures, and whether each promise is kept. A peer that was not
     /// measured counts as missed.
-    fn verdicts(&self) -> Vec<Verdict> {
+    fn verdicts(&self) -> Vec<PromiseVerdict> {
         let Measured { task, contestants, .. } = self;
         let verdict = |peer: &Program| {
             let Program { name, promised, .. } = peer;
@@ -370,17 +371,17 @@ pub(super) mod tests {
 
     /// The results of a task with these rates: ours, then those of other programs.
     pub(in crate::bench) fn measured<'a>(
-        task: &'a Task,
+        task: &'a SuiteTask,
         contestants: Vec<Contestant>,
     ) -> Measured<'a> {
         Measured { task, contestants, missing: Vec::new() }
     }
 
-    pub(in crate::bench) fn verdicts_of(measured: &Measured<'_>) -> Vec<Verdict> {
+    pub(in crate::bench) fn verdicts_of(measured: &Measured<'_>) -> Vec<PromiseVerdict> {
         measured.verdicts()
     }
 
-    const TASK: Task = Task {
+    const TASK: SuiteTask = SuiteTask {
         name: "task",
         title: "A task",
         note: "Its note.",

@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::peers;
-use super::suite::{Extra, Program, Stage, Suite, SuiteArguments, Task, Verdict};
+use super::suite::{Extra, Program, PromiseVerdict, Stage, Suite, SuiteArguments, SuiteTask};
 use super::table;
 use crate::tools::Workspace;
 
@@ -55,14 +55,14 @@ static SUITE: Suite = Suite {
             224 x 224 RGB, shuffled, in batches of 6 clips. The videos are H.264 in MP4, 300 frames, with a key frame \
             every 60 frames: photographs that move. Files are in the page cache.",
     tasks: &[
-        Task {
+        SuiteTask {
             name: "video360",
             title: "16 frames of videos of 640 x 360",
             note: "24 videos. The frames are spread evenly.",
             peers: &[PYAV, TORCHCODEC, DECORD, SPDL],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "video1080",
             title: "16 frames of videos of 1920 x 1080",
             note: "6 videos, otherwise as above.",
@@ -74,14 +74,14 @@ static SUITE: Suite = Suite {
             ],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "windows",
             title: "Random windows of videos of 640 x 360",
             note: "24 videos. 16 frames, every fourth one from a random position on.",
             peers: &[PYAV, TORCHCODEC, DECORD, SPDL],
             figure: None,
         },
-        Task {
+        SuiteTask {
             name: "sequential",
             title: "All frames of videos of 640 x 360",
             note: "24 videos. All 300 frames of each, in batches of one video.",
@@ -140,7 +140,7 @@ fn memory_section(concurrent: &Value, growth: &Value) -> Result<Extra> {
         number(growth, "samples")?,
         number(growth, "bytes")? / MIB,
     );
-    let verdicts: [Verdict; 2] = [
+    let verdicts: [PromiseVerdict; 2] = [
         table::verdict(
             peak <= MOST_MEMORY,
             &format!(

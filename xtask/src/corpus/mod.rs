@@ -187,8 +187,16 @@ fn check(
     settings: &CorpusSettings,
 ) -> Result<Counts> {
     let mut counts = Counts::default();
-    let own = ["data", "audio", "mp3", "video"]
-        .map(|folder| (workspace.root.join("spdl-media/tests").join(folder), of_own));
+    // The files of unusual formats are many.
+    let own = [
+        ("data", of_own),
+        ("audio", of_own),
+        ("mp3", of_own),
+        ("video", of_own),
+        ("formats/data", of_own / 4),
+        ("formats/variants", of_own / 4),
+    ]
+    .map(|(folder, copies)| (workspace.root.join("spdl-media/tests").join(folder), copies));
     let corpora = match std::env::var_os("SPDL_CORPORA") {
         Some(folder) => PathBuf::from(folder),
         None => workspace.root.join("../shared/corpora"),

@@ -120,7 +120,7 @@ pub(super) struct CheckedPages<P> {
 }
 
 /// The parts of a page.
-struct Parts<'a> {
+struct PageParts<'a> {
     repetition: &'a [u8],
     definition: &'a [u8],
     values: &'a [u8],
@@ -166,7 +166,7 @@ impl<P> CheckedPages<P> {
     }
 
     /// The levels and the values of a page; `None` if the levels exceed the page.
-    fn parts<'a>(&self, page: &'a Page) -> Option<Parts<'a>> {
+    fn parts<'a>(&self, page: &'a Page) -> Option<PageParts<'a>> {
         let all = &page.buffer()[..];
         match page {
             Page::DataPage { num_values, rep_level_encoding, def_level_encoding, .. } => {
@@ -175,16 +175,16 @@ impl<P> CheckedPages<P> {
                 let (definition, values) =
                     levels(rest, self.max_definition, *def_level_encoding, *num_values)?;
                 let packed_definition = *def_level_encoding != Encoding::RLE;
-                Some(Parts { repetition, definition, values, packed_definition })
+                Some(PageParts { repetition, definition, values, packed_definition })
             }
             Page::DataPageV2 { rep_levels_byte_len, def_levels_byte_len, .. } => {
                 let (repetition, rest) =
                     all.split_at_checked(usize::try_from(*rep_levels_byte_len).ok()?)?;
                 let (definition, values) =
                     rest.split_at_checked(usize::try_from(*def_levels_byte_len).ok()?)?;
-                Some(Parts { repetition, definition, values, packed_definition: false })
+                Some(PageParts { repetition, definition, values, packed_definition: false })
             }
-            Page::DictionaryPage { .. } => Some(Parts {
+            Page::DictionaryPage { .. } => Some(PageParts {
                 repetition: &[],
                 definition: &[],
                 values: all,
@@ -195,7 +195,7 @@ impl<P> CheckedPages<P> {
 
     /// `None` if the `parquet` crate may panic on the levels or values.
     fn values_are_safe(&self, page: &Page) -> Option<()> {
-        let Parts { repetition, definition, values: bytes, packed_definition } =
+        let PageParts { repetition, definition, values: bytes, packed_definition } =
             self.parts(page)?;
         let count = u64::from(page.num_values());
         let is_bytes = self.physical_type == Type::BYTE_ARRAY;
@@ -391,19 +391,19 @@ mod tests {
     }
 
     /// Pages in memory, without checks.
-    struct Unchecked(std::vec::IntoIter<Page>);
+    struct Unchecked(std::collections::VecDeque<Page>);
 
     impl Iterator for Unchecked {
         type Item = parquet::errors::Result<Page>;
 
         fn next(&mut self) -> Option<Self::Item> {
-            self.0.next().map(Ok)
+            self.0.pop_front().map(Ok)
         }
     }
 
     impl PageReader for Unchecked {
         fn get_next_page(&mut self) -> parquet::errors::Result<Option<Page>> {
-            Ok(self.0.next())
+            Ok(self.0.pop_front())
         }
 
         fn peek_next_page(&mut self) -> parquet::errors::Result<Option<PageMetadata>> {
@@ -419,7 +419,7 @@ mod tests {
     fn read<T: DataType>(column: &str, pages: &[Page]) -> [std::thread::Result<bool>; 2] {
         let schema = parse_message_type(&format!("message a {{ {column} b; }}")).unwrap();
         let column = SchemaDescriptor::new(Arc::new(schema)).column(0);
-        let unchecked = || Unchecked(pages.to_vec().into_iter());
+        let unchecked = || Unchecked(pages.iter().cloned().collect());
         let read = |pages: Box<dyn PageReader>| {
             let mut reader = ColumnReaderImpl::<T>::new(Arc::clone(&column), pages);
             let (mut values, mut levels, mut repetition) = (vec![], vec![], vec![]);
