@@ -83,7 +83,7 @@ pub fn read_packets(bytes: &[u8]) {
 fn use_packets(packets: &Packets) {
     let bytes = packets.to_bytes();
     let again = Packets::from_bytes(&Bytes::from(bytes));
-    // Padding and unknown fields of the input need not survive.
+    // The bytes are not compared: for some inputs they differ, and the cause is not known yet.
     check_kind(again.as_ref().err());
     let Some(codec) = packets.codec() else { return };
     if codec.name() == "h264" {

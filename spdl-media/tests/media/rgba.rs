@@ -114,7 +114,8 @@ fn premultiplied_pixels_are_resized_as_by_pillow() {
                 let level = f64::from(pixel[channel]) * share / 257.0;
                 let difference = (level - f64::from(expected_pixel[channel])).abs();
                 worst = worst.max(difference);
-                // Pillow rounds to bytes before and after each pass, and clips overshoots there.
+                // Pillow rounds to bytes before and after each pass. The cause of the larger differences
+                // of filters that overshoot is not known yet.
                 let overshoots = ["bicubic", "lanczos3"].contains(&&*expected.filter.to_string());
                 let most = if overshoots { 16.0 } else { 2.5 };
                 assert!(difference <= most, "{} {}: {difference}", expected.name, expected.filter);
