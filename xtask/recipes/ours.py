@@ -75,7 +75,11 @@ def full_decode(options):
     files = common.audio_files(options.data, options.task)
     start = time.perf_counter()
     loader = spdl_rs.Loader(
-        files, batch_size=1, threads=1, audio=fields.Audio(channels=1, frames=frames)
+        files,
+        batch_size=1,
+        threads=1,
+        max_file_bytes=1 << 30,
+        audio=fields.Audio(channels=1, frames=frames),
     )
     assert [batch["audio"].shape for batch in loader] == [(1, 1, frames)]
     return {"full_decode_s": time.perf_counter() - start}

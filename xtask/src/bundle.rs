@@ -10,6 +10,18 @@ use crate::ffmpeg::{self, LIBRARY, NOTICES};
 use crate::tools::{Output, Workspace, command};
 use crate::venv::Venv;
 
+/// A Python program that compresses each file of a wheel at the highest level of deflate; `wheel pack`
+/// uses the default level, which makes the wheel 0.6 % larger.
+const COMPRESS: &str = "
+import os, sys, zipfile
+wheel = sys.argv[1]
+smaller = wheel + '.part'
+with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(smaller, 'w') as new:
+    for entry in old.infolist():
+        new.writestr(entry, old.read(entry), zipfile.ZIP_DEFLATED, 9)
+os.replace(smaller, wheel)
+";
+
 /// The folder of the library in the wheel, next to the folder of the package.
 const FOLDER: &str = "spdl_rs.libs";
 
@@ -73,7 +85,9 @@ pub(crate) fn add_ffmpeg(
     let packed = only_entry(folder, |name| name.ends_with(".whl"))?;
     output.run(tool(&["tags", "--remove", "--platform-tag", &tag]).arg(packed))?;
     fs::remove_dir_all(&unpacked)?;
-    only_entry(folder, |name| name.ends_with(".whl"))
+    let tagged = only_entry(folder, |name| name.ends_with(".whl"))?;
+    output.run(command(venv.python()).args(["-c", COMPRESS]).arg(&tagged))?;
+    Ok(tagged)
 }
 
 /// The entry of a folder whose name satisfies a condition.

@@ -6,6 +6,7 @@
 use std::f64::consts::PI;
 use std::sync::Arc;
 
+use fearless_simd::{Level, dispatch};
 use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};
 use spdl_core::{Error, ErrorKind, Result};
@@ -186,8 +187,8 @@ pub(crate) struct FeatureExtractor {
     scratch: Vec<Complex<f32>>,
     power: Vec<f32>,
     energies: Vec<f32>,
-    /// The features of several windows.
-    tile: Vec<f32>,
+    /// The power of each bin in several windows.
+    tile: Vec<[f32; TILE]>,
 }
 
 impl FeatureExtractor {
@@ -224,7 +225,7 @@ impl FeatureExtractor {
             scratch: fft.make_scratch_vec(),
             power: vec![0.0; size / 2 + 1],
             energies: vec![0.0; bands.len()],
-            tile: Vec::new(),
+            tile: vec![[0.0; TILE]; size / 2 + 1],
             bands,
             cosines,
             fft,
@@ -256,26 +257,23 @@ impl FeatureExtractor {
                     );
                     return Err(Error::new(ErrorKind::InvalidArgument, message));
                 }
-                // Several windows at a time: each row of `out` is then written in parts of a cache line.
+                // Several windows at a time, which are the lanes of vector instructions.
                 for first in (0..windows).step_by(TILE) {
                     let count = TILE.min(windows - first);
-                    self.tile.clear();
-                    for at in first..first + count {
-                        self.centred(samples, (at * self.shift) as isize - half as isize);
-                        if let FeatureKind::Whisper { .. } = kind {
-                            self.apply_bands(1e-10);
-                            self.tile.extend_from_slice(&self.energies);
-                        } else {
-                            self.tile.extend_from_slice(&self.power);
+                    for lane in 0..count {
+                        let start = ((first + lane) * self.shift) as isize - half as isize;
+                        self.centred(samples, start);
+                        let places = self.tile.iter_mut().zip(&self.power);
+                        places.for_each(|(place, power)| place[lane] = *power);
+                    }
+                    let (bands, tile) = (&self.bands, &self.tile);
+                    let rows = out.chunks_exact_mut(windows).take(bins);
+                    let rows = rows.map(|row| &mut row[first..first + count]);
+                    match kind {
+                        FeatureKind::Whisper { .. } => {
+                            dispatch!(Level::new(), _simd => logarithms_of_bands(rows, bands, tile));
                         }
-                    }
-                    if let FeatureKind::Whisper { .. } = kind {
-                        self.tile.iter_mut().for_each(|it| *it = log10(*it));
-                    }
-                    for (bin, row) in out.chunks_exact_mut(windows).enumerate().take(bins) {
-                        let values = self.tile.iter().skip(bin).step_by(bins);
-                        let places = row[first..first + count].iter_mut();
-                        places.zip(values).for_each(|(place, value)| *place = *value);
+                        _ => rows.zip(tile).for_each(|(row, it)| row.copy_from_slice(&it[..count])),
                     }
                 }
                 if let FeatureKind::Whisper { .. } = kind {
@@ -322,8 +320,9 @@ impl FeatureExtractor {
         }
         padding.fill(0.0);
         self.transform();
-        self.apply_bands(f32::EPSILON);
-        self.energies.iter_mut().for_each(|it| *it = it.ln());
+        for (energy, (first, weights)) in self.energies.iter_mut().zip(&self.bands) {
+            *energy = dot(weights, &self.power[*first..]).max(f32::EPSILON).ln();
+        }
         match self.cosines.is_empty() {
             true => out.copy_from_slice(&self.energies),
             false => {
@@ -341,20 +340,33 @@ impl FeatureExtractor {
             self.fft.process_with_scratch(&mut self.samples, &mut self.spectrum, &mut self.scratch);
         debug_assert!(done.is_ok(), "buffers of the wrong length");
         let powers = self.power.iter_mut().zip(&self.spectrum);
-        powers.for_each(|(power, value)| *power = value.norm_sqr());
-    }
-
-    /// The energy of each mel band, at least `least`.
-    fn apply_bands(&mut self, least: f32) {
-        for (energy, (first, weights)) in self.energies.iter_mut().zip(&self.bands) {
-            let power = &self.power[*first..];
-            *energy = dot(weights, power).max(least);
-        }
+        dispatch!(Level::new(), _simd => {
+            powers.for_each(|(power, value)| *power = value.norm_sqr());
+        });
     }
 }
 
-/// The number of windows whose features are written together.
+/// The number of windows whose features are computed together.
 const TILE: usize = 16;
+
+/// The logarithm of the energy of each band in each window of a tile.
+#[inline(always)]
+fn logarithms_of_bands<'a>(
+    rows: impl Iterator<Item = &'a mut [f32]>,
+    bands: &[(usize, Vec<f32>)],
+    tile: &[[f32; TILE]],
+) {
+    for (row, (first, weights)) in rows.zip(bands) {
+        let mut sums = [0.0; TILE];
+        for (weight, power) in weights.iter().zip(&tile[*first..]) {
+            for lane in 0..TILE {
+                sums[lane] += weight * power[lane];
+            }
+        }
+        let logarithms = sums.map(|sum| log10(sum.max(1e-10)));
+        row.copy_from_slice(&logarithms[..row.len()]);
+    }
+}
 
 /// The sum of products, in eight parts that the compiler adds with vector instructions.
 fn dot(a: &[f32], b: &[f32]) -> f32 {

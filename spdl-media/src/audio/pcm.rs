@@ -82,8 +82,12 @@ impl AudioDecoder for WavDecoder {
         if frames > 0 {
             let mut memory = Vec::new();
             let samples = file.read(range, &mut memory)?;
-            let channels: Vec<_> = out.append(frames as usize)?.collect();
-            convert(samples, sample, channels);
+            let mut left = frames as usize;
+            for samples in samples.chunks(BLOCK_FRAMES * usize::from(header.block_align())) {
+                let channels: Vec<_> = out.append(left.min(BLOCK_FRAMES))?.collect();
+                convert(samples, sample, channels);
+                left = left.saturating_sub(BLOCK_FRAMES);
+            }
         }
         Ok(AudioDecoded { is_truncated })
     }
@@ -141,7 +145,7 @@ fn convert(samples: &[u8], format: WavSample, channels: Vec<&mut [f32]>) {
     }
 }
 
-/// Frames for which the samples of all channels are in the L1 cache.
+/// Frames that are converted together: their samples stay in the L1 cache.
 const BLOCK_FRAMES: usize = 1024;
 
 fn split<const SIZE: usize>(
@@ -155,14 +159,9 @@ fn split<const SIZE: usize>(
         return;
     }
     let count = channels.len();
-    for (block, samples) in samples.chunks(BLOCK_FRAMES * count).enumerate() {
-        let first = block * BLOCK_FRAMES;
-        let frames = samples.len() / count;
-        for (at, channel) in channels.iter_mut().enumerate() {
-            let of_channel = samples[at..].iter().step_by(count);
-            let out = &mut channel[first..first + frames];
-            out.iter_mut().zip(of_channel).for_each(|(out, sample)| *out = value(*sample));
-        }
+    for (at, channel) in channels.iter_mut().enumerate() {
+        let of_channel = samples.iter().skip(at).step_by(count);
+        channel.iter_mut().zip(of_channel).for_each(|(out, sample)| *out = value(*sample));
     }
 }
 

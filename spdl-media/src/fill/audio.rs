@@ -5,6 +5,7 @@ use std::ops::Range;
 use half::f16;
 use spdl_core::memory::Element;
 use spdl_core::observe::Counter;
+use spdl_core::stage::Collation;
 use spdl_core::{DType, Error, ErrorKind, Field, Result, SampleRng, SlotMut};
 
 use super::check_field;
@@ -291,7 +292,11 @@ impl SamplePlace {
         samples: impl Fn(usize) -> &'a [f32],
         value: impl Fn(f32) -> T,
     ) -> Result<()> {
-        let out = slot.resize::<T>(self.field, &self.shape)?;
+        let out = match slot.fields()[self.field].collation {
+            // All elements are written below.
+            Collation::Stacked => slot.typed_mut::<T>(self.field)?,
+            _ => slot.resize::<T>(self.field, &self.shape)?,
+        };
         let zero = value(0.0);
         match self.order {
             AudioLayout::Planar => {

@@ -21,6 +21,7 @@
 
 mod clip;
 mod codec;
+mod decoder_pool;
 mod disposable;
 #[cfg(feature = "ffmpeg")]
 pub mod ffmpeg;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::{VIDEO_SNIFF_BYTES, VideoContainer, VideoDecoder, VideoDecoderOptions};
+use super::decoder_pool::LentDecoder;
 use super::disposable::Disposable;
-use super::index::{VideoIndex, VideoPacket, VideoStream};
+use super::index::{VideoIndex, VideoPacket};
 use super::limits::VideoLimits;
 use super::registry::VideoRegistry;
 use super::timer::DecodeTimer;
@@ -28,9 +29,11 @@ const READ_GAP: u64 = 256 << 10;
 
 /// Decodes chosen frames of videos.
 ///
-/// Create one per worker: it keeps a decoder for videos of one format, and memory. For each chosen
-/// frame, decoding starts at the nearest key frame before it. Frames that were not chosen and that no
-/// other frame refers to are not decoded; the chosen frames are the same as in a full decode.
+/// Create one per worker: it keeps memory. The readers of a [registry](VideoRegistry) share decoders.
+///
+/// For each chosen frame, decoding starts at the nearest key frame before it. Frames that were not
+/// chosen and that no other frame refers to are not decoded; the chosen frames are the same as in a
+/// full decode.
 ///
 /// ```no_run
 /// use spdl_media::image::Picture;
@@ -51,18 +54,9 @@ pub struct VideoReader {
     limits: VideoLimits,
     threads: u32,
     on_truncated: OnTruncated,
-    /// The decoder of the last video.
-    decoder: Option<OpenDecoder>,
     timer: DecodeTimer,
     memory: Vec<u8>,
     picture: Picture,
-}
-
-/// A decoder, and the stream for which it was made.
-struct OpenDecoder {
-    stream: VideoStream,
-    reorder_depth: usize,
-    decoder: Box<dyn VideoDecoder>,
 }
 
 /// The outcome of the decode of a clip.
@@ -93,7 +87,6 @@ impl VideoReader {
             limits: limits.clone(),
             threads: 1,
             on_truncated: OnTruncated::Error,
-            decoder: None,
             timer: DecodeTimer::new(limits.decode_time()),
             memory: Vec::new(),
             picture: Picture::new(),
@@ -142,10 +135,10 @@ impl VideoReader {
         each: &mut dyn FnMut(usize, &Picture) -> Result<()>,
     ) -> Result<ClipDecoded> {
         let mut places = places(index, frames)?;
-        let mut open = self.open(index)?;
+        let mut lent = self.decoder_of(index)?;
         self.timer.restart();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            self.decode_with(&mut *open.decoder, file, index, &mut places, each)
+            self.decode_with(lent.decoder(), file, index, &mut places, each)
         }));
         match outcome {
             Ok(outcome) => {
@@ -153,8 +146,7 @@ impl VideoReader {
                     // The decoder and its frames are large as well.
                     (self.picture, self.memory) = (Picture::new(), Vec::new());
                 } else {
-                    open.decoder.reset();
-                    self.decoder = Some(open);
+                    lent.give_back();
                 }
                 outcome
             }
@@ -164,21 +156,15 @@ impl VideoReader {
         }
     }
 
-    /// The decoder of the last video if it has the format of this one, otherwise a new one.
-    fn open(&mut self, index: &VideoIndex) -> Result<OpenDecoder> {
+    /// A decoder for the stream of a video.
+    fn decoder_of(&self, index: &VideoIndex) -> Result<LentDecoder> {
         let (stream, reorder_depth) = (index.stream(), index.reorder_depth());
-        if let Some(open) = self.decoder.take()
-            && open.stream == *stream
-            && open.reorder_depth == reorder_depth
-        {
-            return Ok(open);
-        }
         let stated = stream.size.pixels();
         let most = if stated > 0 { stated.saturating_mul(FRAME_EXCESS) } else { u64::MAX };
         let limits = self.limits.clone().max_pixels(self.limits.pixels().min(most));
         let options = VideoDecoderOptions { threads: self.threads, reorder_depth, limits };
-        let decoder = self.registry.codec(&stream.codec)?.decoder(stream, &options)?;
-        Ok(OpenDecoder { stream: stream.clone(), reorder_depth, decoder })
+        let codec = self.registry.codec(&stream.codec)?;
+        self.registry.decoders().lend(stream, options, |options| codec.decoder(stream, options))
     }
 
     fn decode_with(

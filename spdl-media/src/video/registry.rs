@@ -5,11 +5,16 @@ use std::sync::Arc;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::{VIDEO_SNIFF_BYTES, VideoCodec, VideoContainer};
+use super::decoder_pool::DecoderPool;
 
 /// The containers and video codecs of a program.
 ///
 /// The first bytes of a file select the container, and the container names the codec; the file name
 /// has no influence. The program builds the registry. Clones are cheap: they share their content.
+///
+/// The readers of a registry and of its clones share decoders. There are at most two per processor:
+/// if more threads decode videos at a time, the others wait, because each decoder holds the memory of
+/// some ten frames.
 ///
 /// ```
 /// use spdl_media::video::VideoRegistry;
@@ -21,6 +26,7 @@ use super::codec::{VIDEO_SNIFF_BYTES, VideoCodec, VideoContainer};
 pub struct VideoRegistry {
     containers: Vec<Arc<dyn VideoContainer>>,
     codecs: Vec<Arc<dyn VideoCodec>>,
+    decoders: Arc<DecoderPool>,
 }
 
 impl VideoRegistry {
@@ -32,7 +38,11 @@ impl VideoRegistry {
     /// The containers and codecs of this build. MP4 and Matroska are always there; with the cargo
     /// feature `ffmpeg`, the containers and codecs of FFmpeg.
     pub fn with_defaults() -> Self {
-        VideoRegistry { containers: super::containers(), codecs: super::codecs() }
+        VideoRegistry {
+            containers: super::containers(),
+            codecs: super::codecs(),
+            decoders: Arc::default(),
+        }
     }
 
     /// Adds a container, which takes precedence over those that were registered before.
@@ -44,6 +54,8 @@ impl VideoRegistry {
     /// Adds a codec, which takes precedence over those that were registered before.
     pub fn register_codec(&mut self, codec: impl VideoCodec) -> &mut Self {
         self.codecs.insert(0, Arc::new(codec));
+        // A clone of the registry may have decoders of the codec that now comes second.
+        self.decoders = Arc::default();
         self
     }
 
@@ -81,6 +93,13 @@ impl VideoRegistry {
                 ),
             }
         })
+    }
+}
+
+impl VideoRegistry {
+    /// The decoders of all readers.
+    pub(super) fn decoders(&self) -> &Arc<DecoderPool> {
+        &self.decoders
     }
 }
 

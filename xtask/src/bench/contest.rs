@@ -104,7 +104,7 @@ pub(crate) fn measure_all(
         for contestant in contestants.iter_mut() {
             let (run, report) = contestant.measure()?;
             eprintln!(
-                "run {repeat} of {repeats}: {}: {:.0} samples/s (other processes used {:.0} % of \
+                "run {repeat} of {repeats}: {}: {:.1} samples/s (other processes used {:.0} % of \
                  the CPU time)",
                 contestant.name,
                 run.samples_per_s(),

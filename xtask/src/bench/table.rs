@@ -23,10 +23,11 @@ pub(super) fn of_medians(contestants: &[Contestant], unit: &str) -> String {
     for contestant in contestants {
         let (least, most) = range(contestant);
         let rate = contestant.rate();
+        let decimals = usize::from(rate < 100.0);
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {:<width$} | {:>digits$.0} | {:>5.1}% | {:>11} | {:>8.0} | {:>6.0} | {:>10.0}% | {:>11.2} |",
+            "| {:<width$} | {:>digits$.decimals$} | {:>5.1}% | {:>11} | {:>8.0} | {:>6.0} | {:>10.0}% | {:>11.2} |",
             contestant.name,
             rate,
             100.0 * (most - least) / rate,

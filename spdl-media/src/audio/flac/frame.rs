@@ -249,17 +249,9 @@ impl FlacSample for i32 {
         shift: u32,
         is_narrow: bool,
     ) {
-        if !is_narrow {
-            return predict_wide(samples, last_first, shift);
-        }
-        for at in N..samples.len() {
-            let (before, after) = samples.split_at_mut(at);
-            let Some(before) = before.last_chunk::<N>() else { return };
-            let mut sum = 0_i32;
-            for (sample, coefficient) in before.iter().zip(last_first) {
-                sum = sum.wrapping_add(sample.wrapping_mul(*coefficient));
-            }
-            after[0] = after[0].wrapping_add(sum >> shift);
+        match is_narrow {
+            true => predict_narrow(samples, last_first, shift),
+            false => predict_wide(samples, last_first, shift),
         }
     }
 }
@@ -280,6 +272,27 @@ impl FlacSample for i64 {
         _is_narrow: bool,
     ) {
         predict_wide(samples, last_first, shift);
+    }
+}
+
+/// Adds each new sample, multiplied by the coefficients, to the predictions of the next `N` samples,
+/// which stay in registers. A sum over the samples before would load a vector of them from memory;
+/// it would have to wait until the latest one is stored.
+#[inline(always)]
+fn predict_narrow<const N: usize>(samples: &mut [i32], last_first: &[i32; N], shift: u32) {
+    let Some((first, rest)) = samples.split_first_chunk_mut::<N>() else { return };
+    // The prediction of the sample that follows after `ahead` others.
+    let mut predictions: [i32; N] = std::array::from_fn(|ahead| {
+        let known = first[ahead..].iter().zip(last_first);
+        known.fold(0, |sum: i32, (sample, by)| sum.wrapping_add(sample.wrapping_mul(*by)))
+    });
+    for sample in rest {
+        *sample = sample.wrapping_add(predictions[0] >> shift);
+        for ahead in 1..N {
+            let term = sample.wrapping_mul(last_first[N - ahead]);
+            predictions[ahead - 1] = predictions[ahead].wrapping_add(term);
+        }
+        predictions[N - 1] = sample.wrapping_mul(last_first[0]);
     }
 }
 
