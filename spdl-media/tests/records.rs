@@ -494,6 +494,10 @@ fn raw_elements_have_the_shape_of_the_field() {
     let (kind, message, _) = fault(raw(NpyType::UInt(2), &[2, 2]), &words);
     assert_eq!(kind, ErrorKind::InvalidArgument);
     assert_eq!(message, "field \"x\": 12 bytes exceed the 8 bytes of uint16 [2, 2]");
+    let npy: &[u8] = include_bytes!("data/array-complex.npy");
+    let (kind, message, _) = fault(raw(NpyType::UInt(2), &[0]), npy);
+    assert_eq!(kind, ErrorKind::InvalidArgument);
+    assert!(message.contains("the bytes are a .npy file"), "{message}");
     for (element, shape) in [(NpyType::UInt(2), &[0, 0][..]), (NpyType::Complex(8), &[0])] {
         let spec = SampleSpec::new().with("x", raw(element, shape));
         assert_eq!(spec.validate().unwrap_err().kind(), ErrorKind::InvalidArgument);

@@ -72,7 +72,7 @@ def test_a_tar_without_labels_causes_a_warning(images, tmp_path):
     message = reported(source)
     assert "no sample has a label, so all labels are -1" in message
     assert "`cls`, `label`, `class`" in message and "other fields are `json`, `txt`" in message
-    assert message.endswith("to use another field as the label, pass `label_field=`")
+    assert message.endswith("pass `stored_as=` to its field, or `label_field=` to `ImageLoader`")
     # The message must not contain names of the Rust API or of the command line.
     assert "::" not in message and "--" not in message
 
@@ -97,7 +97,7 @@ def test_a_list_without_label_column_causes_a_warning(images, tmp_path):
     assert (
         "none of the columns `label`, `class`, `cls` exists; other columns are `target`" in message
     )
-    assert message.endswith("pass `label_field=`")
+    assert message.endswith("or `label_field=` to `ImageLoader`")
     with warnings.catch_warnings():
         warnings.simplefilter("error", spdl_rs.DatasetWarning)
         loader, labels = load(source, label_field="target")
@@ -193,7 +193,7 @@ def test_image_field_selects_the_path_column(beside, silent):
     assert load(beside("path,file,label", rows), image_field="file")[1] == list(range(6))
     rows = [f"{number}.png,{number}" for number in range(6)]
     assert load(beside("path,label", rows), image_field="file")[1] == list(range(6))
-    with pytest.raises(ValueError, match="to use another field or column, pass `image_field=`"):
+    with pytest.raises(ValueError, match="pass `stored_as=` to the field of `Loader`, or `image_field=`"):
         load(beside("photo,label", rows))
     with pytest.raises(ValueError, match='no column "photo": the columns are path, label'):
         load(beside("path,label", rows), image_field="photo")

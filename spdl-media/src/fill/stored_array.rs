@@ -10,6 +10,8 @@ use spdl_io::archive::{NpyArray, NpyType, NpzArchive};
 
 /// The first byte of a `.npy` file, with which no UTF-8 text begins.
 const NPY_START: u8 = 0x93;
+/// The first bytes of a `.npy` file.
+const NPY_SIGNATURE: &[u8] = b"\x93NUMPY";
 /// The signatures of the first record of a zip archive with and without members.
 const ZIP_STARTS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 /// The maximum number of names in a message.
@@ -118,6 +120,11 @@ fn member(bytes: &Bytes, name: Option<&str>) -> Result<NpyArray> {
 
 /// Elements without a header.
 fn raw(bytes: &Bytes, element: NpyType, shape: &[usize]) -> Result<NpyArray> {
+    if bytes.starts_with(NPY_SIGNATURE) {
+        let message = "the bytes are a .npy file, whose header would be read as elements; read it \
+                       without a type of raw elements";
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
     let fixed = shape.iter().filter(|side| **side > 0);
     let row = fixed.fold(element.size(), |bytes, side| bytes.saturating_mul(*side));
     let (len, is_fixed) = (bytes.len(), !shape.contains(&0));

@@ -439,7 +439,9 @@ class BatchLoader(Generic[B]):
         """Combines the states of all ranks into one state that another number of ranks can load.
 
         Each new rank loads the combined state. Together the ranks deliver the remaining samples of
-        the epoch, each sample once.
+        the epoch. With `remainder="uneven"`, each sample is delivered once; `"drop"` leaves out up to one sample
+        less than there are ranks, and `"pad"` repeats so many. `batch_size`, the number of samples in a batch of a
+        rank, must be the same as before.
 
         The state of each rank is required once, in any order. All states must be in the same epoch or at
         its end, but the ranks may have delivered different numbers of batches. The assignment of samples

@@ -96,9 +96,9 @@ class Pack(_Grouping):
     """Packs whole samples into sequences of `length` tokens.
 
     Each sample is added to the fullest open sequence in which it fits. A sequence is complete if it is full, or
-    if it is the fullest of more than `open_sequences`. With 64 open sequences, more than 99 % of the tokens of
-    typical texts are not padding, if `length` is several times the mean; `stats()["stages"]` has the share as
-    `fill_rate` of the stage `pack`.
+    if it is the fullest of more than `open_sequences`. With 64 open sequences and log-normal lengths (σ = 1),
+    at least 97 % of the places are tokens if `length` is ten times the median length; longer samples leave more
+    padding. `stats()["stages"]` has the share as `fill_rate` of the stage `pack`.
 
     Args:
         tokens: The name of the field, or a list of names of fields with the same number of rows.
