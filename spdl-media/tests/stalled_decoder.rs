@@ -43,7 +43,7 @@ impl VideoCodec for SlowCodec {
 }
 
 impl VideoDecoder for SlowDecoder {
-    fn send(&mut self, _packet: &[u8], number: u32) -> Result<()> {
+    fn send(&mut self, _packet: &[u8], number: u32, _is_key: bool) -> Result<()> {
         sleep(CALL);
         self.waiting = (self.every > 0 && number.is_multiple_of(self.every)).then_some(number);
         Ok(())

@@ -15,6 +15,8 @@ from arrow_columns import Columns
 from conftest import picture, write_png
 from dataset_files import write_members, write_tar, write_zip
 from servers import serving
+from spdl_rs import Loader, fields
+from spdl_rs.io import Stretch
 from spdl_rs.io.utils import get_ffmpeg_versions
 from test_loader import coco, grey_png, voc
 
@@ -33,6 +35,7 @@ SECTIONS = [
     "Collate",
     "Executors",
     "Numbers and arrays",
+    "Bad files",
     "Sequences of tokens",
 ]
 
@@ -121,6 +124,8 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
         assert names["ends"][-1] == names["tokens"].size
     elif section == "Aspect ratio buckets":
         assert names["batch"]["image"].shape == (8, 3, 192, 320) and len(names["batch"]["caption"]) == 8
+    elif section == "Bad files":
+        assert names["batch"]["image"].shape == (4, 3, 224, 224)
     elif section == "Masks":
         assert names["batch"]["mask"].shape[1:] == (512, 512)
     else:
@@ -204,7 +209,7 @@ def test_the_program_for_imagenet_runs(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not get_ffmpeg_versions(), reason="spdl_rs was built without FFmpeg")
 def test_the_program_for_video_runs(tmp_path, monkeypatch):
-    (program,) = programs("Video")
+    program, of_muxer = programs("Video")
     for number in range(3):
         (tmp_path / "clips" / f"class{number % 2}").mkdir(parents=True, exist_ok=True)
         shutil.copy(VIDEO, tmp_path / "clips" / f"class{number % 2}" / f"{number}.mp4")
@@ -215,6 +220,10 @@ def test_the_program_for_video_runs(tmp_path, monkeypatch):
     # The video has 20 frames in 2 seconds: 8 frames at 4 per second.
     assert names["count"].tolist() == [8, 8, 8]
     assert names["times"].shape == (3, 16)
+    exec(of_muxer, names)
+    video = fields.Video((64, 96), frames=30, every=1, crop=Stretch())
+    (batch,) = Loader(["grey.mp4"], batch_size=1, video=video)
+    assert batch["video"].min() >= 126 and batch["video"].max() <= 134
 
 
 def test_the_program_for_zip_archives_runs(tmp_path, monkeypatch):

@@ -354,7 +354,7 @@ def test_missing_fields_and_wrong_items_are_errors(images):
         def __getitem__(self, index):
             return index
 
-    with pytest.raises(TypeError, match="items of source must be dicts or tuples of fields, or paths"):
+    with pytest.raises(TypeError, match="items of source must be dicts or tuples of fields, such as"):
         Loader(Numbers(), batch_size=1, a=fields.Number())
     with pytest.raises(spdl_rs.InvalidArgumentError, match="not cached"):
         of_pets(Pets(images), cache_memory=1)
@@ -384,3 +384,18 @@ def test_paths_of_items_are_local_files(tmp_path):
 def test_a_dict_of_columns_is_refused():
     with pytest.raises(TypeError, match="not a dict; for a dict of columns, pass a table"):
         Loader({"a": [1, 2]}, batch_size=1, a=fields.Number())
+
+
+@pytest.mark.parametrize("item", [b"\xff\xd8", "a.png", pathlib.Path("a.png")])
+def test_items_without_names_are_refused_at_once(item):
+    class Endless:
+        """Without `__iter__`, and without an `IndexError` at the end."""
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return item
+
+    with pytest.raises(TypeError, match=r"dicts or tuples of fields, such as \{'image': data\}, not .*; pass paths as"):
+        Loader(Endless(), batch_size=2, image=fields.Image(8))

@@ -6,6 +6,7 @@ import shutil
 import numpy
 import pytest
 from dataset_files import write_members
+from media_files import noise, write_video
 from spdl_rs import CorruptError, InvalidArgumentError, Loader, TruncatedError, fields
 from spdl_rs.io import FiveCrop, RandomResizedCrop, Resize, Stretch
 from spdl_rs.io.utils import get_ffmpeg_versions
@@ -54,6 +55,15 @@ def test_frames_differ_and_have_the_shape_of_the_layout(frames):
     # The picture of FFmpeg's testsrc: a black corner, and colours.
     assert frames[0].max() > 200
     assert frames[0].std() > 40
+
+
+def test_frames_of_png_in_mp4_are_those_that_were_encoded(tmp_path):
+    # Without the flags of key frames, FFmpeg's decoder of PNG adds each frame to the one before.
+    pixels = noise((8, HEIGHT, WIDTH, 3))
+    path = write_video(tmp_path / "png.mp4", pixels, "rgb24", "png")
+    found, count, _ = clips(path, frames=8, every=1)
+    assert count == 8
+    assert numpy.array_equal(found, pixels)
 
 
 @pytest.mark.parametrize(

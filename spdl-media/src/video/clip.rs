@@ -248,7 +248,7 @@ impl VideoClip {
             ShortVideo::Error => {
                 let message = format!(
                     "the video has {} of the {count} frames of the clip ({total} frames, {seconds:.3} s); \
-                     choose fewer frames, or repeat frames of short videos",
+                     choose fewer frames, or repeat the frames of short videos (in Python `short=\"repeat\"`)",
                     chosen.valid
                 );
                 return Err(Error::new(ErrorKind::InvalidArgument, message));

@@ -85,11 +85,12 @@ impl Default for VideoDecoderOptions {
 /// [`finish`](Self::finish) it returns the frames that were buffered. [`reset`](Self::reset) makes
 /// the decoder ready for another key frame. For any input, a decoder returns frames or an error.
 pub trait VideoDecoder: Send {
-    /// Takes a packet. `number` names its frame: [`receive`](Self::receive) returns it.
+    /// Takes a packet. `number` names its frame: [`receive`](Self::receive) returns it. `is_key`: whether
+    /// the container marks it as a key frame.
     ///
     /// # Errors
     /// `Corrupt` if the packet violates the format. Decoding can continue with the next packet.
-    fn send(&mut self, packet: &[u8], number: u32) -> Result<()>;
+    fn send(&mut self, packet: &[u8], number: u32, is_key: bool) -> Result<()>;
 
     /// Ends the packets: the frames that the decoder has buffered are then complete.
     ///

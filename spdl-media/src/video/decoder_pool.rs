@@ -164,7 +164,7 @@ mod tests {
     }
 
     impl VideoDecoder for Counted {
-        fn send(&mut self, _: &[u8], _: u32) -> Result<()> {
+        fn send(&mut self, _: &[u8], _: u32, _: bool) -> Result<()> {
             Ok(())
         }
 

@@ -272,7 +272,8 @@ impl VideoReader {
                 }
                 decoded.packets += 1;
                 state.last_sent = number;
-                if let Err(error) = state.timer.measure(|| decoder.send(bytes, number as u32)) {
+                let sent = || decoder.send(bytes, number as u32, packet.is_key);
+                if let Err(error) = state.timer.measure(sent) {
                     state.fail(number, error)?;
                 }
                 state.receive(decoder, &mut self.picture)?;

@@ -31,7 +31,8 @@ def skip(*, at_most: SupportsIndex | float | None = 0.01, after: SupportsIndex =
             share is checked at each failure and at the end of the epoch. `None`: no limit. An epoch of which
             all samples failed ends with an exception in any case.
         after: A share is checked only after this number of samples, so that a few failures at the start do not
-            end the epoch. An epoch with fewer samples has no limit. Has no effect on a number.
+            end the epoch. An epoch with fewer samples has no limit: pass 0 for small data sets. Has no effect on a
+            number.
 
     Raises:
         TypeError: An argument has the wrong type.

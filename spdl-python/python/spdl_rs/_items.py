@@ -64,10 +64,11 @@ def items_of(source: Any) -> GetItem | None:
         return None if can_iterate else GetItem(source)
     if isinstance(first, (Mapping, tuple)):
         return GetItem(source)
-    if can_iterate or isinstance(first, (str, bytes, os.PathLike)):
+    if can_iterate:
         return None
     raise TypeError(
-        f"the items of source must be dicts or tuples of fields, or paths, not {check.shown(first)}"
+        f"the items of source must be dicts or tuples of fields, such as {{'image': data}}, not {check.shown(first)}; "
+        "pass paths as a list"
     )
 
 

@@ -51,7 +51,7 @@ impl ShardWindow {
     /// Shards with `lens` samples each, shuffled in windows of `window` samples.
     ///
     /// A window of 1 shuffles only the order of the shards. A window of all samples shuffles
-    /// everything, in at most two windows.
+    /// everything.
     ///
     /// # Errors
     /// `InvalidArgument` if `window` is 0, or the shards have more than 2⁶³ samples in total.
@@ -251,7 +251,10 @@ impl ShardWindowOrder {
         let first = partition * share + partition.min(longer);
         let len = share + u64::from(partition < longer);
         // The number of samples in the first window; 0 stands for a whole window.
-        let (offset, _) = self.draws.below(2 * partition + 1, self.window);
+        let offset = match self.window < len {
+            true => self.draws.below(2 * partition + 1, self.window).0,
+            false => 0,
+        };
         let (number, start, end) = if inside < offset {
             (0, 0, offset)
         } else {
@@ -471,6 +474,17 @@ mod tests {
                 let expected: Vec<f64> = (0..bins).map(share).collect();
                 let what = format!("first cuts of windows of {window}");
                 assert_chi_squared(&counts, &expected, bins as usize - 1, &what);
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_of_all_samples_is_not_cut() {
+        for window in [12, 13, 1 << 40] {
+            for epoch in 0..50 {
+                let order = ShardWindow::new([5, 7], window, 3).unwrap().order(epoch).unwrap();
+                let (first, _) = order.window_of(0);
+                assert_eq!((first.start, first.end), (0, 12), "window {window}, epoch {epoch}");
             }
         }
     }

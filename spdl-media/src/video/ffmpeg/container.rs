@@ -144,7 +144,7 @@ impl PacketList {
             let found = order.len();
             timer.measure(|| {
                 // A packet that fails has no frame.
-                damage(decoder.send(bytes, number))?;
+                damage(decoder.send(bytes, number, packet.is_key))?;
                 receive_numbers(&mut *decoder, &mut order)
             })?;
             if order.len() > found {

@@ -115,14 +115,17 @@ impl FfmpegDecoder {
 }
 
 impl VideoDecoder for FfmpegDecoder {
-    fn send(&mut self, packet: &[u8], number: u32) -> Result<()> {
+    fn send(&mut self, packet: &[u8], number: u32, is_key: bool) -> Result<()> {
         if packet.is_empty() {
             let message = format!("corrupt {} video: packet {number} is empty", self.codec);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         self.packet.fill(packet)?;
         // The decoder returns this number with the frame.
-        self.packet.fields_mut().pts = number.into();
+        let fields = self.packet.fields_mut();
+        fields.pts = number.into();
+        // Without this flag, the decoder of PNG adds the frame to the one before.
+        fields.flags = if is_key { ffi::AV_PKT_FLAG_KEY } else { 0 };
         // SAFETY: context and packet are valid; the decoder copies or references the packet.
         let code = unsafe { ffi::avcodec_send_packet(self.context.as_ptr(), self.packet.as_ptr()) };
         self.packet.clear();

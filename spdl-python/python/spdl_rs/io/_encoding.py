@@ -372,7 +372,8 @@ def create_reference_video_frame(
 
     Args:
         array: `[frames, height, width, 3]` for `rgb24` and `bgr24`, `[frames, height, width]` for `gray` (`uint8`)
-            and `gray16` (16 bits), `[frames, 3, height, width]` for `yuv444p`; an array or a tensor.
+            and `gray16` (16 bits), `[frames, 3, height, width]` for `yuv444p`, `[frames, 1, height * 3 / 2, width]`
+            for `yuv420p` with the planes below each other; an array or a tensor. `convert_frames` returns the same shapes.
         pix_fmt: The format.
         frame_rate: Frames per second: numerator and denominator.
         pts: The number of the first frame.
