@@ -218,5 +218,6 @@ def test_submodules_are_attributes_of_the_package():
     assert spdl_rs.usage.set_hook
     assert spdl_rs.io.utils.tracing
     assert spdl_rs.io.load_npy
+    assert {"Loader", "fields", "io", "recipes"} < set(dir(spdl_rs)) and "importlib" not in dir(spdl_rs)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         spdl_rs.nothing  # noqa: B018
