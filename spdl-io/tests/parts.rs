@@ -385,3 +385,44 @@ fn parts_from_a_web_server_are_retried_and_small_files_need_one_request() {
     assert!(served.faults > 0);
     assert!(served.bytes < 10 * MIB, "{} bytes", served.bytes);
 }
+
+/// A later stage waits for bytes that the server never sends.
+#[cfg(all(feature = "http", feature = "testing"))]
+#[test]
+fn a_stop_of_the_pipeline_ends_the_read_of_a_later_stage() {
+    use std::time::{Duration, Instant};
+
+    use spdl_io::StoreRegistry;
+    use spdl_io::testing::{Fault, FaultPlan, FaultServer};
+
+    let size = 8 * MIB;
+    let server = FaultServer::start([("a.bin", content(size))]);
+    server.set_faults(FaultPlan::script(|request| {
+        let is_late = request.range.starts_with(&format!("bytes={}-", 2 * MIB));
+        is_late.then_some(Fault::NoAnswer)
+    }));
+    let location = StoreRegistry::new().open(&format!("{}/a.bin", server.url())).unwrap();
+    let fetch = FetchFields::new(location.fetcher)
+        .with("block", FieldChoice::of(["bin"]))
+        .select_parts("block", "decode", Arc::new(block_at(size)));
+    let (sender, errors) = std::sync::mpsc::channel();
+    let read_late = move |record: Record| {
+        let read = parts(&record).read(2 * MIB..2 * MIB + 10, &mut Vec::new()).map(<[u8]>::to_vec);
+        sender.send(read.as_ref().unwrap_err().kind()).unwrap();
+        read
+    };
+    let mut pipeline = PipelineBuilder::from_iter([sample(Extent::whole(location.key))])
+        .async_stage("fetch", fetch)
+        .map("decode", read_late)
+        .build()
+        .unwrap();
+    pipeline.start().unwrap();
+    while server.served_of("a.bin").faults == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let start = Instant::now();
+    pipeline.stop();
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(errors.recv().unwrap(), ErrorKind::Stopped);
+    assert!(pipeline.take_failure().is_none());
+}

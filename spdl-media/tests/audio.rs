@@ -507,10 +507,10 @@ mod containers {
     }
 
     /// The files have MPEG layer II with one channel, then with two: `changing-later.ts` after 64 packets, which are
-    /// decoded together.
+    /// decoded together. In `changing-rate.ts`, 48,000 Hz follow.
     #[test]
-    fn audio_that_changes_its_channels_is_unsupported() {
-        for name in ["changing.ts", "changing-later.ts"] {
+    fn audio_that_changes_its_format_is_unsupported() {
+        for name in ["changing.ts", "changing-later.ts", "changing-rate.ts"] {
             let error = decode(&data(name), &AudioRequest::all()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
             let message =

@@ -145,6 +145,7 @@ SITUATIONS = [
     "short functions",
     "a store that does not answer",
     "a source that sleeps",
+    "a process that sends items",
     "a full queue",
 ]
 
@@ -152,10 +153,10 @@ SITUATIONS = [
 # promise: R6
 def test_signals_are_handled_soon_at_any_moment(photos):
     script = """
-        import asyncio, contextlib, json, os, random, signal, socket, sys, threading, time
+        import asyncio, contextlib, functools, itertools, json, os, random, signal, socket, sys, threading, time
         import spdl_rs
         from spdl_rs.io import Fetch
-        from spdl_rs.pipeline import PipelineBuilder
+        from spdl_rs.pipeline import PipelineBuilder, iterate_in_subprocess
 
         folder, times = sys.argv[1], int(sys.argv[2])
         rng = random.Random(1)
@@ -194,8 +195,14 @@ def test_signals_are_handled_soon_at_any_moment(photos):
                 pipeline.get_item()
                 time.sleep(60)
 
+        def from_process():
+            for _ in numbers:
+                pass
+
         silent = socket.create_server(("127.0.0.1", 0), backlog=100)
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/a"
+        numbers = iterate_in_subprocess(functools.partial(itertools.count))
+        next(iter(numbers))
         ways = [
             images,
             lambda: items(slow),
@@ -203,6 +210,7 @@ def test_signals_are_handled_soon_at_any_moment(photos):
             lambda: items(abs),
             lambda: items(Fetch(), [url] * 1000),
             lambda: items(abs, naps()),
+            from_process,
             full_queue,
         ]
 

@@ -342,7 +342,7 @@ impl<T: Send + 'static> Pipeline<T> {
             let clock = Arc::clone(&runtime);
             runtime.spawn(Box::pin(async move {
                 let interval = reporter.interval;
-                while shared.while_running(clock.sleep(interval)).await.is_some() {
+                while shared.stop_signal.while_running(clock.sleep(interval)).await.is_some() {
                     reporter.report(&shared);
                 }
             }));
@@ -354,7 +354,7 @@ impl<T: Send + 'static> Pipeline<T> {
             let clock = Arc::clone(&runtime);
             runtime.spawn(Box::pin(async move {
                 let interval = watch.interval();
-                while shared.while_running(clock.sleep(interval)).await.is_some() {
+                while shared.stop_signal.while_running(clock.sleep(interval)).await.is_some() {
                     watch.check(Instant::now(), || shared.progress_while_waiting());
                 }
             }));

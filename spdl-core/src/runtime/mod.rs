@@ -5,17 +5,20 @@
 //! | this file | [`Runtime`], [`ThreadRuntime`], `TokioRuntime`: async executors with a clock |
 //! | `executor` | [`CpuExecutor`], `RayonExecutor`: thread pools of the caller |
 //! | `affinity` | pins threads to CPUs |
+//! | `stop` | [`block_on_in_stage`], and `StopSignal`: waits that end when a pipeline stops |
 //! | `watched` | [`run_watched`], [`read_file`]: file reads that fail if they make no progress |
 //!
 //! Imports: `error`, `sync`.
 
 pub(crate) mod affinity;
 pub(crate) mod executor;
+pub(crate) mod stop;
 mod watched;
 
 pub use executor::CpuExecutor;
 #[cfg(feature = "rayon")]
 pub use executor::RayonExecutor;
+pub use stop::block_on_in_stage;
 pub use watched::{ReadProgress, STALL_TIMEOUT, WatchedFile, read_file, run_watched};
 
 use std::cmp::Reverse;

@@ -50,12 +50,8 @@
 //!
 //! Imports: every module except `pipeline`.
 
-use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_core::future::BoxFuture;
@@ -88,10 +84,11 @@ use crate::observe::interval::RawSnapshot;
 use crate::observe::stalls::{Activity, StageProgress};
 use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter};
 use crate::resume::ledger::Ledger;
+use crate::runtime::stop::StopSignal;
 use crate::scheduler::failure::{DropListener, FailureAction, FailureBudget, Failures};
 use crate::source::random::stage_number;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use queue::{AnyQueue, Queue};
 use worker_pool::WorkerPool;
 
@@ -128,16 +125,14 @@ pub(crate) struct RunContext {
     pub(crate) threads: AtomicUsize,
     /// CPUs that this process may use.
     cpus: usize,
-    stopped: AtomicBool,
+    /// Whether the pipeline was stopped.
+    pub(crate) stop_signal: Arc<StopSignal>,
     started_at: OnceLock<Instant>,
     ended_at: OnceLock<Instant>,
     /// From source to consumer.
     queues: Mutex<Vec<Arc<dyn AnyQueue>>>,
     meters: Mutex<Vec<Arc<StageMeter>>>,
     background_errors: Mutex<Vec<Error>>,
-    /// Wakers of tasks that run until the pipeline stops, by number.
-    until_stopped: Mutex<BTreeMap<u64, Waker>>,
-    tasks_beside: AtomicU64,
 }
 
 impl RunContext {
@@ -158,14 +153,12 @@ impl RunContext {
             left_out: AtomicU64::new(0),
             threads: AtomicUsize::new(threads),
             cpus: crate::memory::machine::usable_cpus(),
-            stopped: AtomicBool::new(false),
+            stop_signal: Arc::new(StopSignal::new()),
             started_at: OnceLock::new(),
             ended_at: OnceLock::new(),
             queues: Mutex::new(Vec::new()),
             meters: Mutex::new(Vec::new()),
             background_errors: Mutex::new(Vec::new()),
-            until_stopped: Mutex::new(BTreeMap::new()),
-            tasks_beside: AtomicU64::new(0),
         }
     }
 
@@ -176,7 +169,7 @@ impl RunContext {
 
     /// Whether the pipeline was stopped.
     pub(crate) fn stopped(&self) -> bool {
-        self.stopped.load(Ordering::SeqCst)
+        self.stop_signal.is_stopped()
     }
 
     /// Records an error that belongs to no stage, and shuts all queues, which cancels all work.
@@ -187,33 +180,15 @@ impl RunContext {
 
     /// Stops the pipeline: cancels all work and wakes all waiting threads and tasks.
     pub(crate) fn stop(&self) {
-        self.stopped.store(true, Ordering::SeqCst);
+        self.stop_signal.stop();
         self.shut_queues();
         self.mark_end();
-        let waiting = std::mem::take(&mut *self.until_stopped.lock());
-        waiting.into_values().for_each(Waker::wake);
-    }
-
-    /// Polls `task` until it or the pipeline ends. Returns `None` if the pipeline ended first.
-    pub(crate) async fn while_running<R>(&self, task: impl Future<Output = R>) -> Option<R> {
-        let number = self.tasks_beside.fetch_add(1, Ordering::Relaxed);
-        let mut task = pin!(task);
-        let ended = poll_fn(|cx| {
-            self.until_stopped.lock().insert(number, cx.waker().clone());
-            if self.stopped() {
-                return Poll::Ready(None);
-            }
-            task.as_mut().poll(cx).map(Some)
-        })
-        .await;
-        self.until_stopped.lock().remove(&number);
-        ended
     }
 
     /// Runs a background task, and records its error.
     pub(crate) async fn beside(&self, name: Arc<str>, task: BoxFuture<'static, Result<()>>) {
         let task = AssertUnwindSafe(task).catch_unwind();
-        let ended = self.while_running(task).await;
+        let ended = self.stop_signal.while_running(task).await;
         let result = ended.map(|ended| ended.unwrap_or_else(|payload| Err(panicked(payload))));
         if let Some(Err(error)) = result {
             let mut errors = self.background_errors.lock();

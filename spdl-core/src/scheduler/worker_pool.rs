@@ -214,7 +214,7 @@ impl WorkerPool {
                 {
                     pool.shared.raise(error);
                 }
-                retired = pool.work();
+                retired = pool.shared.stop_signal.enter(|| pool.work());
             });
             if pool.shared.stopped() {
                 // Instances are dropped on the threads that ran them, not on the caller's thread.
@@ -315,7 +315,8 @@ impl WorkerPool {
         self.guarded(|| {
             executor.execute(Box::new(move || {
                 worker.start();
-                worker.pool.guarded(|| worker.pool.run_until_idle());
+                let pool = &worker.pool;
+                pool.guarded(|| pool.shared.stop_signal.enter(|| pool.run_until_idle()));
             }));
         });
     }

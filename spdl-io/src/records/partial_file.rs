@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use spdl_core::{Error, ErrorKind, Result, block_on};
+use spdl_core::runtime::block_on_in_stage;
+use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetch::{Fetcher, Key};
 use crate::records::Remedy;
@@ -129,7 +130,8 @@ impl PartialFile {
     /// # Errors
     /// `Truncated` with the size as the offset if `range` exceeds the file; `InvalidArgument` if bytes are
     /// not in memory and the file has no store; `LimitExceeded` if the sample would exceed the limit of its
-    /// bytes; `Changed` if the object has changed; the errors of the store.
+    /// bytes; `Changed` if the object has changed; `Stopped` if the pipeline whose stage calls this function
+    /// stops; the errors of the store.
     pub fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         if range.end > self.size || range.start > range.end {
             let Range { start, end } = range;
@@ -183,7 +185,7 @@ impl PartialFile {
             gaps.iter().map(|gap| rest.start + gap.start..rest.start + gap.end).collect();
         let (version, size) = (rest.version.as_ref(), rest.object_size);
         let read = rest.fetcher.read_version(&rest.object, &ranges, version, size);
-        let (parts, _) = block_on(read)?;
+        let (parts, _) = block_on_in_stage(read)??;
         check_lengths(&rest.object, &ranges, &parts)?;
         Ok(parts)
     }
@@ -230,6 +232,7 @@ mod tests {
     use super::*;
     use crate::MemoryFetcher;
     use proptest::prelude::*;
+    use spdl_core::block_on;
 
     fn rest(fetcher: &Arc<MemoryFetcher>, start: u64, allowed: u64) -> RestOfFile {
         let fetcher: Arc<dyn Fetcher> = Arc::clone(fetcher) as _;

@@ -56,8 +56,9 @@ fn sample_tables(choices: &mut Choices<'_>, samples: u32) -> Vec<u8> {
     let mut entry = vec![0; 78];
     entry[24..28].copy_from_slice(&[0, 64, 0, 48]);
     entry.extend(boxed(b"avcC", &[1, 66, 0, 10, 0xFF, 0xE0, 0]));
-    let mut stsd = vec![0, 0, 0, 0, 0, 0, 0, 1];
-    stsd.extend(boxed(b"avc1", &entry));
+    // The small numbers of tables are numbers of equal descriptions.
+    let mut stsd = vec![0, 0, 0, 0, 0, 0, 0, 40];
+    stsd.extend(boxed(b"avc1", &entry).repeat(40));
     let mut out = boxed(b"stsd", &stsd);
     out.extend(table(choices, b"stts", &[samples, 10], 2));
     if choices.happens(120) {
@@ -93,7 +94,7 @@ fn sample_tables(choices: &mut Choices<'_>, samples: u32) -> Vec<u8> {
 fn sizes(choices: &mut Choices<'_>, samples: u32) -> Vec<u8> {
     let mut content = vec![0; 4];
     let is_constant = choices.happens(60);
-    let count = if choices.happens(60) { choices.number() } else { samples };
+    let count = if choices.happens(20) { choices.number() } else { samples };
     if choices.happens(40) {
         let bits = [4, 8, 16, 7][choices.below(4) as usize];
         content.extend([0, 0, 0, bits]);
@@ -116,7 +117,7 @@ fn table(choices: &mut Choices<'_>, kind: &[u8; 4], usual: &[u32], words: usize)
     let entries = if is_usual { 1 } else { choices.below(6) as u32 };
     let version = u32::from(choices.happens(30)) << 24;
     // A count that differs from the entries.
-    let count = if choices.happens(8) { choices.number() } else { entries };
+    let count = if choices.happens(4) { choices.number() } else { entries };
     let mut content = [version.to_be_bytes(), count.to_be_bytes()].concat();
     match is_usual {
         true => usual.iter().for_each(|word| content.extend(word.to_be_bytes())),

@@ -54,7 +54,7 @@ pub fn shares_with_index(inputs: &[Vec<u8>]) -> [f64; 2] {
     ]
 }
 
-/// A file in memory that checks ranges and counts bytes.
+/// A file in memory that checks ranges and counts the bytes that it returns.
 struct CheckedSource<'a> {
     file: &'a [u8],
     read: Cell<u64>,
@@ -67,8 +67,14 @@ impl MediaSource for CheckedSource<'_> {
 
     fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         assert!(range.start <= range.end, "{range:?}");
-        self.read.set(self.read.get() + range.end.saturating_sub(range.start));
-        self.file.read(range, memory)
+        let bytes = self.file.read(range, memory)?;
+        self.read.set(self.read.get() + bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    fn will_read(&self, ranges: &[Range<u64>]) -> bool {
+        assert!(ranges.iter().all(|range| range.start < range.end && range.end <= self.size()));
+        true
     }
 }
 
@@ -76,8 +82,9 @@ fn index(container: &dyn VideoContainer, file: &[u8]) {
     let source = CheckedSource { file, read: Cell::new(0) };
     let outcome = container.index(&source, &limits());
     check_kind(outcome.as_ref().err());
-    // The number of reads is bounded by the number of fragments that are announced, 2,048.
-    let most = 4096 * (file.len() as u64 + 1024);
+    // A scan reads the header of each box or element, up to twice its size, and the content of some. There are
+    // two scans: for tracks and blocks in Matroska, for the positions of fragments and for fragments in MP4.
+    let most = 6 * file.len() as u64 + 1024;
     assert!(source.read.get() <= most, "{} bytes are read of {}", source.read.get(), file.len());
     let Ok(found) = outcome else { return };
     check_index(&found);

@@ -9,13 +9,14 @@
 //! can be decoded in place.
 
 use std::ffi::{c_int, c_uint};
+use std::ops::{Range, RangeInclusive};
 use std::ptr;
 
 use bytes::Bytes;
 use ffmpeg_next::ffi;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::codec::{MediaKind, Rational, StreamCodec, layout_name};
+use super::codec::{MediaKind, Rational, StreamCodec};
 use super::errors::{error_of, out_of_memory};
 use super::memory::{PADDING, Packet, Parameters, c_string, padded};
 use super::names::{self, number_of};
@@ -26,12 +27,33 @@ const MAX_CHANNELS: c_int = 512;
 
 const MAGIC: &[u8; 8] = b"SPDLPKT\x01";
 
+/// The flags of packets that are kept. The others are about memory, and about trust in the content.
+const FLAGS: c_int = ffi::AV_PKT_FLAG_KEY
+    | ffi::AV_PKT_FLAG_CORRUPT
+    | ffi::AV_PKT_FLAG_DISCARD
+    | ffi::AV_PKT_FLAG_DISPOSABLE;
+
 /// Packets start at multiples of this number of bytes.
 const ALIGNMENT: usize = 64;
 
 impl Packets {
     /// The packets, their codec and their window as bytes.
+    ///
+    /// Side data that decoders do not need, and unknown values of enumerations, are omitted.
     pub fn to_bytes(&self) -> Vec<u8> {
+        let header = self.header(&self.codec().map(FormatNames::of).unwrap_or_default());
+        let mut out = Vec::from(*MAGIC);
+        out.extend_from_slice(&(header.len() as u64).to_le_bytes());
+        out.extend_from_slice(&header);
+        for packet in self.as_slice() {
+            out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
+            out.extend_from_slice(packet.bytes());
+            out.resize(out.len() + PADDING, 0);
+        }
+        out
+    }
+
+    fn header(&self, names: &FormatNames) -> Vec<u8> {
         let mut header = Header::default();
         header.number(self.kind() as u8 as i64);
         header.rational(self.time_base());
@@ -50,7 +72,7 @@ impl Packets {
             None => header.number(0),
             Some(codec) => {
                 header.number(1);
-                write_codec(&mut header, codec);
+                write_codec(&mut header, codec, names);
             }
         }
         header.number(self.len() as i64);
@@ -59,7 +81,7 @@ impl Packets {
             for number in [fields.pts, fields.dts, fields.duration, fields.pos] {
                 header.number(number);
             }
-            header.number(fields.flags.into());
+            header.number((fields.flags & FLAGS).into());
             header.number(packet.bytes().len() as i64);
             let side_data = side_data(fields);
             header.number(side_data.len() as i64);
@@ -68,21 +90,14 @@ impl Packets {
                 header.bytes(bytes);
             }
         }
-        let mut out = Vec::from(*MAGIC);
-        out.extend_from_slice(&(header.0.len() as u64).to_le_bytes());
-        out.extend_from_slice(&header.0);
-        for packet in self.as_slice() {
-            out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
-            out.extend_from_slice(packet.bytes());
-            out.resize(out.len() + PADDING, 0);
-        }
-        out
+        header.0
     }
 
     /// Packets from the bytes of [`to_bytes`](Packets::to_bytes). The packets share the memory of `bytes`.
     ///
     /// # Errors
-    /// `Corrupt` for other bytes; `Unsupported` if this build of FFmpeg lacks the codec or a format.
+    /// `Corrupt` for bytes that `to_bytes` never writes; `Unsupported` if this build of FFmpeg lacks the codec
+    /// or a format.
     pub fn from_bytes(bytes: &Bytes) -> Result<Self> {
         Packets::parse(bytes).map_err(|error| match error.kind() {
             // The bytes are at fault, not an argument.
@@ -102,7 +117,8 @@ impl Packets {
         let length = <[u8; 8]>::try_from(length).map(u64::from_le_bytes);
         let end = length.ok().and_then(|length| usize::try_from(length).ok()?.checked_add(head));
         let header = end.and_then(|end| bytes.get(head..end));
-        let mut reader = Reader(header.ok_or_else(|| corrupt("the header is truncated"))?);
+        let header = header.ok_or_else(|| corrupt("the header is truncated"))?;
+        let mut reader = Reader(header);
         let kind = match reader.number()? {
             0 => MediaKind::Audio,
             1 => MediaKind::Video,
@@ -119,8 +135,11 @@ impl Packets {
             let (start, end) = (time()?, time()?);
             packets.set_window(Some(TimeWindow::new(start, end)?));
         }
+        let mut names = FormatNames::default();
         if reader.number()? == 1 {
-            packets = packets.with_codec(read_codec(&mut reader, kind)?);
+            let codec;
+            (codec, names) = read_codec(&mut reader, kind)?;
+            packets = packets.with_codec(codec);
         }
         let count = reader.number()?;
         let mut position = end.unwrap_or(head);
@@ -129,32 +148,33 @@ impl Packets {
             let flags = reader.int()?;
             let size = reader.size()?;
             let start = position.next_multiple_of(ALIGNMENT);
+            let is_zero = |range: Range<usize>| {
+                bytes.get(range).is_some_and(|zeros| zeros.iter().all(|&byte| byte == 0))
+            };
             let end = start.checked_add(size).filter(|&end| {
-                let zeros = end.checked_add(PADDING).and_then(|last| bytes.get(end..last));
-                zeros.is_some_and(|zeros| zeros.iter().all(|&byte| byte == 0))
+                let last = end.checked_add(PADDING);
+                is_zero(position..start) && last.is_some_and(|last| is_zero(end..last))
             });
             let end = end.ok_or_else(|| corrupt("a packet is truncated"))?;
             position = end + PADDING;
             let mut packet = Packet::sharing(bytes, start..end)?;
             let fields = packet.fields_mut();
             [fields.pts, fields.dts, fields.duration, fields.pos] = numbers;
-            // The other flags are about memory, and about trust in the content.
-            fields.flags = flags
-                & (ffi::AV_PKT_FLAG_KEY
-                    | ffi::AV_PKT_FLAG_CORRUPT
-                    | ffi::AV_PKT_FLAG_DISCARD
-                    | ffi::AV_PKT_FLAG_DISPOSABLE);
+            fields.flags = flags & FLAGS;
             for _ in 0..reader.number()? {
                 let number = reader.int()?;
                 add_side_data(&mut packet, number, reader.bytes()?)?;
             }
             packets.push(packet);
         }
+        if packets.header(&names) != header || position != bytes.len() {
+            return Err(corrupt("some bytes have values that are never written"));
+        }
         Ok(packets)
     }
 }
 
-/// The side data of a packet: numbers of their types, and bytes.
+/// The side data of a packet that decoders need: numbers of their types, and bytes.
 fn side_data(packet: &ffi::AVPacket) -> Vec<(c_int, &[u8])> {
     let count = usize::try_from(packet.side_data_elems).unwrap_or(0);
     if packet.side_data.is_null() || count == 0 {
@@ -168,7 +188,8 @@ fn side_data(packet: &ffi::AVPacket) -> Vec<(c_int, &[u8])> {
         // SAFETY: an entry has `size` bytes, and lives as long as the packet.
         (number, unsafe { std::slice::from_raw_parts(entry.data, entry.size) })
     };
-    entries.iter().filter(|entry| !entry.data.is_null()).map(read).collect()
+    let entries = entries.iter().filter(|entry| !entry.data.is_null()).map(read);
+    entries.filter(|(number, bytes)| is_kept(*number, bytes)).collect()
 }
 
 unsafe extern "C" {
@@ -180,8 +201,12 @@ unsafe extern "C" {
 /// and samples to skip. Others are ignored: they may have pointers.
 const SIDE_DATA: [c_int; 4] = [0, 1, 2, 11];
 
+fn is_kept(number: c_int, bytes: &[u8]) -> bool {
+    SIDE_DATA.contains(&number) && !bytes.is_empty()
+}
+
 fn add_side_data(packet: &mut Packet, number: c_int, bytes: &[u8]) -> Result<()> {
-    if !SIDE_DATA.contains(&number) || bytes.is_empty() {
+    if !is_kept(number, bytes) {
         return Ok(());
     }
     // SAFETY: the packet is valid; the result is null or has this size.
@@ -194,18 +219,36 @@ fn add_side_data(packet: &mut Packet, number: c_int, bytes: &[u8]) -> Result<()>
     Ok(())
 }
 
-fn write_codec(header: &mut Header, codec: &StreamCodec) {
+/// The names of the sample or pixel format and of the channels. Other versions of FFmpeg may use other
+/// names.
+#[derive(Default)]
+struct FormatNames {
+    format: String,
+    layout: String,
+}
+
+impl FormatNames {
+    fn of(codec: &StreamCodec) -> Self {
+        match codec.kind() {
+            MediaKind::Audio => {
+                FormatNames { format: codec.sample_format(), layout: codec.channel_layout() }
+            }
+            MediaKind::Video | MediaKind::Image => {
+                FormatNames { format: codec.pixel_format(), layout: String::new() }
+            }
+        }
+    }
+}
+
+fn write_codec(header: &mut Header, codec: &StreamCodec, names: &FormatNames) {
     let fields = codec.parameters().fields();
     header.text(&codec.name());
     header.rational(codec.time_base());
     header.rational(codec.frame_rate());
-    header.text(&match codec.kind() {
-        MediaKind::Audio => codec.sample_format(),
-        MediaKind::Video | MediaKind::Image => codec.pixel_format(),
-    });
-    header.text(&layout_name(&fields.ch_layout));
+    header.text(&names.format);
+    header.text(&names.layout);
     header.number(fields.codec_tag.into());
-    header.number(fields.bit_rate);
+    header.number(fields.bit_rate.max(0));
     for number in ints(fields) {
         header.number(number.into());
     }
@@ -215,6 +258,26 @@ fn write_codec(header: &mut Header, codec: &StreamCodec) {
         // SAFETY: the parameters have this many bytes of set-up data.
         size => unsafe { std::slice::from_raw_parts(fields.extradata, size) },
     });
+}
+
+/// The values of an enumeration that all versions of FFmpeg have: from 0 on.
+struct Enumeration {
+    largest: c_int,
+    /// The value for an unknown one.
+    unknown: c_int,
+}
+
+const FIELD_ORDER: Enumeration = Enumeration { largest: 5, unknown: 0 };
+const COLOR_RANGE: Enumeration = Enumeration { largest: 2, unknown: 0 };
+const COLOR_PRIMARIES: Enumeration = Enumeration { largest: 12, unknown: 2 };
+const COLOR_TRC: Enumeration = Enumeration { largest: 18, unknown: 2 };
+const COLOR_SPACE: Enumeration = Enumeration { largest: 14, unknown: 2 };
+const CHROMA_LOCATION: Enumeration = Enumeration { largest: 6, unknown: 0 };
+
+impl Enumeration {
+    fn known(&self, number: c_int) -> c_int {
+        if (0..=self.largest).contains(&number) { number } else { self.unknown }
+    }
 }
 
 /// The fields of parameters that are integers.
@@ -229,12 +292,12 @@ fn ints(fields: &ffi::AVCodecParameters) -> [c_int; 19] {
         fields.height,
         fields.sample_aspect_ratio.num,
         fields.sample_aspect_ratio.den,
-        number_of!(fields.field_order),
-        number_of!(fields.color_range),
-        number_of!(fields.color_primaries),
-        number_of!(fields.color_trc),
-        number_of!(fields.color_space),
-        number_of!(fields.chroma_location),
+        FIELD_ORDER.known(number_of!(fields.field_order)),
+        COLOR_RANGE.known(number_of!(fields.color_range)),
+        COLOR_PRIMARIES.known(number_of!(fields.color_primaries)),
+        COLOR_TRC.known(number_of!(fields.color_trc)),
+        COLOR_SPACE.known(number_of!(fields.color_space)),
+        CHROMA_LOCATION.known(number_of!(fields.chroma_location)),
         fields.video_delay,
         fields.sample_rate,
         fields.block_align,
@@ -243,22 +306,24 @@ fn ints(fields: &ffi::AVCodecParameters) -> [c_int; 19] {
     ]
 }
 
-fn read_codec(reader: &mut Reader<'_>, kind: MediaKind) -> Result<StreamCodec> {
+fn read_codec(reader: &mut Reader<'_>, kind: MediaKind) -> Result<(StreamCodec, FormatNames)> {
     let name = reader.text()?;
     let (time_base, frame_rate) = (reader.rational()?, reader.rational()?);
-    let (format, layout) = (reader.text()?, reader.text()?);
+    let names = FormatNames { format: reader.text()?, layout: reader.text()? };
     let mut parameters = Parameters::new()?;
     let fields = parameters.fields_mut();
     fields.codec_type = kind.stream_type();
     set_codec(fields, &name)?;
-    if !format.is_empty() {
+    if !names.format.is_empty() {
         fields.format = match kind {
-            MediaKind::Audio => names::sample_format(&format)?,
-            MediaKind::Video | MediaKind::Image => names::pixel_format(&format)?,
+            MediaKind::Audio => names::sample_format(&names.format)?,
+            MediaKind::Video | MediaKind::Image => names::pixel_format(&names.format)?,
         };
     }
-    if kind == MediaKind::Audio && !layout.is_empty() {
-        set_layout(fields, &layout)?;
+    match kind {
+        _ if names.layout.is_empty() => {}
+        MediaKind::Audio => set_layout(fields, &names.layout)?,
+        MediaKind::Video | MediaKind::Image => return Err(corrupt("a video with audio channels")),
     }
     fields.codec_tag =
         u32::try_from(reader.number()?).map_err(|_| corrupt("the codec tag is out of range"))?;
@@ -271,18 +336,16 @@ fn read_codec(reader: &mut Reader<'_>, kind: MediaKind) -> Result<StreamCodec> {
     fields.width = reader.int_in(side.clone())?;
     fields.height = reader.int_in(side)?;
     fields.sample_aspect_ratio = ffi::AVRational { num: reader.int()?, den: reader.int()? };
-    // The largest number of each enumeration in all versions of FFmpeg, and the number of an unknown value.
-    let enumerations: [(*mut c_int, c_int, c_int); 6] = [
-        ((&raw mut fields.field_order).cast(), 5, 0),
-        ((&raw mut fields.color_range).cast(), 2, 0),
-        ((&raw mut fields.color_primaries).cast(), 12, 2),
-        ((&raw mut fields.color_trc).cast(), 18, 2),
-        ((&raw mut fields.color_space).cast(), 14, 2),
-        ((&raw mut fields.chroma_location).cast(), 6, 0),
+    let enumerations: [(*mut c_int, Enumeration); 6] = [
+        ((&raw mut fields.field_order).cast(), FIELD_ORDER),
+        ((&raw mut fields.color_range).cast(), COLOR_RANGE),
+        ((&raw mut fields.color_primaries).cast(), COLOR_PRIMARIES),
+        ((&raw mut fields.color_trc).cast(), COLOR_TRC),
+        ((&raw mut fields.color_space).cast(), COLOR_SPACE),
+        ((&raw mut fields.chroma_location).cast(), CHROMA_LOCATION),
     ];
-    for (place, largest, unknown) in enumerations {
-        let number = reader.int()?;
-        let number = if (0..=largest).contains(&number) { number } else { unknown };
+    for (place, enumeration) in enumerations {
+        let number = enumeration.known(reader.int()?);
         // SAFETY: an enumeration of C has the size of an integer, and has this number.
         unsafe { place.write(number) };
     }
@@ -292,7 +355,7 @@ fn read_codec(reader: &mut Reader<'_>, kind: MediaKind) -> Result<StreamCodec> {
     fields.frame_size = reader.int_in(0..=1 << 24)?;
     fields.seek_preroll = reader.int_in(0..=1 << 30)?;
     (fields.extradata, fields.extradata_size) = padded(reader.bytes()?)?;
-    Ok(StreamCodec::new(kind, parameters, time_base, frame_rate))
+    Ok((StreamCodec::new(kind, parameters, time_base, frame_rate), names))
 }
 
 fn set_codec(fields: &mut ffi::AVCodecParameters, name: &str) -> Result<()> {
@@ -362,7 +425,7 @@ impl<'a> Reader<'a> {
         c_int::try_from(self.number()?).map_err(|_| corrupt("a number is out of range"))
     }
 
-    fn int_in(&mut self, allowed: std::ops::RangeInclusive<c_int>) -> Result<c_int> {
+    fn int_in(&mut self, allowed: RangeInclusive<c_int>) -> Result<c_int> {
         let number = self.int()?;
         if allowed.contains(&number) {
             return Ok(number);
@@ -393,4 +456,56 @@ impl<'a> Reader<'a> {
 
 fn corrupt(why: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("corrupt packets: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffmpeg::{DemuxOptions, Demuxer};
+
+    #[test]
+    fn data_that_decoders_do_not_need_is_not_written() {
+        // In an MPEG transport stream, packets have the identifier of their stream as side data.
+        let file = Bytes::from_static(include_bytes!("../../tests/audio/container.ts"));
+        let mut demuxer =
+            Demuxer::open(Box::new(file), "container.ts", &DemuxOptions::default()).unwrap();
+        let mut packets = demuxer.demux(MediaKind::Audio, None).unwrap();
+        assert!(packets.as_slice().iter().any(|packet| packet.fields().side_data_elems > 0));
+        let mut packet = packets.as_slice()[0].share().unwrap();
+        packet.fields_mut().flags |= ffi::AV_PKT_FLAG_TRUSTED;
+        packets.push(packet);
+        let codec = packets.codec().unwrap();
+        let mut parameters = Parameters::of(codec.parameters().fields()).unwrap();
+        parameters.fields_mut().bit_rate = -1;
+        let (time_base, frame_rate) = (codec.time_base(), codec.frame_rate());
+        let codec = StreamCodec::new(MediaKind::Audio, parameters, time_base, frame_rate);
+        let packets = packets.with_codec(codec);
+
+        let bytes = Bytes::from(packets.to_bytes());
+        let read = Packets::from_bytes(&bytes).unwrap();
+        assert_eq!(read.to_bytes(), bytes);
+        assert_eq!(read.len(), packets.len());
+        assert!(read.as_slice().iter().all(|packet| packet.fields().side_data_elems == 0));
+        assert_eq!((COLOR_PRIMARIES.known(22), COLOR_PRIMARIES.known(9)), (2, 9));
+    }
+
+    #[test]
+    fn bytes_that_are_never_written_are_corrupt() {
+        let stored = include_bytes!("../../tests/packets/h264.packets");
+        let header_end = 16 + usize::from(u16::from_le_bytes([stored[8], stored[9]]));
+        assert!(!header_end.is_multiple_of(ALIGNMENT));
+        // Kind and time base are before the number of windows; the last 8 bytes of the header are the
+        // number of entries of side data.
+        for (at, value) in [(16 + 24, 2), (header_end - 1, 0x80), (header_end, 1)] {
+            let mut changed = stored.to_vec();
+            assert_eq!(changed[at], 0);
+            changed[at] = value;
+            let error = Packets::from_bytes(&changed.into()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{at}: {error}");
+        }
+        let longer = [&stored[..], &[0]].concat();
+        let error = Packets::from_bytes(&longer.into()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(Packets::from_bytes(&Bytes::from_static(stored)).is_ok());
+    }
 }

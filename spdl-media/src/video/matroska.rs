@@ -291,14 +291,19 @@ impl<'a> MatroskaScan<'a> {
         let mut at = group.content;
         while at < end {
             let element = self.element(at)?;
+            let size = element.size.ok_or_else(|| corrupt("element of unknown size", at))?;
+            let next = element.content.saturating_add(size);
+            // The scan continues at the end of the group, so it would read the rest of the element again.
+            if next > end {
+                return Err(corrupt("element ends after its block group", at));
+            }
             match element.id {
                 id::BLOCK => block = self.block(&element, cluster_time)?,
                 id::BLOCK_DURATION => duration = Some(number(&self.content(&element)?)),
                 id::REFERENCE_BLOCK => is_key = false,
                 _ => {}
             }
-            let size = element.size.ok_or_else(|| corrupt("element of unknown size", at))?;
-            at = element.content.saturating_add(size);
+            at = next;
         }
         // The flags of a block in a group are reserved.
         let block =

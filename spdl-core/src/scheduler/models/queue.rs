@@ -548,7 +548,7 @@ fn loom_the_end_wakes_a_task_that_runs_until_then() {
         let shared = Arc::new(RunContext::new(0, 1, Vec::new(), BufferPool::new()));
         let task = thread::spawn({
             let shared = Arc::clone(&shared);
-            move || block_on(shared.while_running(std::future::pending::<()>()))
+            move || block_on(shared.stop_signal.while_running(std::future::pending::<()>()))
         });
         shared.stop();
         assert_eq!(task.join().unwrap(), None);

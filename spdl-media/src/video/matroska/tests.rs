@@ -126,6 +126,23 @@ fn time_stamps_have_a_scale() {
 }
 
 #[test]
+fn elements_end_with_their_block_group() {
+    // Each of these groups has a duration that ends with the file: without the check, the scan reads the rest
+    // of the file for each group.
+    let groups: Vec<_> = (0..2000_u64)
+        .rev()
+        .map(|after| {
+            let mut group = element(id::BLOCK_GROUP, &element(id::BLOCK_DURATION, &[0; 3]));
+            let size = (1 << 56 | (3 + after * group.len() as u64)).to_be_bytes();
+            group[10..18].copy_from_slice(&size);
+            group
+        })
+        .collect();
+    let file = file_of(&[element(id::TRACKS, &h264(&[])), clusters(), cluster(200, &groups)]);
+    assert_eq!(kind(index(&file)), ErrorKind::Corrupt);
+}
+
+#[test]
 fn segments_and_clusters_may_have_unknown_sizes() {
     let head = element(id::EBML, &element(0x4282, b"webm"));
     let time = number(id::TIMESTAMP, 0);

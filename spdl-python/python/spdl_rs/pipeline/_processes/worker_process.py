@@ -39,6 +39,7 @@ from .._failures.child_process import (
 )
 from .._failures.failure import Cancelled
 from . import exit as _exit  # its exit function must run after ours
+from .message_reader import MessageReader
 from .remote_errors import (
     ExceptionWrapper,
     WorkerError,
@@ -119,6 +120,7 @@ class WorkerProcess:
         self.name = name
         self._owner = os.getpid()
         self._connection, its = context.Pipe(duplex=True)
+        self._reader = MessageReader(self._connection)
         self._sending = threading.Lock()
         self._deferred: collections.deque[Any] = collections.deque()
         process = context.Process(
@@ -212,15 +214,11 @@ class WorkerProcess:
             # Messages sent before the end are delivered first.
             if self._connection not in ready and not self._connection.poll(0):
                 raise EOFError
-            pickled = self._connection.recv_bytes()
+            pickled = self._reader.read()
         except (EOFError, OSError):
             if self._closed:
                 raise Cancelled(f"{self.name} was ended") from None
             raise WorkerError(f"{self.name} {self._how_it_ended()}") from None
-        except BaseException:
-            # The read was interrupted within a message, so later messages cannot be read.
-            self.close()
-            raise
         self._has_sent = True
         message = pickle.loads(pickled)
         if message[0] == FAILED:
