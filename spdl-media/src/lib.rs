@@ -22,7 +22,7 @@
 //!     Bytes, CodecRegistry, FillImage, ImageTransform, Layout, Limits, Mode, image_fields,
 //! };
 //!
-//! # let photo = include_bytes!("../tests/data/420.jpg");
+//! # let photo = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/420.jpg"));
 //! // Encoded images with their classes. `spdl-io` reads them from files and stores.
 //! let images = (0..6).map(|class| Labeled { value: Bytes::from_static(photo), label: class });
 //! let images = DatasetSource::new(images.collect::<Vec<_>>()).shuffled(7);

@@ -341,13 +341,16 @@ pub(crate) fn cargo_test(
 ) -> Result<Counts> {
     let mut cargo = cargo();
     cargo.args(["test", "--no-fail-fast"]).current_dir(&workspace.root);
-    set_up(&mut cargo).args(["--", "--show-output"]);
+    // With `--show-output`, rustdoc compiles each documentation test as a separate program.
+    if !set_up(&mut cargo).get_args().any(|argument| argument == "--doc") {
+        cargo.args(["--", "--show-output"]);
+    }
     let (status, text) = output.run_and_read(&mut cargo)?;
     finish_tests(output, Counts::of_cargo_test(&text), at_least, status)
 }
 
-/// Builds all test programs of the selected packages, and runs two at a time, because many tests
-/// only wait. The second thread runs the documentation tests first.
+/// Builds all test programs of the selected packages, and runs two at a time, each with two threads
+/// per CPU, because many tests only wait. The second thread runs the documentation tests first.
 pub(crate) fn test_programs(
     workspace: &Workspace,
     output: &mut Output,
@@ -359,36 +362,73 @@ pub(crate) fn test_programs(
     build.args(["--message-format", "json-render-diagnostics"]).current_dir(&workspace.root);
     let (status, text) = output.run_and_read(&mut build)?;
     ensure!(status.success(), "cannot build the tests: {status}");
-    let programs: Vec<(PathBuf, PathBuf)> = text.lines().filter_map(test_program).collect();
+    let mut programs: Vec<_> = text.lines().filter_map(TestProgram::of_message).collect();
+    programs.sort_by_key(|program| !SLOW_PROGRAMS.contains(&&*program.name));
     let programs = Mutex::new(programs.into_iter());
-    in_threads(workspace, output, 2, limit, |thread, output| {
+    let times = Mutex::new(Vec::new());
+    let threads = (2 * thread::available_parallelism().map_or(1, Into::into)).to_string();
+    let mut counts = in_threads(workspace, output, 2, limit, |thread, output| {
+        let timed = |name: String, start: Instant| {
+            times.lock().map(|mut times| times.push((start.elapsed(), name)))
+        };
         let mut counts = Counts::default();
         if thread == 1 {
+            let start = Instant::now();
             counts = cargo_test(workspace, output, 1, |cargo| cargo.args(selection).arg("--doc"))?;
+            drop(timed("documentation tests".to_owned(), start));
         }
         let mut overall = ExitStatus::default();
         loop {
             let next = programs.lock().map_err(|_| anyhow!("the other thread panicked"))?.next();
-            let Some((program, folder)) = next else { break };
-            let mut tests = command(program);
-            tests.arg("--show-output").current_dir(&folder).env("CARGO_MANIFEST_DIR", folder);
+            let Some(TestProgram { name, path, folder }) = next else { break };
+            let start = Instant::now();
+            let mut tests = command(path);
+            tests.args(["--show-output", "--test-threads", &threads]);
+            tests.current_dir(&folder).env("CARGO_MANIFEST_DIR", folder);
             let (status, text) = output.run_and_read(&mut tests)?;
             if !status.success() {
                 overall = status;
             }
             counts.add(Counts::of_cargo_test(&text));
+            drop(timed(name, start));
         }
         finish_tests(output, counts, 1, overall)
-    })
+    })?;
+    let mut times = times.into_inner().unwrap_or_default();
+    times.sort_by(|one, other| other.cmp(one));
+    let shown = |(time, name): &(Duration, String)| format!("{name} {:.1} s", time.as_secs_f64());
+    let slowest: Vec<String> = times.iter().take(SLOWEST_PROGRAMS).map(shown).collect();
+    counts.notes.push(format!("slowest: {}", slowest.join(", ")));
+    Ok(counts)
 }
 
-/// The path of a test program and the folder of its package, from a message of cargo about it.
-fn test_program(message: &str) -> Option<(PathBuf, PathBuf)> {
-    let message: Value = serde_json::from_str(message).ok()?;
-    let program = message["executable"].as_str()?.into();
-    let manifest = Path::new(message["manifest_path"].as_str()?);
-    let is_test = message["profile"]["test"].as_bool()?;
-    is_test.then_some((program, manifest.parent()?.to_owned()))
+/// The programs that run first, so that none of them runs alone at the end.
+const SLOW_PROGRAMS: [&str; 4] =
+    ["spdl-cli program", "spdl-core engine", "spdl-io stores", "spdl-io machine"];
+
+/// Number of test programs whose times are printed.
+const SLOWEST_PROGRAMS: usize = 10;
+
+/// A test program that cargo has built.
+#[derive(Debug, PartialEq, Eq)]
+struct TestProgram {
+    /// The names of the package and of the target.
+    name: String,
+    path: PathBuf,
+    /// The folder of the package.
+    folder: PathBuf,
+}
+
+impl TestProgram {
+    /// Reads a message of cargo; `None` if the message is not about a test program.
+    fn of_message(message: &str) -> Option<Self> {
+        let message: Value = serde_json::from_str(message).ok()?;
+        let path = message["executable"].as_str()?.into();
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+        let package = folder.file_name()?.to_string_lossy();
+        let name = format!("{package} {}", message["target"]["name"].as_str()?);
+        message["profile"]["test"].as_bool()?.then_some(TestProgram { name, path, folder })
+    }
 }
 
 /// Runs `run` in `threads` threads, with the arguments 0, 1, and so on; appends the logs of all
@@ -610,16 +650,17 @@ FAILED spdl-python/tests/test_loader.py::test_it - assert 1 == 2
     fn test_programs_are_read_from_the_messages_of_cargo() {
         let message = |is_test: bool| {
             format!(
-                r#"{{"executable":"/t/a-1","manifest_path":"/w/a/Cargo.toml","profile":{{"test":{is_test}}}}}"#
+                r#"{{"executable":"/t/b-1","manifest_path":"/w/a/Cargo.toml","target":{{"name":"b"}},"profile":{{"test":{is_test}}}}}"#
             )
         };
-        let found = test_program(&message(true)).unwrap();
-        assert_eq!(found, (PathBuf::from("/t/a-1"), PathBuf::from("/w/a")));
+        let expected =
+            TestProgram { name: "a b".to_owned(), path: "/t/b-1".into(), folder: "/w/a".into() };
+        assert_eq!(TestProgram::of_message(&message(true)), Some(expected));
         // An example, a library, and a line that is not a message.
-        assert_eq!(test_program(&message(false)), None);
+        assert_eq!(TestProgram::of_message(&message(false)), None);
         let library = r#"{"executable":null,"manifest_path":"/w/a/Cargo.toml"}"#;
-        assert_eq!(test_program(library), None);
-        assert_eq!(test_program("Compiling a"), None);
+        assert_eq!(TestProgram::of_message(library), None);
+        assert_eq!(TestProgram::of_message("Compiling a"), None);
     }
 
     #[test]

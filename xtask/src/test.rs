@@ -4,6 +4,7 @@ use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -189,11 +190,12 @@ const EXAMPLE: &str = "examples/acme-fetcher";
 
 fn example(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let folder = workspace.root.join(EXAMPLE);
-    let target = workspace.target.join("example");
-    fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
-    fuzz::lock_versions(workspace, "acme-fetcher", &folder, &target)?;
+    fuzz::lock_versions(workspace, "acme-fetcher", &folder, &workspace.target)?;
     cargo_test(workspace, output, 4, |cargo| {
-        cargo.arg("--manifest-path").arg(folder.join("Cargo.toml")).arg("--target-dir").arg(target)
+        // The folder and the profile of the workspace, so that dependencies are not compiled again.
+        cargo.arg("--manifest-path").arg(folder.join("Cargo.toml")).arg("--target-dir");
+        cargo.arg(&workspace.target).args(["--config", "profile.dev.debug=false"]);
+        cargo.args(["--config", "profile.dev.lto=\"off\""])
     })
 }
 
@@ -223,14 +225,26 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 /// Number of pytest processes: more than CPUs, because many tests mostly wait.
 const PYTEST_PROCESSES: usize = 4;
 
+/// Number of groups of test files. A pytest process runs one group, so that no process has many
+/// slow files left while the others have ended.
+const PYTEST_GROUPS: usize = 16;
+
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let venv = wheel::install_for_tests(workspace, output)?;
     let files = test_files(workspace)?;
-    in_threads(workspace, output, PYTEST_PROCESSES, STEP_LIMIT, |number, output| {
-        let own = files.iter().skip(number).step_by(PYTEST_PROCESSES);
-        pytest_files(workspace, output, &venv, 1, |pytest| {
-            without_frameworks(pytest).args(own);
-        })
+    let next = AtomicUsize::new(0);
+    in_threads(workspace, output, PYTEST_PROCESSES, STEP_LIMIT, |_, output| {
+        let mut counts = Counts::default();
+        loop {
+            let group = next.fetch_add(1, Ordering::Relaxed);
+            if group >= PYTEST_GROUPS {
+                return Ok(counts);
+            }
+            let files = files.iter().skip(group).step_by(PYTEST_GROUPS);
+            counts.add(pytest_files(workspace, output, &venv, 1, |pytest| {
+                without_frameworks(pytest).arg("--durations=5").args(files);
+            })?);
+        }
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::any_data::packing::{bytes_feature, tfrecord};
 use crate::common::{Folder, Run, bench, finish, png, spdl};
 
-/// Number of address space limits that are tried. CI tries 40; a soak tries more.
+/// Number of address space limits that are tried. The default is 20; a soak tries more.
 const LIMITS: &str = "SPDL_ADDRESS_LIMITS";
 /// A run that takes longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -85,7 +85,7 @@ fn check(run: Option<Run>, shown: &str) -> bool {
 // promise: R4
 #[test]
 fn a_limit_on_the_address_space_causes_no_abort() {
-    let count = std::env::var(LIMITS).map_or(40, |count| count.parse::<u64>().unwrap());
+    let count = std::env::var(LIMITS).map_or(20, |count| count.parse::<u64>().unwrap());
     let data = Folder::with_images(48, 3);
     let first = lowest() + START;
     let mut succeeded = 0;

@@ -8,7 +8,7 @@
 //! file  ◄── Muxer   ◄── Packets ◄── StreamEncoder ◄── Frames ◄── array
 //! ```
 //!
-//! ```
+//! ```standalone_crate
 //! use spdl_media::ffmpeg::{
 //!     DecodeOptions, DemuxOptions, Demuxer, MediaKind, Time, TimeWindow, decode_packets,
 //! };

@@ -45,7 +45,7 @@ use crate::source::MediaSource;
 ///     }
 /// }
 ///
-/// # let speech = include_bytes!("../../tests/audio/mono-16.flac").to_vec();
+/// # let speech = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/audio/mono-16.flac")).to_vec();
 /// // A tenth of a second at 8 kHz, from a random position.
 /// let transform = AudioTransform::new()
 ///     .sample_rate(8000)

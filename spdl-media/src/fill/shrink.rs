@@ -13,7 +13,7 @@ use crate::transform::{Crop, ImageTransform, ResizeFilter, Sample};
 /// ```
 /// # #[cfg(feature = "jpeg")] {
 /// use spdl_media::{CodecRegistry, Limits, Shrink, Size};
-/// # let photo = include_bytes!("../../tests/data/420.jpg");
+/// # let photo = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/420.jpg"));
 /// let mut shrink = Shrink::to_shorter_side(16, &CodecRegistry::with_defaults(), &Limits::default())?;
 /// let small = shrink.image(photo)?;
 /// assert_eq!(small.size.width.min(small.size.height), 16);

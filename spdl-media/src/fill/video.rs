@@ -44,7 +44,7 @@ use crate::video::{VideoLimits, VideoReader, VideoRegistry, VideoTransform};
 ///     }
 /// }
 ///
-/// # let video = include_bytes!("../../tests/video/h264.mp4").to_vec();
+/// # let video = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/video/h264.mp4")).to_vec();
 /// let transform = VideoTransform::new(VideoClip::new(4), ImageTransform::new(32));
 /// let layout = BatchLayout::new(2, [Field::new("clip", transform.dtype(), &transform.shape())]);
 /// let mut pipeline = PipelineBuilder::from_iter([video.clone(), video])

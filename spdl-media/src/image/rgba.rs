@@ -25,7 +25,7 @@ pub enum SampleDepth {
 /// # #[cfg(feature = "png")] {
 /// use spdl_media::image::{DecodeRequest, RgbaPicture, SampleDepth};
 /// use spdl_media::{CodecRegistry, Decoder, Limits};
-/// # let file = include_bytes!("../../tests/data/rgb-alpha.png");
+/// # let file = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/rgb-alpha.png"));
 /// let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
 /// let mut picture = RgbaPicture::new();
 /// decoder.decode_rgba(file, &DecodeRequest::full(), SampleDepth::Sixteen, &mut picture)?;

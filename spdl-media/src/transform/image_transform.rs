@@ -218,7 +218,7 @@ impl ImageTransform {
     /// use spdl_core::DType;
     /// use spdl_media::{Crop, FillImage, CodecRegistry, ImageTransform, Limits, Sample, SampleColor, Size};
     /// # #[cfg(feature = "png")] {
-    /// # let file = include_bytes!("../../tests/data/grey16.png");
+    /// # let file = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/grey16.png"));
     /// let transform = ImageTransform::new(16)
     ///     .crop(Crop::Center { fill: [0; 3] })
     ///     .color(SampleColor::Grey)

@@ -78,7 +78,7 @@ impl JpegHeader {
     ///
     /// ```
     /// use spdl_media::formats::jpeg::{JpegColor, JpegHeader, JpegProcess};
-    /// # let encoded = include_bytes!("../../../tests/data/420.jpg");
+    /// # let encoded = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/420.jpg"));
     /// let header = JpegHeader::parse(encoded)?;
     /// assert_eq!((header.process, header.precision), (JpegProcess::Baseline, 8));
     /// assert_eq!(header.color(), Some(JpegColor::YCbCr));
