@@ -30,6 +30,12 @@ pub trait MediaSource {
         None
     }
 
+    /// The index of the packets of a video that is stored apart from it. The provided method returns `None`.
+    #[cfg(feature = "records")]
+    fn part_index(&self) -> Option<&[u8]> {
+        None
+    }
+
     /// Announces ranges that may be read soon, so that a source that is far away can read them together. Returns
     /// whether the source makes use of announcements. The provided method returns no.
     fn will_read(&self, ranges: &[Range<u64>]) -> bool {
@@ -81,6 +87,11 @@ impl<T: MediaSource + ?Sized> MediaSource for &T {
         (**self).as_bytes()
     }
 
+    #[cfg(feature = "records")]
+    fn part_index(&self) -> Option<&[u8]> {
+        (**self).part_index()
+    }
+
     fn will_read(&self, ranges: &[Range<u64>]) -> bool {
         (**self).will_read(ranges)
     }
@@ -98,6 +109,10 @@ impl MediaSource for spdl_io::records::PartialFile {
             return Err(outside(&range, self.size()));
         }
         self.read(range, memory)
+    }
+
+    fn part_index(&self) -> Option<&[u8]> {
+        self.part_index()
     }
 }
 

@@ -5,8 +5,14 @@
 #[path = "parts/flac.rs"]
 mod flac;
 #[cfg(feature = "ffmpeg")]
+#[path = "parts/matroska.rs"]
+mod matroska;
+#[cfg(feature = "ffmpeg")]
 #[path = "parts/mp4.rs"]
 mod mp4;
+#[cfg(feature = "ffmpeg")]
+#[path = "parts/packed.rs"]
+mod packed;
 #[path = "parts/store.rs"]
 mod store;
 

@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 use spdl_core::ErrorKind;
 use spdl_media::MediaSource;
 use spdl_media::OnTruncated;
-use spdl_media::image::{ColorModel, Picture, YCbCrEncoding};
+use spdl_media::image::{ChromaPosition, ChromaSiting, ColorModel, Picture, YCbCrEncoding};
 use spdl_media::video::{
-    ClipDecoded, VideoIndex, VideoLimits, VideoPacket, VideoReader, VideoRegistry,
+    ClipDecoded, VideoColor, VideoIndex, VideoLimits, VideoPacket, VideoReader, VideoRegistry,
 };
 
 /// The files whose hashes are those of 8-bit planes.
@@ -322,6 +322,26 @@ fn a_clip_reads_only_the_bytes_that_it_needs() {
     assert_eq!(source.1.get(), u64::from(packet.bytes));
 }
 
+/// The encoding and the siting of the first frame of a file, whose container names these colours.
+fn encoding(name: &str, color: Option<VideoColor>) -> (YCbCrEncoding, ChromaSiting) {
+    let mut reader = reader();
+    let file = read(name);
+    let mut index = reader.index(&&file[..]).unwrap();
+    if let Some(color) = color {
+        let mut stream = index.stream().clone();
+        stream.color = color;
+        index = VideoIndex::new(stream, index.packets().to_vec(), 0).unwrap();
+    }
+    let mut found = None;
+    reader
+        .decode(&&file[..], &index, &[0], &mut |_, picture| {
+            found = Some((picture.encoding(), picture.siting()));
+            Ok(())
+        })
+        .unwrap();
+    found.unwrap()
+}
+
 #[test]
 fn the_matrix_and_range_are_those_of_the_stream() {
     let files = [
@@ -329,17 +349,21 @@ fn the_matrix_and_range_are_those_of_the_stream() {
         ("h264_bt709.mp4", YCbCrEncoding::BT709.limited()),
         ("h264_bt709_full.mp4", YCbCrEncoding::BT709),
     ];
-    let mut reader = reader();
     for (name, expected) in files {
-        let file = read(name);
-        let index = reader.index(&&file[..]).unwrap();
-        let mut found = None;
-        reader
-            .decode(&&file[..], &index, &[0], &mut |_, picture| {
-                found = Some(picture.encoding());
-                Ok(())
-            })
-            .unwrap();
-        assert_eq!(found, Some(expected), "{name}");
+        assert_eq!(encoding(name, None).0, expected, "{name}");
     }
+}
+
+#[test]
+fn the_container_names_the_colours_that_the_stream_does_not() {
+    let siting = ChromaSiting { across: ChromaPosition::First, down: ChromaPosition::First };
+    let color = VideoColor { matrix: Some(9), is_full_range: Some(true), siting: Some(siting) };
+    assert_eq!(encoding("h264.mp4", Some(color)).0, YCbCrEncoding::BT2020);
+    // The stream names matrix and range.
+    assert_eq!(encoding("h264_bt709.mp4", Some(color)).0, YCbCrEncoding::BT709.limited());
+    // H.264 has chroma at the left unless the stream names another place; VP8 has no place.
+    let left = ChromaSiting { across: ChromaPosition::First, down: ChromaPosition::Middle };
+    assert_eq!(encoding("h264.mp4", Some(color)).1, left);
+    assert_eq!(encoding("vp8.webm", Some(color)).1, siting);
+    assert_eq!(encoding("vp8.webm", None).1, ChromaSiting::default());
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use spdl_core::runtime::{ReadProgress, WatchedFile};
 use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
@@ -56,7 +57,7 @@ use crate::files::{os_error, watched};
 /// | 48 | 8 | number of links |
 /// | 56 | 8 | length of all names in bytes |
 /// | 64 | 8 | length of all link targets in bytes |
-/// | 72 | 8 | 0 |
+/// | 72 | 8 | number of part indexes |
 ///
 /// After the header:
 ///
@@ -66,7 +67,10 @@ use crate::files::{os_error, watched};
 ///    header blocks before the data (3).
 /// 3. 8 bytes per link: the number of the member, and the end of its target in the list of targets.
 /// 4. All names, then all link targets.
-/// 5. The XXH3-128 hash of all preceding bytes.
+/// 5. 16 bytes per part index: the number of the member (8), and the end in the list of part indexes (8).
+/// 6. All part indexes, in a format of the program that wrote the archive: see
+///    [`IndexParts`](crate::shards::IndexParts).
+/// 7. The XXH3-128 hash of all preceding bytes.
 pub struct TarIndex {
     stamp: ArchiveStamp,
     options: u32,
@@ -74,7 +78,16 @@ pub struct TarIndex {
     names: Vec<u8>,
     links: Vec<Link>,
     targets: Vec<u8>,
+    part_ends: Vec<PartIndexEnd>,
+    part_indexes: Bytes,
     by_name: OnceLock<NameTable>,
+}
+
+/// The end of the part index of a member. It starts at the end of the one before.
+#[derive(Clone, Copy)]
+struct PartIndexEnd {
+    member: usize,
+    end: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -101,6 +114,7 @@ const VERSION: u32 = 1;
 const HEADER: usize = 80;
 const MEMBER: usize = 32;
 const LINK: usize = 8;
+const PART_INDEX: usize = 16;
 const SUM: usize = 16;
 const NO_TAG: u32 = u32::MAX;
 
@@ -332,8 +346,28 @@ impl TarIndex {
             names: Vec::new(),
             links: Vec::new(),
             targets: Vec::new(),
+            part_ends: Vec::new(),
+            part_indexes: Bytes::new(),
             by_name: OnceLock::new(),
         }
+    }
+
+    /// Sets the part indexes, with the numbers of their members, in ascending order.
+    pub(crate) fn set_part_indexes(&mut self, part_indexes: &[(usize, Vec<u8>)]) {
+        let mut all = Vec::new();
+        for (member, index) in part_indexes {
+            all.extend_from_slice(index);
+            self.part_ends.push(PartIndexEnd { member: *member, end: all.len() });
+        }
+        self.part_indexes = all.into();
+    }
+
+    /// Where the parts of a member are, if the program that wrote the archive stored it: see
+    /// [`IndexParts`](crate::shards::IndexParts).
+    pub fn part_index(&self, number: usize) -> Option<Bytes> {
+        let at = self.part_ends.binary_search_by_key(&number, |end| end.member).ok()?;
+        let start = at.checked_sub(1).map_or(0, |before| self.part_ends[before].end);
+        Some(self.part_indexes.slice(start..self.part_ends[at].end))
     }
 
     fn push(&mut self, entry: &TarEntry) -> Result<()> {
@@ -578,6 +612,8 @@ impl TarIndex {
                 + self.links.len() * LINK
                 + self.names.len()
                 + self.targets.len()
+                + self.part_ends.len() * PART_INDEX
+                + self.part_indexes.len()
                 + SUM,
         );
         bytes.extend_from_slice(MAGIC);
@@ -587,8 +623,13 @@ impl TarIndex {
         bytes.extend_from_slice(&seconds.to_le_bytes());
         bytes.extend_from_slice(&nanos.to_le_bytes());
         bytes.extend_from_slice(&tag.map_or(NO_TAG, |tag| tag.len() as u32).to_le_bytes());
-        let counts =
-            [self.members.len(), self.links.len(), self.names.len(), self.targets.len(), 0];
+        let counts = [
+            self.members.len(),
+            self.links.len(),
+            self.names.len(),
+            self.targets.len(),
+            self.part_ends.len(),
+        ];
         for count in counts {
             bytes.extend_from_slice(&(count as u64).to_le_bytes());
         }
@@ -606,6 +647,11 @@ impl TarIndex {
         }
         bytes.extend_from_slice(&self.names);
         bytes.extend_from_slice(&self.targets);
+        for part in &self.part_ends {
+            bytes.extend_from_slice(&(part.member as u64).to_le_bytes());
+            bytes.extend_from_slice(&(part.end as u64).to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.part_indexes);
         let sum = XxHash3_128::oneshot(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
         bytes
@@ -637,11 +683,8 @@ impl TarIndex {
         fields.bytes = &bytes[..content];
         let (saved_options, size) = (fields.u32()?, fields.u64()?);
         let (seconds, nanos, tag_len) = (fields.u64()? as i64, fields.u32()?, fields.u32()?);
-        let [members, links, names, targets, reserved] =
+        let [members, links, names, targets, part_indexes] =
             [fields.count()?, fields.count()?, fields.count()?, fields.count()?, fields.count()?];
-        if reserved != 0 {
-            return Err(damaged("reserved field of the tar index is not 0", HEADER - 8));
-        }
         let entity_tag = match tag_len {
             NO_TAG => None,
             len => Some(String::from_utf8_lossy(fields.take(len as usize)?).into_owned()),
@@ -664,6 +707,9 @@ impl TarIndex {
         index.read_links(fields.array(links, LINK)?, targets)?;
         index.names = fields.take(names)?.to_vec();
         index.targets = fields.take(targets)?.to_vec();
+        let ends = fields.array(part_indexes, PART_INDEX)?;
+        let bytes = index.read_part_ends(ends)?;
+        index.part_indexes = Bytes::copy_from_slice(fields.take(bytes)?);
         match fields.at == content {
             true => Ok(index),
             false => Err(damaged("unexpected data at the end of the tar index", fields.at)),
@@ -744,6 +790,24 @@ impl TarIndex {
             true => Ok(()),
             false => Err(damaged("link records do not match the members of the tar index", HEADER)),
         }
+    }
+
+    /// Returns the number of bytes of the part indexes.
+    fn read_part_ends(&mut self, bytes: &[u8]) -> Result<usize> {
+        for bytes in bytes.chunks_exact(PART_INDEX) {
+            let mut fields = IndexReader { bytes, at: 0 };
+            let part = PartIndexEnd { member: fields.count()?, end: fields.count()? };
+            let fits = part.member < self.members.len()
+                && self
+                    .part_ends
+                    .last()
+                    .is_none_or(|before| before.member < part.member && before.end <= part.end);
+            if !fits {
+                return Err(damaged("invalid record of a part index in the tar index", HEADER));
+            }
+            self.part_ends.push(part);
+        }
+        Ok(self.part_ends.last().map_or(0, |part| part.end))
     }
 
     /// Writes the index file atomically: to a temporary file, which is renamed to `path`.

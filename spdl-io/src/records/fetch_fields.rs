@@ -461,8 +461,8 @@ impl FetchFields {
     /// - if the selector returns [`PartSelection::Whole`](super::PartSelection::Whole), or needs more than 8
     ///   requests for tables;
     /// - if the store does not support ranges, or another choice or the label reads the same field;
-    /// - if there is a [checksum](Extent::xxh3) or a cache ([`with_cache`](Self::with_cache)): only whole files are
-    ///   compared and cached.
+    /// - if there is a cache ([`with_cache`](Self::with_cache)), or a [checksum](Extent::xxh3) and no
+    ///   [part index](crate::shards::IndexParts), which has checksums of parts.
     ///
     /// All parts are of one version of the object, if the store reports versions; otherwise only the size is
     /// compared. The [maximum size](Self::with_max_bytes) and the memory budget count the bytes that are read, not
@@ -588,11 +588,16 @@ impl FetchFields {
         let fields = item.fields.iter().filter_map(|(stored, field)| match field {
             StoredField::At(extent, Encoding::Bytes) if chosen.label.as_ref() != Some(stored) => {
                 let selectors = self.selectors_of(stored, chosen)?;
-                let extension = extension(stored, extent);
-                let may_select = |it: &&FieldSelector| it.selector.may_select(&extension);
-                let is_partial =
-                    self.files.may_read(&*self.fetcher, extent) && selectors.iter().all(may_select);
-                let (stored, extent) = (Arc::clone(stored), extent.clone());
+                let mut extent = extent.clone();
+                let extension = extension(stored, &extent);
+                let selects = || selectors.iter().map(|it| &it.selector);
+                if !selects().all(|selector| selector.uses_part_index()) {
+                    extent.part_index = None;
+                }
+                let is_partial = self.files.may_read(&*self.fetcher, &extent)
+                    && (extent.part_index.is_some()
+                        || selects().all(|selector| selector.may_select(&extension)));
+                let stored = Arc::clone(stored);
                 is_partial.then_some(PartialField { stored, extent, selectors })
             }
             _ => None,

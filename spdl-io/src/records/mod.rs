@@ -51,6 +51,7 @@ pub use self::fetch_record::FetchRecord;
 pub use self::index_cache::IndexCache;
 pub(crate) use self::label_rule::LABEL_FIELDS;
 pub use self::partial_file::PartialFile;
+pub(crate) use self::read_parts::WHOLE_BYTES;
 pub(crate) use self::record::no_such_field;
 pub use self::record::{FieldRequest, Record};
 pub use self::remedy::Remedy;

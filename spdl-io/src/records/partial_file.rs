@@ -35,6 +35,7 @@ pub struct PartialFile {
     size: u64,
     /// Positions and bytes, sorted, without overlaps. No part is empty.
     parts: Vec<(u64, Bytes)>,
+    part_index: Option<Bytes>,
     rest: Option<Arc<RestOfFile>>,
 }
 
@@ -54,12 +55,24 @@ pub(super) struct RestOfFile {
 impl PartialFile {
     /// A file of `size` bytes, of which none are in memory.
     pub fn new(size: u64) -> Self {
-        PartialFile { size, parts: Vec::new(), rest: None }
+        PartialFile { size, parts: Vec::new(), part_index: None, rest: None }
     }
 
     pub(super) fn with_rest(mut self, rest: RestOfFile) -> Self {
         self.rest = Some(Arc::new(rest));
         self
+    }
+
+    /// Sets where the parts of the file are, so that its headers and tables need not be read.
+    #[must_use]
+    pub fn with_part_index(mut self, part_index: Bytes) -> Self {
+        self.part_index = Some(part_index);
+        self
+    }
+
+    /// Where the parts of the file are, as [`IndexParts`](crate::shards::IndexParts) has stored it.
+    pub fn part_index(&self) -> Option<&[u8]> {
+        self.part_index.as_deref()
     }
 
     /// The size of the file in bytes.

@@ -18,7 +18,7 @@ use crate::files::IoThreads;
 use crate::records::{Extent, Remedy};
 
 /// Files of at most this number of bytes are read whole, by one request.
-pub(super) const WHOLE_BYTES: u64 = 1 << 20;
+pub(crate) const WHOLE_BYTES: u64 = 1 << 20;
 /// The bytes that take as long as a request: ranges with smaller gaps are read together.
 const REQUEST_BYTES: u64 = 256 << 10;
 /// The bytes at the start of an object of unknown size that the first request reads. A smaller object is
@@ -90,8 +90,8 @@ impl PartReader {
         let size = extent.size().or(extent.object_size);
         fetcher.capability().ranges
             && !self.lacks_ranges.load(Ordering::Relaxed)
-            // Only a whole file can be compared with its checksum.
-            && extent.xxh3.is_none()
+            // Only a whole file can be compared with its checksum. Part indexes have checksums of parts.
+            && (extent.xxh3.is_none() || extent.part_index.is_some())
             && size.is_none_or(|size| size > WHOLE_BYTES)
     }
 
@@ -103,7 +103,10 @@ impl PartReader {
     pub(super) async fn read(&self, request: &FileRequest<'_>) -> Result<FileRead> {
         let Extent { object, .. } = request.extent;
         let start = request.start();
-        let known = self.indices.get(object, start, request.version());
+        let known = match request.extent.part_index {
+            None => self.indices.get(object, start, request.version()),
+            Some(_) => None,
+        };
         let is_known = known.is_some();
         let read = match self.read_once(request, known).await {
             // The object may have changed after the index was cached.
@@ -136,6 +139,7 @@ impl PartReader {
             None => request.open().await?,
         };
         let Some(mut opened) = opened else { return Ok(FileRead::Nothing) };
+        let has_part_index = opened.file.part_index().is_some();
         if opened.file.size() <= FIRST_BYTES
             && let Some((_, bytes)) = opened.file.parts().next()
         {
@@ -166,7 +170,7 @@ impl PartReader {
                 Err(_) => selector = selectors.next(),
             }
         }
-        if let (false, Some(version)) = (is_cached, &opened.version) {
+        if let (false, Some(version)) = (is_cached || has_part_index, &opened.version) {
             let OpenedFile { file, object_size, .. } = &opened;
             let (file, version) = (file.clone(), Arc::clone(version));
             let index = FileIndex { file, version, object_size: *object_size };
@@ -174,6 +178,11 @@ impl PartReader {
         }
         let missing = joined(&opened.file, &wanted);
         request.add(&mut opened, &missing).await?;
+        let is_valid =
+            |(selector, _): &(Arc<dyn SelectParts>, _)| selector.check(&opened.file).is_ok();
+        if has_part_index && !request.selectors.iter().all(is_valid) {
+            return Ok(FileRead::Nothing);
+        }
         Ok(FileRead::Parts(request.finish(opened)))
     }
 
@@ -228,8 +237,13 @@ impl FileRequest<'_> {
             return Ok(None);
         }
         let mut opened = OpenedFile { file: PartialFile::new(size), version, object_size };
-        let first = 0..self.first_bytes().min(size);
-        self.add(&mut opened, &[first]).await?;
+        match &self.extent.part_index {
+            Some(index) => opened.file = opened.file.with_part_index(index.clone()),
+            None => {
+                let first = 0..self.first_bytes().min(size);
+                self.add(&mut opened, &[first]).await?;
+            }
+        }
         Ok(Some(opened))
     }
 

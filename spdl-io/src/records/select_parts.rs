@@ -28,6 +28,22 @@ pub trait SelectParts: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// Whether the selector uses the [part indexes](PartialFile::part_index) of files. With a part index, no bytes are read before
+    /// the first call of [`select`](Self::select). Default: no.
+    fn uses_part_index(&self) -> bool {
+        false
+    }
+
+    /// Compares the bytes that are in memory with the part index, after the selected ones have been read.
+    /// If they differ, the file is read whole, and compared with its checksum. Default: no comparison.
+    ///
+    /// # Errors
+    /// `Corrupt` if they differ.
+    fn check(&self, file: &PartialFile) -> Result<()> {
+        let _ = file;
+        Ok(())
+    }
+
     /// Selects what to read next. `rng` has the random numbers of the stage that decodes the sample.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use spdl_core::{Error, Result};
 
 use crate::fetch::{Fetcher, Key, ObjectMeta};
@@ -28,6 +29,8 @@ pub struct Extent {
     /// The low 64 bits of the XXH3-128 hash of the bytes. Bytes with another hash are read again; at
     /// last, the read fails with `Corrupt`. Default: `None`, any bytes.
     pub xxh3: Option<u64>,
+    /// Where the parts of the file are: see [`IndexParts`](crate::shards::IndexParts).
+    pub(crate) part_index: Option<Bytes>,
     /// The version that a whole object must have.
     pub(crate) version: Option<Arc<str>>,
     /// The size that a whole object must have.
@@ -38,7 +41,14 @@ impl Extent {
     /// A whole object.
     pub fn whole(object: impl Into<Key>) -> Self {
         let object = object.into();
-        Extent { object, range: None, xxh3: None, version: None, object_size: None }
+        Extent {
+            object,
+            range: None,
+            xxh3: None,
+            part_index: None,
+            version: None,
+            object_size: None,
+        }
     }
 
     /// A whole object that must have the size and the version of a listing.
@@ -57,6 +67,13 @@ impl Extent {
     #[must_use]
     pub fn with_xxh3(mut self, xxh3: Option<u64>) -> Self {
         self.xxh3 = xxh3;
+        self
+    }
+
+    /// Sets where the parts of the file are.
+    #[must_use]
+    pub(crate) fn with_part_index(mut self, part_index: Option<Bytes>) -> Self {
+        self.part_index = part_index;
         self
     }
 

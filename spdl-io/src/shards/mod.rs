@@ -13,6 +13,7 @@
 //! | `plan` | [`ShardPlan`]: the settings that determine the bytes |
 //! | `writer` | [`ShardWriter`] |
 //! | `shard_file`, `header` | one shard while it is written, and its tar headers |
+//! | `index_parts` | [`IndexParts`]: where the parts of members are |
 //! | `manifest`, `journal` | [`Manifest`], and the journal of an incomplete data set |
 //! | `sums` | [`Sums`]: checksums of members |
 //! | `files` | atomic file writes |
@@ -45,6 +46,7 @@
 
 mod files;
 mod header;
+mod index_parts;
 mod journal;
 mod manifest;
 mod plan;
@@ -52,6 +54,7 @@ mod shard_file;
 pub(crate) mod sums;
 mod writer;
 
+pub use index_parts::IndexParts;
 pub use journal::JOURNAL;
 pub use manifest::{FieldSummary, MANIFEST, Manifest, ShardRecord, Skipped};
 pub use plan::ShardPlan;

@@ -12,9 +12,10 @@ use twox_hash::XxHash3_128;
 use twox_hash::xxhash3_128::Hasher;
 
 use super::header::{END, headers, padded};
-use super::{FieldSummary, ShardRecord, Sums, files, sums};
+use super::{FieldSummary, IndexParts, ShardRecord, Sums, files, sums};
 use crate::archive::{ArchiveStamp, TarEntry, TarIndex, TarKind, TarOptions};
 use crate::fetch::Key;
+use crate::records::WHOLE_BYTES;
 
 /// Number of attempts to write an index that is newer than its archive. The delay between attempts
 /// doubles, from 1 ms.
@@ -30,6 +31,7 @@ pub(super) struct ShardFile {
     samples: u64,
     fields: BTreeMap<String, FieldSummary>,
     entries: Vec<TarEntry>,
+    part_indexes: Vec<(usize, Vec<u8>)>,
     sums: Vec<u8>,
     /// Hashes of the keys of all samples in the shard.
     keys: HashSet<u128>,
@@ -72,6 +74,7 @@ impl ShardFile {
             samples: 0,
             fields: BTreeMap::new(),
             entries: Vec::new(),
+            part_indexes: Vec::new(),
             sums: Vec::new(),
             keys: HashSet::new(),
         })
@@ -87,7 +90,11 @@ impl ShardFile {
     }
 
     /// Writes a sample.
-    pub(super) fn add(&mut self, members: &Members<'_>) -> Result<()> {
+    pub(super) fn add(
+        &mut self,
+        members: &Members<'_>,
+        index_parts: Option<&dyn IndexParts>,
+    ) -> Result<()> {
         if !self.keys.insert(XxHash3_128::oneshot(members.key)) {
             let message = "duplicate key in one shard: readers would merge the samples";
             let key = Key::from_bytes(members.key).display_name();
@@ -104,6 +111,10 @@ impl ShardFile {
             let summary = self.fields.entry((*field).to_owned()).or_default();
             summary.samples += 1;
             summary.bytes += data.len() as u64;
+            // Smaller files are read by one request.
+            let index_parts = index_parts.filter(|_| data.len() as u64 > WHOLE_BYTES);
+            let part_index = index_parts.and_then(|parts| parts.index(field, data));
+            self.part_indexes.extend(part_index.map(|index| (self.entries.len(), index)));
             self.entries.push(TarEntry {
                 key: Key::from_bytes(&name),
                 kind: TarKind::File,
@@ -161,7 +172,8 @@ impl ShardFile {
         let stamp = ArchiveStamp::of_file(&self.path)?;
         let options = TarOptions::default();
         let entries = std::mem::take(&mut self.entries).into_iter().map(Ok);
-        let index = TarIndex::from_entries(entries, stamp.clone(), options)?;
+        let mut index = TarIndex::from_entries(entries, stamp.clone(), options)?;
+        index.set_part_indexes(&std::mem::take(&mut self.part_indexes));
         for attempt in 0..INDEX_ATTEMPTS {
             index.save(TarIndex::path_of(&self.path))?;
             if TarIndex::load(&self.path, &stamp, options).is_ok() {

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::xxhash3_128::Hasher;
@@ -11,7 +12,7 @@ use super::files;
 use super::journal::{FinishedShard, JOURNAL, Journal};
 use super::manifest::{MANIFEST, MAX_LISTED_SKIPS, Manifest};
 use super::shard_file::{Members, ShardFile};
-use super::{ShardPlan, ShardRecord, Skipped, Sums};
+use super::{IndexParts, ShardPlan, ShardRecord, Skipped, Sums};
 use crate::fetch::Key;
 
 /// The result of [`ShardWriter::open`].
@@ -51,6 +52,7 @@ pub struct ShardWriter {
     named: usize,
     position: u64,
     failed: bool,
+    index_parts: Option<Arc<dyn IndexParts>>,
     /// Keeps the folder locked.
     _lock: Option<File>,
 }
@@ -123,8 +125,16 @@ impl ShardWriter {
             skipped: 0,
             skipped_samples: Vec::new(),
             failed: false,
+            index_parts: None,
             _lock: lock,
         }))
+    }
+
+    /// Sets that part indexes of members are stored in the index files of shards. They do not change the archives.
+    #[must_use]
+    pub fn with_part_indexes(mut self, index_parts: Arc<dyn IndexParts>) -> Self {
+        self.index_parts = Some(index_parts);
+        self
     }
 
     /// Returns the source position of the next sample to add: 0 for a new data set.
@@ -224,7 +234,7 @@ impl ShardWriter {
                 self.current.insert(Box::new(ShardFile::create(self.folder.join(name))?))
             }
         };
-        shard.add(members)?;
+        shard.add(members, self.index_parts.as_deref())?;
         self.position = position + 1;
         Ok(())
     }

@@ -79,6 +79,7 @@ impl MediaSource for CheckedSource<'_> {
 }
 
 fn index(container: &dyn VideoContainer, file: &[u8]) {
+    index_by_cues(container, file);
     let source = CheckedSource { file, read: Cell::new(0) };
     let outcome = container.index(&source, &limits());
     check_kind(outcome.as_ref().err());
@@ -90,6 +91,24 @@ fn index(container: &dyn VideoContainer, file: &[u8]) {
     check_index(&found);
     let again = container.index(&source, &limits());
     assert_eq!(again.expect("a file with an index has it again"), found);
+}
+
+/// The parts of an index by the key frames that the file lists.
+fn index_by_cues(container: &dyn VideoContainer, file: &[u8]) {
+    let limits = limits();
+    let source = CheckedSource { file, read: Cell::new(0) };
+    let cues = container.cues(&source, &limits);
+    check_kind(cues.as_ref().err());
+    let Ok(Some(cues)) = cues else { return };
+    assert!(cues.keys().is_sorted_by_key(|key| (key.timestamp, key.position)));
+    let times = [i64::MIN, cues.keys()[0].timestamp, cues.keys()[cues.keys().len() / 2].timestamp];
+    for first in times {
+        for last in [first.saturating_sub(1), first, first.saturating_add(100), i64::MAX] {
+            let part = cues.index_between(first, last);
+            check_kind(part.as_ref().err());
+            part.iter().for_each(check_index);
+        }
+    }
 }
 
 /// An index refers to its packets, in order, without overflow.

@@ -57,6 +57,8 @@ pub use image::{FillImage, Written};
 #[cfg(all(feature = "records", feature = "png"))]
 pub use mask::Mask;
 #[cfg(feature = "records")]
+pub use parts::IndexVideoParts;
+#[cfg(feature = "records")]
 pub use record::FillRecord;
 pub use shrink::Shrink;
 #[cfg(feature = "records")]

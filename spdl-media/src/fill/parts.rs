@@ -7,18 +7,24 @@ use std::sync::{Mutex, PoisonError};
 use spdl_core::source::StageRng;
 use spdl_core::{Error, ErrorKind, Result};
 use spdl_io::records::{PartSelection, PartialFile, SelectParts};
+use spdl_io::shards::IndexParts;
 
 use super::audio::AudioWindow;
 use crate::audio::{AudioLimits, AudioReader, AudioRegistry, AudioTransform, Resampler};
 use crate::source::MediaSource;
-use crate::video::{VideoClip, VideoLimits, VideoRegistry, container_of, index_of, ranges_of};
+use crate::video::{
+    MatroskaContainer, Mp4Container, StoredVideoIndex, VideoClip, VideoLimits, VideoRegistry,
+    bytes_of_clip, container_of, index_of, ranges_of, stored_index_of,
+};
 
 /// The bytes at the start of a video that are read first. They have the tables of short videos.
 const FIRST_VIDEO_BYTES: u64 = 128 << 10;
 /// The bytes at the start of an audio file that are read first.
 const FIRST_AUDIO_BYTES: u64 = 16 << 10;
 /// Extensions of files whose packets are found only in the whole file.
-const WHOLE_VIDEO: [&str; 9] = ["avi", "flv", "mkv", "mpeg", "mpg", "mts", "ts", "webm", "wmv"];
+const WHOLE_VIDEO: [&str; 7] = ["avi", "flv", "mpeg", "mpg", "mts", "ts", "wmv"];
+/// Extensions of files that list their key frames, which is enough for clips with times.
+const CUED_VIDEO: [&str; 2] = ["mkv", "webm"];
 /// Extensions of audio files that are decoded from the whole file, also of videos.
 const WHOLE_AUDIO: [&str; 16] = [
     "aac", "aif", "aiff", "avi", "m4a", "mka", "mkv", "mov", "mp3", "mp4", "oga", "ogg", "opus",
@@ -67,16 +73,35 @@ impl SelectParts for VideoParts {
 
     fn may_select(&self, extension: &str) -> bool {
         !WHOLE_VIDEO.contains(&extension)
+            && (self.clip.is_by_seconds() || !CUED_VIDEO.contains(&extension))
+    }
+
+    fn uses_part_index(&self) -> bool {
+        true
+    }
+
+    fn check(&self, file: &PartialFile) -> Result<()> {
+        let Some(bytes) = file.part_index() else { return Ok(()) };
+        StoredVideoIndex::parse(bytes)?
+            .check(|packet| file.get(packet.offset..packet.offset + u64::from(packet.bytes)))
     }
 
     fn select(&self, file: &PartialFile, rng: &StageRng) -> Result<PartSelection> {
         RecordedReads::select(file, |file| {
+            let mut rng = self.clip.is_random().then(|| rng.rng_of_part("clip"));
+            if let Some(index) = stored_index_of(file, &self.limits)? {
+                let chosen = self.clip.choose(&index, rng.as_mut())?;
+                return ranges_of(&index, &chosen.frames, file.size()).map(PartSelection::Sample);
+            }
             let container = container_of(&self.registry, file, &mut Vec::new())?;
             if !container.has_tables() {
-                return Ok(PartSelection::Whole);
+                // Files whose cues are damaged are read whole.
+                let (clip, limits) = (&self.clip, &self.limits);
+                let bytes = bytes_of_clip(&*container, file, limits, clip, rng.as_mut());
+                let parts = bytes.ok().flatten().map(|bytes| PartSelection::Sample(vec![bytes]));
+                return Ok(parts.unwrap_or(PartSelection::Whole));
             }
             let index = index_of(&*container, file, &self.limits)?;
-            let mut rng = self.clip.is_random().then(|| rng.rng_of_part("clip"));
             let chosen = self.clip.choose(&index, rng.as_mut())?;
             ranges_of(&index, &chosen.frames, file.size()).map(PartSelection::Sample)
         })
@@ -107,6 +132,31 @@ impl SelectParts for AudioParts {
             let parts = reader.parts(file, &request)?;
             Ok(parts.map_or(PartSelection::Whole, PartSelection::Sample))
         })
+    }
+}
+
+/// Stores the index of the packets of MP4, MOV, Matroska and WebM files with their shards: see
+/// [`ShardWriter::with_part_indexes`](spdl_io::shards::ShardWriter::with_part_indexes). Video fields of a
+/// [`SampleSpec`](super::SampleSpec) that reads files [in parts](super::SampleSpec::in_parts) use it.
+#[derive(Clone, Debug, Default)]
+pub struct IndexVideoParts {
+    limits: VideoLimits,
+}
+
+impl IndexVideoParts {
+    /// Indexes with the default limits.
+    pub fn new() -> Self {
+        IndexVideoParts::default()
+    }
+}
+
+impl IndexParts for IndexVideoParts {
+    fn index(&self, _field: &str, content: &[u8]) -> Option<Vec<u8>> {
+        let mut registry = VideoRegistry::new();
+        registry.register_container(MatroskaContainer).register_container(Mp4Container);
+        let container = container_of(&registry, &content, &mut Vec::new()).ok()?;
+        let index = index_of(&*container, &content, &self.limits).ok()?;
+        Some(StoredVideoIndex::new(index, content)?.to_bytes())
     }
 }
 
@@ -143,6 +193,10 @@ impl MediaSource for RecordedReads<'_> {
             }
         }
         MediaSource::read(self.file, range, memory)
+    }
+
+    fn part_index(&self) -> Option<&[u8]> {
+        self.file.part_index()
     }
 
     fn will_read(&self, ranges: &[Range<u64>]) -> bool {

@@ -848,7 +848,8 @@ impl SampleSpec {
     }
 
     /// Sets that `fetch`, which this specification made, reads only the parts of video and audio files that samples
-    /// need: of MP4 and MOV, the packets from the nearest key frame to the last frame of a clip; of WAV and FLAC, the
+    /// need: of MP4 and MOV, and of members of shards with [their index](super::IndexVideoParts), the packets from the
+    /// nearest key frame to the last frame of a clip; of Matroska with cues, the clusters of a clip with times; of WAV and FLAC, the
     /// window. `stage` is the name of the stage that fills batches: its random numbers choose the parts. Samples are the
     /// same with and without this call.
     ///

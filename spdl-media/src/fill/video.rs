@@ -8,7 +8,7 @@ use super::check_field;
 use super::image::FillImage;
 #[cfg(feature = "augment")]
 use crate::augment::Augmenter;
-use crate::image::{CodecRegistry, Limits};
+use crate::image::{CodecRegistry, Limits, Picture};
 use crate::source::MediaSource;
 use crate::transform::Sample;
 use crate::video::{VideoLimits, VideoReader, VideoRegistry, VideoTransform};
@@ -82,6 +82,11 @@ pub struct WrittenClip {
 /// The frames that a decoder is assumed to keep in memory: references, and frames that wait for reordering.
 const FRAMES_OF_DECODER: u64 = 12;
 
+/// Whether a clip failed because of damage.
+fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Truncated)
+}
+
 impl FillVideo {
     /// Writes clips as described by `transform`.
     ///
@@ -143,14 +148,29 @@ impl FillVideo {
         field: usize,
         rng: &dyn Fn(&str) -> SampleRng,
     ) -> Result<WrittenClip> {
-        let video = &video;
-        let index = self.reader.index(video)?;
-        let stream = index.stream();
-        let mut clip_rng = self.transform.clip().is_random().then(|| rng("clip"));
-        let chosen = self.transform.clip().choose(&index, clip_rng.as_mut())?;
-        let orientation = stream.orientation;
+        let video: &dyn MediaSource = &video;
+        let mut whole = Vec::new();
+        let clip_rng = || self.transform.clip().is_random().then(|| rng("clip"));
+        let whole_index = |reader: &mut VideoReader, video: &dyn MediaSource| {
+            let index = reader.index(video)?;
+            let chosen = self.transform.clip().choose(&index, clip_rng().as_mut())?;
+            Ok::<_, Error>((index, chosen))
+        };
+        let part = self.reader.index_of_clip(video, self.transform.clip(), &clip_rng);
+        let is_part = matches!(part, Ok(Some(_)));
+        let (mut index, mut chosen) = match part {
+            Ok(Some(part)) => part,
+            Ok(None) => whole_index(&mut self.reader, video)?,
+            Err(_) => {
+                // The whole index decides whether the clip is damaged.
+                let bytes = video.read(0..video.size(), &mut whole)?;
+                whole_index(&mut self.reader, &bytes)?
+            }
+        };
+        let orientation = index.stream().orientation;
+        let size = index.stream().size;
         let is_fixed = slot.fields()[field].collation == Collation::Stacked;
-        let upright = orientation.apply(stream.size);
+        let upright = orientation.apply(size);
         if !is_fixed && let Some(size) = self.transform.image().size_of(upright) {
             self.frame.set_size(size)?;
         }
@@ -171,13 +191,21 @@ impl FillVideo {
             DType::F32 => Sample::F32(values!()),
             _ => Sample::U8(values!()),
         };
-        let bytes = stream.size.pixels().saturating_mul(3) / 2;
+        let bytes = size.pixels().saturating_mul(3) / 2;
         let memory = self.limits.start_decode(bytes.saturating_mul(FRAMES_OF_DECODER));
         let frame = &mut self.frame;
-        let decoded = self.reader.decode(video, &index, &chosen.frames, &mut |place, picture| {
+        let mut each = |place: usize, picture: &Picture| {
             let part = sample.part(place * values..(place + 1) * values);
             frame.write_picture(picture, orientation, part, || rng("frame"))
-        });
+        };
+        let mut decoded = self.reader.decode(video, &index, &chosen.frames, &mut each);
+        if is_part && decoded.as_ref().map_or_else(is_damage, |decoded| !decoded.missing.is_empty())
+        {
+            // Earlier key frames may help, which only the whole index lists.
+            let bytes = video.read(0..video.size(), &mut whole)?;
+            (index, chosen) = whole_index(&mut self.reader, &bytes)?;
+            decoded = self.reader.decode(&bytes, &index, &chosen.frames, &mut each);
+        }
         drop(memory);
         let decoded = decoded?;
         for &place in &decoded.missing {

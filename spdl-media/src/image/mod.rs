@@ -44,7 +44,9 @@ pub use decoder::{Decoder, Image};
 pub(crate) use decoder::{contradicts_header, panicked};
 pub use geometry::{CropBox, Orientation, Rect, Size};
 pub use limits::Limits;
-pub use picture::{ColorModel, Picture, Plane, PlaneShape, YCbCrEncoding};
+pub use picture::{
+    ChromaPosition, ChromaSiting, ColorModel, Picture, Plane, PlaneShape, YCbCrEncoding,
+};
 pub use pixels::PixelsMut;
 pub use registry::CodecRegistry;
 pub use rgba::{RgbaPicture, SampleDepth};

@@ -91,6 +91,39 @@ impl YCbCrEncoding {
     }
 }
 
+/// Where the samples of subsampled Cb and Cr are. Default: in the middle of their pixels, as in JPEG.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ChromaSiting {
+    /// Horizontally.
+    pub across: ChromaPosition,
+    /// Vertically.
+    pub down: ChromaPosition,
+}
+
+/// Where a sample of chroma is among the pixels that it covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ChromaPosition {
+    /// At the first pixel: on the left, or at the top.
+    First,
+    /// In the middle.
+    #[default]
+    Middle,
+    /// At the last pixel.
+    Last,
+}
+
+impl ChromaPosition {
+    /// How far samples are before the middle of their `pixels` pixels, in samples.
+    pub(crate) fn shift(self, pixels: u32) -> f64 {
+        let to_first = 0.5 - 0.5 / f64::from(pixels);
+        match self {
+            ChromaPosition::First => to_first,
+            ChromaPosition::Middle => 0.0,
+            ChromaPosition::Last => -to_first,
+        }
+    }
+}
+
 /// The samples of one component, or of several interleaved components.
 #[derive(Clone, Debug, Default)]
 pub struct Plane {
@@ -184,6 +217,7 @@ impl Plane {
 pub struct Picture {
     color: ColorModel,
     encoding: YCbCrEncoding,
+    siting: ChromaSiting,
     image: Size,
     planes: [Plane; 3],
 }
@@ -222,6 +256,7 @@ impl Picture {
         }
         self.color = color;
         self.encoding = YCbCrEncoding::default();
+        self.siting = ChromaSiting::default();
         self.image = image;
         self.planes.iter_mut().zip(shapes).try_for_each(|(plane, shape)| plane.reshape(*shape))
     }
@@ -240,6 +275,16 @@ impl Picture {
     /// default.
     pub fn set_encoding(&mut self, encoding: YCbCrEncoding) {
         self.encoding = encoding;
+    }
+
+    /// Where the samples of subsampled Cb and Cr are.
+    pub fn siting(&self) -> ChromaSiting {
+        self.siting
+    }
+
+    /// Sets where the samples of subsampled Cb and Cr are; [`start`](Self::start) sets the default.
+    pub fn set_siting(&mut self, siting: ChromaSiting) {
+        self.siting = siting;
     }
 
     /// The size of the whole image as stored.

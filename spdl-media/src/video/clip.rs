@@ -166,6 +166,43 @@ impl VideoClip {
         text
     }
 
+    /// Whether the frames are those that are shown at certain times.
+    pub(crate) fn is_by_seconds(&self) -> bool {
+        matches!(self.spacing, FrameSpacing::Seconds(_))
+    }
+
+    /// The seconds from the first to the last frame; 0 if frames have no times.
+    fn length(&self) -> f64 {
+        match self.spacing {
+            FrameSpacing::Seconds(step) => step * self.frames.saturating_sub(1) as f64,
+            FrameSpacing::Even | FrameSpacing::Frames(_) => 0.0,
+        }
+    }
+
+    /// The time of the last frame if the clip has no random position.
+    pub(super) fn last_second(&self) -> f64 {
+        self.start + self.length()
+    }
+
+    /// The times of the first and of the last frame in a video of `seconds`; `None` if frames have no times.
+    pub(super) fn seconds_between(
+        &self,
+        seconds: f64,
+        rng: Option<&mut SampleRng>,
+    ) -> Option<(f64, f64)> {
+        let shift = self.is_by_seconds().then(|| self.shift(seconds, rng))?;
+        Some((self.start + shift, self.last_second() + shift))
+    }
+
+    /// How far the random position of a clip with times is after `start`.
+    fn shift(&self, seconds: f64, rng: Option<&mut SampleRng>) -> f64 {
+        let rest = seconds - self.start - self.length();
+        match rng.filter(|_| self.is_random) {
+            Some(rng) if rest > 0.0 => rng.range(0.0, rest),
+            _ => 0.0,
+        }
+    }
+
     /// The frames of a clip of this video, with random numbers from `rng`. Without `rng`, the clip
     /// has no random position.
     ///
@@ -227,12 +264,7 @@ impl VideoClip {
                 chosen.valid = chosen.frames.len();
             }
             FrameSpacing::Seconds(step) => {
-                let length = step * (count - 1) as f64;
-                let rest = seconds - self.start - length;
-                let shift = match rng {
-                    Some(rng) if rest > 0.0 => rng.range(0.0, rest),
-                    _ => 0.0,
-                };
+                let shift = self.shift(seconds, rng);
                 let times = (0..count).map(|at| self.start + shift + at as f64 * step);
                 // A clip begins with the first frame even if the video has no duration.
                 let inside =

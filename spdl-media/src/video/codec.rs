@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use spdl_core::Result;
 
+use super::cues::VideoCues;
 use super::index::{VideoIndex, VideoStream};
 use super::limits::VideoLimits;
 use crate::image::Picture;
@@ -36,6 +37,20 @@ pub trait VideoContainer: Debug + Send + Sync + 'static {
     /// in parts. The provided method returns no.
     fn has_tables(&self) -> bool {
         false
+    }
+
+    /// The key frames that the file lists, if [`index`](Self::index) reads more than tables. With them, only a part of
+    /// the file is read for frames at known times. The provided method returns `None`.
+    ///
+    /// # Errors
+    /// The errors of [`index`](Self::index).
+    fn cues<'a>(
+        &self,
+        file: &'a dyn MediaSource,
+        limits: &'a VideoLimits,
+    ) -> Result<Option<Box<dyn VideoCues + 'a>>> {
+        let _ = (file, limits);
+        Ok(None)
     }
 }
 

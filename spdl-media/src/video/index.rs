@@ -2,7 +2,7 @@
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::image::{Orientation, Size};
+use crate::image::{ChromaSiting, Orientation, Size};
 
 /// The format of a video stream, as its container describes it.
 #[non_exhaustive]
@@ -20,6 +20,28 @@ pub struct VideoStream {
     pub orientation: Orientation,
     /// The length of a unit of the time stamps in seconds: numerator and denominator, not 0.
     pub time_base: (u32, u32),
+    /// The colours that the container names. A codec that names its own takes precedence.
+    pub color: VideoColor,
+}
+
+/// How the samples of a video encode colours. Properties that are not named are `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VideoColor {
+    /// The matrix coefficients, a number of ITU-T H.273: 1 for BT.709.
+    pub matrix: Option<u8>,
+    /// Whether samples use all values (full range).
+    pub is_full_range: Option<bool>,
+    /// Where the samples of chroma are.
+    pub siting: Option<ChromaSiting>,
+}
+
+impl VideoColor {
+    /// Colours with these matrix coefficients of ITU-T H.273, of which 2 stands for unspecified ones.
+    pub(super) fn of_matrix(number: u64) -> Self {
+        const UNSPECIFIED: u8 = 2;
+        let matrix = u8::try_from(number).ok().filter(|&matrix| matrix != UNSPECIFIED);
+        VideoColor { matrix, ..VideoColor::default() }
+    }
 }
 
 impl VideoStream {
@@ -31,6 +53,7 @@ impl VideoStream {
             size,
             orientation: Orientation::default(),
             time_base: (1, 1000),
+            color: VideoColor::default(),
         }
     }
 
@@ -38,6 +61,28 @@ impl VideoStream {
     pub fn seconds(&self, timestamp: i64) -> f64 {
         let (numerator, denominator) = self.time_base;
         timestamp as f64 * f64::from(numerator) / f64::from(denominator)
+    }
+
+    /// The seconds between two successive time stamps.
+    fn unit(&self) -> f64 {
+        let (numerator, denominator) = self.time_base;
+        f64::from(numerator) / f64::from(denominator)
+    }
+
+    /// A frame has begun at `seconds` if its time stamp in seconds is at most this one.
+    fn latest_begin(&self, seconds: f64) -> f64 {
+        // Time stamps are rounded: in Matroska, to milliseconds.
+        seconds + (0.5 * self.unit()).min(5e-4) + 5e-10
+    }
+
+    /// The latest time stamp of a frame that has begun at `seconds`.
+    pub(super) fn timestamp_at(&self, seconds: f64) -> i64 {
+        let latest = self.latest_begin(seconds);
+        // Rounding of the division may shift the result by one unit.
+        let near = (latest / self.unit()) as i64;
+        let begun = (near.saturating_sub(2)..=near.saturating_add(2)).rev();
+        let mut begun = begun.filter(|timestamp| self.seconds(*timestamp) <= latest);
+        begun.next().unwrap_or(near)
     }
 }
 
@@ -66,6 +111,7 @@ pub struct VideoIndex {
     stream: VideoStream,
     packets: Vec<VideoPacket>,
     frames: Vec<VideoFrame>,
+    start: i64,
     end: i64,
     reorder_depth: usize,
     /// The numbers of the packets that are key frames.
@@ -126,11 +172,12 @@ impl VideoIndex {
         if !frames.is_sorted_by_key(|frame| frame.timestamp) {
             return corrupt("corrupt video: frames are not in order of time stamps");
         }
+        let start = frames[0].timestamp;
         let end = end.max(frames[frames.len() - 1].timestamp);
         let reorder_depth = reorder_depth(&packets);
         let keys = (0_u32..).zip(&packets).filter(|(_, packet)| packet.is_key);
         let keys = keys.map(|(number, _)| number).collect();
-        Ok(VideoIndex { stream, packets, frames, end, reorder_depth, keys, copied: None })
+        Ok(VideoIndex { stream, packets, frames, start, end, reorder_depth, keys, copied: None })
     }
 
     /// Sets the bytes of all packets. Positions of packets are positions in `bytes`, no longer in the
@@ -139,6 +186,18 @@ impl VideoIndex {
     pub fn with_packet_bytes(mut self, bytes: Vec<u8>) -> Self {
         self.copied = Some(bytes);
         self
+    }
+
+    /// Sets the time stamps of the start and the end of the video, of which this index is a part.
+    #[must_use]
+    pub(super) fn part_of(mut self, start: i64, end: i64) -> Self {
+        (self.start, self.end) = (start, end);
+        self
+    }
+
+    /// The time stamp at which the last frame ends.
+    pub(super) fn end(&self) -> i64 {
+        self.end
     }
 
     /// The format of the stream.
@@ -190,7 +249,7 @@ impl VideoIndex {
 
     /// When the first frame is presented, in seconds.
     pub fn start_seconds(&self) -> f64 {
-        self.stream.seconds(self.frames[0].timestamp)
+        self.stream.seconds(self.start)
     }
 
     /// When the last frame ends, in seconds.
@@ -207,10 +266,7 @@ impl VideoIndex {
     /// The frame that is shown at `seconds`: the last one that is presented at this time or before.
     /// The first frame before that, the last frame after the end.
     pub fn frame_at(&self, seconds: f64) -> usize {
-        // Time stamps are rounded: in Matroska, to milliseconds.
-        let (numerator, denominator) = self.stream.time_base;
-        let unit = f64::from(numerator) / f64::from(denominator);
-        let latest = seconds + (0.5 * unit).min(5e-4) + 5e-10;
+        let latest = self.stream.latest_begin(seconds);
         let is_shown = |frame: &VideoFrame| self.stream.seconds(frame.timestamp) <= latest;
         self.frames.partition_point(is_shown).saturating_sub(1)
     }

@@ -1,21 +1,28 @@
 //! Matroska and WebM files.
 
+mod cues;
 #[cfg(test)]
 mod tests;
 
 use spdl_core::{Error, ErrorKind, Result};
 
+use self::cues::MatroskaCues;
 use super::codec::VideoContainer;
-use super::index::{VideoFrame, VideoIndex, VideoPacket, VideoStream};
+use super::cues::VideoCues;
+use super::index::{VideoColor, VideoFrame, VideoIndex, VideoPacket, VideoStream};
 use super::limits::VideoLimits;
 use super::mp4::codec_of_entry;
-use crate::image::{Orientation, Size};
+use crate::image::{ChromaPosition, ChromaSiting, Orientation, Size};
 use crate::source::MediaSource;
 
 /// Element identifiers, with their length marker.
 mod id {
     pub(super) const EBML: u32 = 0x1A45_DFA3;
     pub(super) const SEGMENT: u32 = 0x1853_8067;
+    pub(super) const SEEK_HEAD: u32 = 0x114D_9B74;
+    pub(super) const SEEK: u32 = 0x4DBB;
+    pub(super) const SEEK_ID: u32 = 0x53AB;
+    pub(super) const SEEK_POSITION: u32 = 0x53AC;
     pub(super) const INFO: u32 = 0x1549_A966;
     pub(super) const TIMESTAMP_SCALE: u32 = 0x2A_D7B1;
     pub(super) const TRACKS: u32 = 0x1654_AE6B;
@@ -29,6 +36,11 @@ mod id {
     pub(super) const VIDEO: u32 = 0xE0;
     pub(super) const PIXEL_WIDTH: u32 = 0xB0;
     pub(super) const PIXEL_HEIGHT: u32 = 0xBA;
+    pub(super) const COLOUR: u32 = 0x55B0;
+    pub(super) const MATRIX_COEFFICIENTS: u32 = 0x55B1;
+    pub(super) const CHROMA_SITING_HORIZONTAL: u32 = 0x55B7;
+    pub(super) const CHROMA_SITING_VERTICAL: u32 = 0x55B8;
+    pub(super) const RANGE: u32 = 0x55B9;
     pub(super) const PROJECTION: u32 = 0x7670;
     pub(super) const POSE_ROLL: u32 = 0x7675;
     pub(super) const CONTENT_ENCODINGS: u32 = 0x6D80;
@@ -45,6 +57,12 @@ mod id {
     pub(super) const BLOCK: u32 = 0xA1;
     pub(super) const BLOCK_DURATION: u32 = 0x9B;
     pub(super) const REFERENCE_BLOCK: u32 = 0xFB;
+    pub(super) const CUES: u32 = 0x1C53_BB6B;
+    pub(super) const CUE_POINT: u32 = 0xBB;
+    pub(super) const CUE_TIME: u32 = 0xB3;
+    pub(super) const CUE_TRACK_POSITIONS: u32 = 0xB7;
+    pub(super) const CUE_TRACK: u32 = 0xF7;
+    pub(super) const CUE_CLUSTER_POSITION: u32 = 0xF1;
 }
 
 /// The bytes that are read from the file at a time.
@@ -81,12 +99,21 @@ impl VideoContainer for MatroskaContainer {
     fn index(&self, file: &dyn MediaSource, limits: &VideoLimits) -> Result<VideoIndex> {
         let mut scan = MatroskaScan::new(file, limits);
         scan.find_tracks()?;
-        match scan.run() {
+        match scan.run(0, None) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Truncated && !scan.blocks.is_empty() => {}
             Err(error) => return Err(error),
         }
         scan.finish()
+    }
+
+    fn cues<'a>(
+        &self,
+        file: &'a dyn MediaSource,
+        limits: &'a VideoLimits,
+    ) -> Result<Option<Box<dyn VideoCues + 'a>>> {
+        let cues = MatroskaCues::read(file, limits)?;
+        Ok(cues.map(|cues| Box::new(cues) as Box<dyn VideoCues>))
     }
 }
 
@@ -164,6 +191,11 @@ struct MatroskaScan<'a> {
     timestamp_scale: u64,
     track: Option<MatroskaTrack>,
     blocks: Vec<MatroskaBlock>,
+    /// If it is set, the scan ends when all blocks with time stamps up to this one are known.
+    last: Option<i64>,
+    /// The first key frame after `last`.
+    key_after: Option<i64>,
+    is_complete: bool,
 }
 
 impl<'a> MatroskaScan<'a> {
@@ -176,6 +208,9 @@ impl<'a> MatroskaScan<'a> {
             timestamp_scale: 1_000_000,
             track: None,
             blocks: Vec::new(),
+            last: None,
+            key_after: None,
+            is_complete: false,
         }
     }
 
@@ -222,11 +257,7 @@ impl<'a> MatroskaScan<'a> {
                     segment_end = content.saturating_add(size.unwrap_or(0));
                     content
                 }
-                (id::TRACKS, _) => {
-                    let tracks = self.content(&element)?;
-                    self.track = Some(video_track(&tracks, content)?);
-                    return Ok(());
-                }
+                (id::TRACKS, _) => return self.tracks(&element),
                 (_, Some(size)) => content.saturating_add(size),
                 (_, None) => return Err(corrupt("tracks not found before the clusters", at)),
             };
@@ -237,12 +268,22 @@ impl<'a> MatroskaScan<'a> {
         }
     }
 
-    /// Scans the whole file for blocks of the track.
-    fn run(&mut self) -> Result<()> {
+    fn tracks(&mut self, element: &EbmlElement) -> Result<()> {
+        let tracks = self.content(element)?;
+        self.track = Some(video_track(&tracks, element.content)?);
+        Ok(())
+    }
+
+    fn info(&mut self, element: &EbmlElement) -> Result<()> {
+        let scale = find_number(&self.content(element)?, id::TIMESTAMP_SCALE);
+        self.timestamp_scale = scale.unwrap_or(self.timestamp_scale);
+        Ok(())
+    }
+
+    /// Scans for blocks of the track, from an element at the top level on.
+    fn run(&mut self, mut at: u64, mut segment_end: Option<u64>) -> Result<()> {
         let file_bytes = self.windows.size;
-        let mut segment_end = None;
         let mut cluster_time = 0;
-        let mut at = 0;
         while at < file_bytes.min(segment_end.unwrap_or(u64::MAX)) {
             let element = self.element(at)?;
             // Segments and clusters are entered: their elements follow.
@@ -257,11 +298,7 @@ impl<'a> MatroskaScan<'a> {
                     at = element.content;
                     continue;
                 }
-                id::INFO => {
-                    let content = self.content(&element)?;
-                    let scale = find_number(&content, id::TIMESTAMP_SCALE);
-                    self.timestamp_scale = scale.unwrap_or(self.timestamp_scale);
-                }
+                id::INFO => self.info(&element)?,
                 id::TIMESTAMP => {
                     let time = number(&self.content(&element)?);
                     cluster_time = i64::try_from(time)
@@ -273,6 +310,9 @@ impl<'a> MatroskaScan<'a> {
                 }
                 id::BLOCK_GROUP => self.block_group(&element, cluster_time)?,
                 _ => {}
+            }
+            if self.is_complete {
+                return Ok(());
             }
             let size = element.size.ok_or_else(|| corrupt("element of unknown size", at))?;
             at = element.content.saturating_add(size);
@@ -363,6 +403,14 @@ impl<'a> MatroskaScan<'a> {
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
         self.blocks.push(block);
+        // Leading frames of a key frame, which are presented before it, directly follow it.
+        match (self.last, self.key_after) {
+            (Some(last), None) if block.is_key && block.timestamp > last => {
+                self.key_after = Some(block.timestamp);
+            }
+            (_, Some(key)) => self.is_complete = block.is_key || block.timestamp > key,
+            _ => {}
+        }
         Ok(())
     }
 
@@ -521,12 +569,34 @@ fn video_track(tracks: &[u8], offset: u64) -> Result<MatroskaTrack> {
     stream.setup = setup.to_vec();
     let roll = find(video, id::PROJECTION).and_then(|projection| find(projection, id::POSE_ROLL));
     stream.orientation = roll.map_or(Orientation::Upright, roll_orientation);
+    stream.color = find(video, id::COLOUR).map(color).unwrap_or_default();
     Ok(MatroskaTrack {
         number,
         frame_duration: find_number(entry, id::DEFAULT_DURATION).unwrap_or(0),
         stripped: stripped_header(entry, offset)?,
         stream,
     })
+}
+
+/// The colours of a `Colour` element.
+fn color(colour: &[u8]) -> VideoColor {
+    let number = |id| find_number(colour, id);
+    let position = |number| match number {
+        1 => Some(ChromaPosition::First),
+        2 => Some(ChromaPosition::Middle),
+        _ => None,
+    };
+    let across = number(id::CHROMA_SITING_HORIZONTAL).and_then(position);
+    let down = number(id::CHROMA_SITING_VERTICAL).and_then(position);
+    VideoColor {
+        is_full_range: match number(id::RANGE) {
+            Some(1) => Some(false),
+            Some(2) => Some(true),
+            _ => None,
+        },
+        siting: across.zip(down).map(|(across, down)| ChromaSiting { across, down }),
+        ..VideoColor::of_matrix(number(id::MATRIX_COEFFICIENTS).unwrap_or(2))
+    }
 }
 
 /// The orientation of frames that are rolled counter-clockwise by an angle in degrees.

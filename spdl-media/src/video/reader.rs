@@ -4,14 +4,18 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use spdl_core::{Error, ErrorKind, Result};
+use spdl_core::{Error, ErrorKind, Result, SampleRng};
 
+use super::clip::{ChosenFrames, VideoClip};
 use super::codec::{VIDEO_SNIFF_BYTES, VideoContainer, VideoDecoder, VideoDecoderOptions};
+use super::cues::index_of_clip;
 use super::decoder_pool::LentDecoder;
 use super::disposable::Disposable;
 use super::index::{VideoIndex, VideoPacket};
 use super::limits::VideoLimits;
 use super::registry::VideoRegistry;
+#[cfg(feature = "records")]
+use super::stored_index::StoredVideoIndex;
 use super::timer::DecodeTimer;
 use crate::image::{OnTruncated, Picture, panicked};
 use crate::source::{MediaSource, outside};
@@ -115,8 +119,28 @@ impl VideoReader {
     /// `Unsupported` for an unknown format, and the errors of
     /// [`VideoContainer::index`](super::VideoContainer::index).
     pub fn index(&mut self, file: &dyn MediaSource) -> Result<VideoIndex> {
+        #[cfg(feature = "records")]
+        if let Some(index) = stored_index_of(file, &self.limits)? {
+            return Ok(index);
+        }
         let container = container_of(&self.registry, file, &mut self.memory)?;
         index_of(&*container, file, &self.limits)
+    }
+
+    /// The frames of a clip, and the index of the part of the video that has them; `None` if the container needs
+    /// the whole index.
+    pub(crate) fn index_of_clip(
+        &mut self,
+        file: &dyn MediaSource,
+        clip: &VideoClip,
+        rng: &dyn Fn() -> Option<SampleRng>,
+    ) -> Result<Option<(VideoIndex, ChosenFrames)>> {
+        #[cfg(feature = "records")]
+        if file.part_index().is_some() {
+            return Ok(None);
+        }
+        let container = container_of(&self.registry, file, &mut self.memory)?;
+        index_of_clip(&*container, file, &self.limits, clip, rng)
     }
 
     /// Decodes frames of a video. `frames` are their numbers in order of presentation; `each` is called
@@ -504,15 +528,36 @@ pub(crate) fn index_of(
 ) -> Result<VideoIndex> {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let index = container.index(file, limits)?;
-        limits.check_packets(index.packets().len() as u64)?;
-        if index.stream().size.pixels() > 0 {
-            limits.check_size(index.stream().size)?;
-        }
+        check_index(&index, limits)?;
         Ok(index)
     }));
     outcome.unwrap_or_else(|panic| {
         Err(panicked(&format!("{} reader", container.name()), panic.as_ref()))
     })
+}
+
+/// Checks the numbers of an index.
+pub(super) fn check_index(index: &VideoIndex, limits: &VideoLimits) -> Result<()> {
+    limits.check_packets(index.packets().len() as u64)?;
+    if index.stream().size.pixels() > 0 {
+        limits.check_size(index.stream().size)?;
+    }
+    Ok(())
+}
+
+/// The index that is stored apart from a file; `None` if there is none, or it is damaged.
+///
+/// # Errors
+/// `LimitExceeded`.
+#[cfg(feature = "records")]
+pub(crate) fn stored_index_of(
+    file: &dyn MediaSource,
+    limits: &VideoLimits,
+) -> Result<Option<VideoIndex>> {
+    let stored = file.part_index().and_then(|bytes| StoredVideoIndex::parse(bytes).ok());
+    let Some(StoredVideoIndex { index, .. }) = stored else { return Ok(None) };
+    check_index(&index, limits)?;
+    Ok(Some(index))
 }
 
 /// The ranges of a file of `size` bytes that [`VideoReader::decode`] reads for these frames, if all

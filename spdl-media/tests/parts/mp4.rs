@@ -2,7 +2,7 @@
 
 #[path = "../video/files.rs"]
 #[allow(dead_code, reason = "the lists are for other tests")]
-mod files;
+pub(crate) mod files;
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::{MIB, Reading, assert_same, batch, batches, same_in_parts};
 
 /// Where `moov` is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Tables {
+pub(crate) enum Tables {
     First,
     Last,
 }
@@ -29,7 +29,7 @@ enum Tables {
 const GROUP: u64 = 7 * MIB;
 
 /// The video `h264.mp4`, whose groups of pictures are far from each other.
-fn spread(tables: Tables) -> Vec<u8> {
+pub(crate) fn spread(tables: Tables) -> Vec<u8> {
     let file = read("h264.mp4");
     let index = Mp4Container.index(&&file[..], &VideoLimits::default()).unwrap();
     let (mut at, mut groups) = (0, 0);
@@ -102,7 +102,7 @@ fn with_offsets(old: &[u8], offsets: &[u32]) -> Vec<u8> {
     new
 }
 
-fn clip(clip: VideoClip) -> SampleSpec {
+pub(crate) fn clip(clip: VideoClip) -> SampleSpec {
     clip_of(clip, ImageTransform::new(16))
 }
 

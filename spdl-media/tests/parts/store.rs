@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use spdl_core::Result;
-use spdl_io::{Body, Bytes, Capability, Fetcher, Key, MemoryFetcher, ReadRequest, async_trait};
+use spdl_io::{
+    Body, Bytes, Capability, Fetcher, Key, MemoryFetcher, ObjectMeta, ReadRequest, async_trait,
+};
 
 /// A store like a web server: the size of an object is known from the first response.
 #[derive(Debug, Default)]
@@ -40,6 +42,10 @@ impl Fetcher for Recorded {
         let bytes = self.objects.read(key, range).await?;
         self.count(bytes.len() as u64);
         Ok(bytes)
+    }
+
+    async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
+        self.objects.stat(key).await
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {

@@ -108,13 +108,15 @@ impl Images {
         Ok(self.keys(arguments)?.async_stage(self.opened.stage("fetch"), fetch).measured())
     }
 
-    /// Like [`pipeline`](Self::pipeline), with the stored fields of `spec` instead of images.
+    /// Like [`pipeline`](Self::pipeline), with the stored fields of `spec` instead of images. Of video and
+    /// audio files, only the parts are read that the stage `decode` decodes.
     pub(crate) fn pipeline_of(
         &self,
         spec: &SampleSpec,
         arguments: &BenchArguments,
+        decode: &str,
     ) -> Result<PipelineBuilder<Record>> {
-        let fetch = spec.fetch_like(&self.fetch(arguments)?);
+        let fetch = spec.in_parts(spec.fetch_like(&self.fetch(arguments)?), decode);
         Ok(self.keys(arguments)?.async_stage(self.opened.stage("fetch"), fetch).measured())
     }
 

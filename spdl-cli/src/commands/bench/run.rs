@@ -29,6 +29,8 @@ use crate::ui::html::file::ReportFile;
 use crate::ui::progress::Progress;
 use crate::ui::{format, stderr};
 
+/// The stage that fills batches.
+const DECODE: &str = "decode";
 /// The key of the batch size in the fingerprint of a checkpoint (the settings that determine the
 /// batches).
 const BATCH_SIZE: &str = "stage decode: batch size";
@@ -281,7 +283,7 @@ fn build(
     let budget = Fetch::stage_memory(&layout, worker_threads(arguments.threads));
     let state = state.map(|state| accept_batch_of_images(state, arguments));
     let (registry, limits) = (CodecRegistry::with_defaults(), Limits::default());
-    let (decode, counters) = (StageOptions::new("decode"), counters.clone());
+    let (decode, counters) = (StageOptions::new(DECODE), counters.clone());
     // Equal shares of the memory budget are for encoded files, for batches, and for mixed batches.
     let mut shares = 2;
     let batches = match &images.spec {
@@ -292,7 +294,8 @@ fn build(
                 Ok(record.count_audio(&counters.audio_microseconds))
             };
             let decode = decode.parameters(fields.parameters());
-            let batches = images.pipeline_of(fields, arguments)?.fill(decode, layout, filled);
+            let records = images.pipeline_of(fields, arguments, DECODE)?;
+            let batches = records.fill(decode, layout, filled);
             match mix.clone() {
                 Some(mix) => {
                     shares += 1;

@@ -13,6 +13,7 @@ use spdl_core::{
 use spdl_io::FetchLabeled;
 use spdl_io::datasets::DatasetKind;
 use spdl_io::shards::{self, MANIFEST, Manifest, ShardWriter};
+use spdl_media::fill::IndexVideoParts;
 
 use super::arguments::PackArguments;
 use super::checksums::ArchiveChecksums;
@@ -67,7 +68,8 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
             counts.complete = true;
             manifest
         }
-        Ok(shards::Opened::Writing(mut writer)) => {
+        Ok(shards::Opened::Writing(writer)) => {
+            let mut writer = writer.with_part_indexes(Arc::new(IndexVideoParts::new()));
             counts.resumed = writer.finished_samples();
             write(arguments, source, checksums, &mut writer, &mut counts)
                 .map_err(|error| failed("cannot pack", &error))?

@@ -42,6 +42,26 @@ fn options_for_audio_are_a_shorthand_for_a_spec() {
 }
 
 #[test]
+fn windows_of_long_audio_are_read_in_parts() {
+    let folder = Folder::new();
+    // 8 kHz, 8 bits.
+    let mut wav =
+        b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x40\x1F\0\0\x40\x1F\0\0\x01\0\x08\0data"
+            .to_vec();
+    let frames = 32_u32 << 20;
+    wav.extend(frames.to_le_bytes());
+    wav.resize(wav.len() + frames as usize, 0x80);
+    let size = (wav.len() as u32 - 8).to_le_bytes();
+    wav[4..8].copy_from_slice(&size);
+    folder.add("long.wav", &wav);
+    let options = ["--seconds", "0.1", "--rate", "8000", "--mode", "train", "--json"];
+    let json = bench(folder.path(), &options).json();
+    assert_eq!(json["images"], 1);
+    let peak = json["memory"]["peak_bytes"].as_u64().unwrap();
+    assert!(peak < 4 << 20, "{peak} bytes");
+}
+
+#[test]
 fn seconds_of_audio_are_counted_without_padding() {
     let folder = Folder::new();
     folder.add("a.flac", &audio("mono-16.flac"));

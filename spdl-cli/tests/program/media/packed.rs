@@ -45,6 +45,30 @@ fn audio_and_video_are_copied_unchanged_into_shards() {
 }
 
 #[test]
+fn packets_of_long_videos_are_indexed_beside_their_shards() {
+    let folder = Folder::new();
+    let mut long = video("h264.mkv");
+    // An element without content.
+    long.extend([0xEC, 0x10, 0x20, 0, 0]);
+    long.resize(long.len() + (2 << 20), 0);
+    folder.add("long/a.mkv", &long);
+    folder.add("short/a.mkv", &video("h264.mkv"));
+    for (name, is_indexed) in [("long", true), ("short", false)] {
+        let shards = folder.join(format!("{name}-shards"));
+        pack(&folder.join(name), &shards, &["--name", "train"]);
+        let index = fs::read(shards.join("train-000000.tar.idx")).unwrap();
+        assert_eq!(index.windows(3).any(|it| it == b"SVI"), is_indexed, "{name}");
+        if HAS_FFMPEG {
+            let bench = |data: PathBuf| {
+                let options = ["--frames", "2", "--size", "32", "--mode", "train", "--json"];
+                run("bench", &[data], &options).json()["checksum"].clone()
+            };
+            assert_eq!(bench(folder.join(name)), bench(shards), "{name}");
+        }
+    }
+}
+
+#[test]
 fn a_folder_with_images_is_packed_as_images() {
     let folder = Folder::new();
     folder.add("photos/a.png", &png(1));

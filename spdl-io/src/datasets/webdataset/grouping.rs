@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 #[cfg(feature = "zip")]
@@ -32,6 +33,8 @@ pub(in crate::datasets) struct ArchiveShard {
     members: Vec<SampleMember>,
     /// The low 64 bits of the XXH3-128 hash of each member; empty without a checksum file.
     sums: Vec<u64>,
+    /// The starts of members with a part index, in ascending order, and these indexes.
+    part_indexes: Vec<(u64, Bytes)>,
     /// Indexed by [`SampleMember::extension`].
     pub(super) extensions: Vec<Arc<str>>,
     /// The errors of bad samples, sorted by sample number.
@@ -137,6 +140,11 @@ impl ArchiveShard {
                 let (_, sum) = line.ok_or_else(|| grouping.other_sums(name))?;
                 grouping.sum = Some(sum as u64);
             }
+            if let (Some(part_index), Some(range)) =
+                (index.part_index(number), index.data_range(number))
+            {
+                grouping.shard.part_indexes.push((range.start, part_index));
+            }
             let split = index.name(number).and_then(split_name);
             if let Some((name, extension)) = split.filter(|_| is_file) {
                 let offset = || index.entry(number).map(|entry| entry.header_offset);
@@ -217,6 +225,21 @@ impl ArchiveShard {
         self.sums.get(start as usize..member_end as usize).unwrap_or_default()
     }
 
+    /// Where the parts of a member are, if the index of the shard has it.
+    pub(super) fn part_index(&self, member: &SampleMember) -> Option<Bytes> {
+        let at = self.part_indexes.binary_search_by_key(&member.start, |(start, _)| *start).ok()?;
+        Some(self.part_indexes[at].1.clone())
+    }
+
+    /// The number of bytes of all part indexes.
+    pub(super) fn part_index_bytes(&self) -> u64 {
+        self.part_indexes.iter().map(|(_, index)| index.len() as u64).sum()
+    }
+
+    pub(super) fn drop_part_indexes(&mut self) {
+        self.part_indexes = Vec::new();
+    }
+
     /// The errors of bad samples.
     pub(super) fn failures(&self) -> impl Iterator<Item = &Error> {
         self.failures.iter().map(|(_, error)| error)
@@ -257,6 +280,7 @@ impl Grouping {
                 names: Vec::new(),
                 members: Vec::new(),
                 sums: Vec::new(),
+                part_indexes: Vec::new(),
                 extensions: Vec::new(),
                 failures: Vec::new(),
             },
@@ -272,6 +296,7 @@ impl Grouping {
         shard.names.shrink_to_fit();
         shard.members.shrink_to_fit();
         shard.sums.shrink_to_fit();
+        shard.part_indexes.shrink_to_fit();
         shard
     }
 

@@ -35,6 +35,9 @@ use crate::layers::PartFetcher;
 use crate::records::{Encoding, Extent, FetchLabeled, StoredField, StoredRecord};
 use spdl_core::{Dataset, Error, Result};
 
+/// The maximum number of bytes of the part indexes of a data set, which are in memory.
+const MAX_PART_INDEX_BYTES: u64 = 256 << 20;
+
 /// The samples of tar and zip archives. Consecutive members that share a name are one sample.
 ///
 /// ```text
@@ -264,7 +267,13 @@ impl WebDataset {
     fn new(mut shards: Vec<ArchiveShard>, options: &WebDatasetOptions) -> Result<Self> {
         let mut fields = Vec::new();
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
+        let mut part_index_bytes = 0;
         for shard in &mut shards {
+            // Without its index, a member is read by its headers and tables, or whole.
+            part_index_bytes += shard.part_index_bytes();
+            if part_index_bytes > MAX_PART_INDEX_BYTES {
+                shard.drop_part_indexes();
+            }
             let of_shard = std::mem::take(&mut shard.extensions);
             let of_shard: Vec<u32> = of_shard
                 .into_iter()
@@ -447,6 +456,7 @@ impl Sharded for WebDataset {
                 let (name, encoding) = &self.fields[member.extension as usize];
                 let extent = Extent::part(shard.key.clone(), member.range());
                 let extent = extent.with_xxh3(sums.get(number).copied());
+                let extent = extent.with_part_index(shard.part_index(member));
                 (Arc::clone(name), StoredField::At(extent, *encoding))
             })
             .collect();

@@ -27,7 +27,8 @@ use self::kernel::padded;
 use self::passes::{ResizePasses, ResizeScratch, grow};
 use crate::image::{CHANNELS, Retention};
 use crate::image::{
-    ColorModel, CropBox, Limits, Orientation, Picture, PlaneShape, Rect, Size, YCbCrEncoding,
+    ChromaPosition, ChromaSiting, ColorModel, CropBox, Limits, Orientation, Picture, PlaneShape,
+    Rect, Size, YCbCrEncoding,
 };
 
 /// A resize of one picture.
@@ -230,7 +231,7 @@ impl Axes {
                     extent: f64,
                     bounds: (u32, u32),
                     area: (u32, u32),
-                    (image, pixels): (u32, u32),
+                    (image, pixels, position): (u32, u32, ChromaPosition),
                     (target, turned, reversed): (u32, bool, bool)| {
             // Rounded outwards: a position counts if any of its pixels does.
             let first = (bounds.0 / pixels).max(area.0);
@@ -241,7 +242,7 @@ impl Axes {
                 .min(area.0.saturating_add(area.1));
             let is_valid = start.is_finite() && extent > 0.0 && extent.is_finite() && target > 0;
             (first < end && is_valid).then(|| AxisRequest {
-                start: start / f64::from(pixels),
+                start: start / f64::from(pixels) + position.shift(pixels),
                 extent: extent / f64::from(pixels),
                 first,
                 end,
@@ -252,8 +253,9 @@ impl Axes {
                 reversed,
             })
         };
-        let across_pixels = (picture.image().width, shape.across);
-        let down_pixels = (picture.image().height, shape.down);
+        let ChromaSiting { across: x_position, down: y_position } = picture.siting();
+        let across_pixels = (picture.image().width, shape.across, x_position);
+        let down_pixels = (picture.image().height, shape.down, y_position);
         let x = (bounds.left, bounds.width);
         let y = (bounds.top, bounds.height);
         let across = axis(left, width, x, (area.left, area.width), across_pixels, across);
@@ -507,6 +509,56 @@ mod tests {
                         })
                         .collect();
                     assert!(rows(&resized) == expected, "{image} {target:?} {orientation:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn chroma_is_interpolated_from_its_siting() {
+        let image = Size::new(8, 8);
+        let shape = |pixels: u32| {
+            let area = Rect::full(Size::new(8 / pixels, 8 / pixels));
+            let stride = area.width as usize;
+            PlaneShape { channels: 1, area, across: pixels, down: pixels, stride }
+        };
+        let samples = [0, 100, 200, 60];
+        let cases = [
+            (ChromaPosition::First, [0_u8, 50, 100, 150, 200, 130, 60, 60]),
+            (ChromaPosition::Middle, [0, 25, 75, 125, 175, 165, 95, 60]),
+            (ChromaPosition::Last, [0, 0, 50, 100, 150, 200, 130, 60]),
+        ];
+        for (position, expected) in cases {
+            for is_across in [true, false] {
+                let mut picture = Picture::new();
+                let shapes = [shape(1), shape(2), shape(2)];
+                picture.start(image, ColorModel::YCbCr, &shapes).unwrap();
+                for (at, sample) in picture.planes_mut()[1].samples_mut().iter_mut().enumerate() {
+                    *sample = samples[if is_across { at % 4 } else { at / 4 }];
+                }
+                let mut siting = ChromaSiting::default();
+                *(if is_across { &mut siting.across } else { &mut siting.down }) = position;
+                picture.set_siting(siting);
+                // Flips do not move chroma.
+                for is_mirrored in [false, true] {
+                    let request = ResizeRequest {
+                        source: Rect::full(image).into(),
+                        bounds: Rect::full(image),
+                        orientation: Orientation::Upright,
+                        mirrored: (is_mirrored, is_mirrored),
+                        target: image,
+                        filter: ResizeFilter::Bilinear,
+                    };
+                    let mut resized = ResizedPlanes::default();
+                    let mut resizer = Resizer::new(&Limits::default());
+                    resizer.resize(&picture, &request, &mut resized).unwrap();
+                    let row = |at: u32| resized.padded_row(1, at)[..8].to_vec();
+                    let mut found =
+                        if is_across { row(3) } else { (0..8).map(|at| row(at)[3]).collect() };
+                    if is_mirrored {
+                        found.reverse();
+                    }
+                    assert_eq!(found, expected, "{position:?}, {is_across}, {is_mirrored}");
                 }
             }
         }

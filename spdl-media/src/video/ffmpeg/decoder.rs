@@ -11,7 +11,8 @@ use crate::ffmpeg::errors::error_of;
 use crate::ffmpeg::memory::{CodecContext, Frame, Packet, padded};
 use crate::image::{Picture, Size};
 use crate::video::{
-    DecodedFrame, VideoCodec, VideoDecoder, VideoDecoderOptions, VideoLimits, VideoStream,
+    DecodedFrame, VideoCodec, VideoColor, VideoDecoder, VideoDecoderOptions, VideoLimits,
+    VideoStream,
 };
 
 /// The video decoders of FFmpeg, in software.
@@ -64,6 +65,7 @@ struct FfmpegDecoder {
     packet: Packet,
     frame: Frame,
     limits: VideoLimits,
+    color: VideoColor,
 }
 
 impl FfmpegDecoder {
@@ -102,6 +104,7 @@ impl FfmpegDecoder {
             packet: Packet::new()?,
             frame: Frame::new()?,
             limits: options.limits.clone(),
+            color: stream.color,
         })
     }
 
@@ -159,7 +162,7 @@ impl VideoDecoder for FfmpegDecoder {
     }
 
     fn copy_to(&mut self, picture: &mut Picture) -> Result<()> {
-        copy_planes(&self.frame, picture)
+        copy_planes(&self.frame, &self.color, picture)
     }
 
     fn reset(&mut self) {

@@ -4,10 +4,14 @@ use ffmpeg_next::ffi;
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::ffmpeg::memory::Frame;
-use crate::image::{CHANNELS, ColorModel, Picture, PlaneShape, Rect, Size, YCbCrEncoding};
+use crate::image::{
+    CHANNELS, ChromaPosition, ChromaSiting, ColorModel, Picture, PlaneShape, Rect, Size,
+    YCbCrEncoding,
+};
+use crate::video::VideoColor;
 
-/// Copies the planes of a frame, in 8 bits per sample.
-pub(super) fn copy_planes(frame: &Frame, picture: &mut Picture) -> Result<()> {
+/// Copies the planes of a frame, in 8 bits per sample. `color` has what the frame does not name.
+pub(super) fn copy_planes(frame: &Frame, color: &VideoColor, picture: &mut Picture) -> Result<()> {
     let format = PixelFormat::of(frame)?;
     let components = format.components();
     let size = format.size;
@@ -23,16 +27,17 @@ pub(super) fn copy_planes(frame: &Frame, picture: &mut Picture) -> Result<()> {
         }
         return Ok(());
     }
-    let color = if components.len() < CHANNELS { ColorModel::Grey } else { ColorModel::YCbCr };
+    let model = if components.len() < CHANNELS { ColorModel::Grey } else { ColorModel::YCbCr };
     let shapes: [PlaneShape; CHANNELS] = std::array::from_fn(|at| {
         let (across, down) = if at == 0 { (1, 1) } else { format.subsampling() };
         let (width, height) = (size.width.div_ceil(across), size.height.div_ceil(down));
         let area = Rect::full(Size::new(width, height));
         PlaneShape { channels: 1, area, across, down, stride: width as usize }
     });
-    picture.start(size, color, &shapes[..color.planes()])?;
-    if color == ColorModel::YCbCr {
-        picture.set_encoding(encoding(frame.fields(), &format));
+    picture.start(size, model, &shapes[..model.planes()])?;
+    if model == ColorModel::YCbCr {
+        picture.set_encoding(encoding(frame.fields(), color, &format));
+        picture.set_siting(siting(frame.fields()).or(color.siting).unwrap_or_default());
     }
     for ((plane, shape), component) in picture.planes_mut().iter_mut().zip(shapes).zip(&components)
     {
@@ -44,14 +49,16 @@ pub(super) fn copy_planes(frame: &Frame, picture: &mut Picture) -> Result<()> {
     Ok(())
 }
 
-/// The matrix and the range of YCbCr; as FFmpeg's scaler, ITU-R BT.601 and limited range if the
-/// stream does not name them, or names a matrix of another kind (YCgCo, ICtCp).
-fn encoding(frame: &ffi::AVFrame, format: &PixelFormat<'_>) -> YCbCrEncoding {
+/// The matrix and the range of YCbCr; as FFmpeg's scaler, ITU-R BT.601 and limited range if neither the
+/// stream nor its container names them, or they name a matrix of another kind (YCgCo, ICtCp).
+fn encoding(frame: &ffi::AVFrame, color: &VideoColor, format: &PixelFormat<'_>) -> YCbCrEncoding {
     // Decoders store the numbers of the stream, of which the enumerations may lack some.
     // SAFETY: an enumeration of C has the size of an unsigned integer.
     let matrix = unsafe { (&raw const frame.colorspace).cast::<u32>().read() };
     // SAFETY: as above.
     let range = unsafe { (&raw const frame.color_range).cast::<u32>().read() };
+    let is_named = matrix != ffi::AVColorSpace::AVCOL_SPC_UNSPECIFIED as u32;
+    let matrix = color.matrix.filter(|_| !is_named).map_or(matrix, u32::from);
     // Matrix coefficients of ITU-T H.273.
     let encoding = match matrix {
         1 => YCbCrEncoding::BT709,
@@ -60,8 +67,29 @@ fn encoding(frame: &ffi::AVFrame, format: &PixelFormat<'_>) -> YCbCrEncoding {
         9 | 10 => YCbCrEncoding::BT2020,
         _ => YCbCrEncoding::BT601,
     };
-    let is_full = range == ffi::AVColorRange::AVCOL_RANGE_JPEG as u32 || format.is_full();
-    if is_full { encoding } else { encoding.limited() }
+    let is_named = range != ffi::AVColorRange::AVCOL_RANGE_UNSPECIFIED as u32;
+    let is_full = match color.is_full_range {
+        Some(is_full) if !is_named => is_full,
+        _ => range == ffi::AVColorRange::AVCOL_RANGE_JPEG as u32,
+    };
+    if is_full || format.is_full() { encoding } else { encoding.limited() }
+}
+
+/// Where the samples of chroma are; `None` if the stream does not name it.
+fn siting(frame: &ffi::AVFrame) -> Option<ChromaSiting> {
+    use ChromaPosition::{First, Last, Middle};
+    // SAFETY: an enumeration of C has the size of an unsigned integer.
+    let location = unsafe { (&raw const frame.chroma_location).cast::<u32>().read() };
+    let (across, down) = match location {
+        1 => (First, Middle),
+        2 => (Middle, Middle),
+        3 => (First, First),
+        4 => (Middle, First),
+        5 => (First, Last),
+        6 => (Middle, Last),
+        _ => return None,
+    };
+    Some(ChromaSiting { across, down })
 }
 
 /// A frame with samples in memory, one component after another or interleaved.

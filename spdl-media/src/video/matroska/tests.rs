@@ -219,6 +219,32 @@ fn codecs_have_the_names_of_ffmpeg() {
 }
 
 #[test]
+fn the_track_names_colours() {
+    let color = |elements: &[(u32, u32)]| {
+        let colour: Vec<_> = elements.iter().map(|&(id, value)| number(id, value)).collect();
+        let video = element(id::VIDEO, &element(id::COLOUR, &colour.concat()));
+        let fields = [
+            number(id::TRACK_NUMBER, 1),
+            number(id::TRACK_TYPE, 1),
+            element(id::CODEC_ID, b"V_VP9"),
+            video,
+        ];
+        index(&file(element(id::TRACK_ENTRY, &fields.concat()))).unwrap().stream().color
+    };
+    let siting = [(id::CHROMA_SITING_HORIZONTAL, 1), (id::CHROMA_SITING_VERTICAL, 2)];
+    let named = [&[(id::MATRIX_COEFFICIENTS, 9), (id::RANGE, 2)], &siting[..]].concat();
+    let expected = VideoColor {
+        matrix: Some(9),
+        is_full_range: Some(true),
+        siting: Some(ChromaSiting { across: ChromaPosition::First, down: ChromaPosition::Middle }),
+    };
+    assert_eq!(color(&named), expected);
+    assert_eq!(color(&[(id::RANGE, 1)]).is_full_range, Some(false));
+    let unspecified = [(id::MATRIX_COEFFICIENTS, 2), (id::RANGE, 0), siting[0]];
+    assert_eq!(color(&unspecified), VideoColor::default());
+}
+
+#[test]
 fn the_projection_has_the_orientation() {
     for (roll, expected) in [
         (90.0_f32, Orientation::Rotated270),

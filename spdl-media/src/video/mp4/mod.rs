@@ -253,12 +253,13 @@ impl<'a> Mp4Track<'a> {
                 return Err(error.with_offset(self.stsd.offset));
             }
         }
-        let SampleDescription { codec, setup, width, height } = description;
+        let SampleDescription { codec, setup, width, height, color } = description;
         let size = Size::new(width.into(), height.into());
         let mut stream = VideoStream::new(codec, if size.pixels() > 0 { size } else { self.size });
         stream.setup = setup;
         stream.orientation = self.orientation;
         stream.time_base = (1, self.timescale);
+        stream.color = color;
         Ok(stream)
     }
 

@@ -5,6 +5,7 @@ use std::slice::ChunksExact;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::boxes::{FourCc, Mp4Box};
+use crate::video::index::VideoColor;
 use crate::video::limits::VideoLimits;
 
 /// A sample of a track in decoding order.
@@ -336,6 +337,7 @@ pub(super) struct SampleDescription {
     pub(super) setup: Vec<u8>,
     pub(super) width: u16,
     pub(super) height: u16,
+    pub(super) color: VideoColor,
 }
 
 /// The fields of a visual sample entry before its boxes.
@@ -365,7 +367,7 @@ impl SampleDescription {
             return unsupported("encrypted video is unsupported");
         }
         let mut codec = codec_of_entry(&entry.kind);
-        let mut setup = Vec::new();
+        let (mut setup, mut color) = (Vec::new(), VideoColor::default());
         for child in boxes {
             match &child.kind {
                 b"avcC" | b"hvcC" | b"av1C" | b"vvcC" | b"glbl" => setup = child.content.to_vec(),
@@ -376,11 +378,25 @@ impl SampleDescription {
                     }
                     setup = decoder_setup.to_vec();
                 }
+                b"colr" => color = read_color(child).unwrap_or(color),
                 _ => {}
             }
         }
-        Ok(SampleDescription { codec, setup, width, height })
+        Ok(SampleDescription { codec, setup, width, height, color })
     }
+}
+
+/// The colours of `colr`: numbers of ITU-T H.273; `None` for a profile.
+fn read_color(colr: Mp4Box<'_>) -> Option<VideoColor> {
+    let kind = colr.content.get(..4)?;
+    let matrix = colr.u16(8).ok()?;
+    let is_full_range = match kind {
+        b"nclx" => Some(colr.u8(10).ok()? >> 7 == 1),
+        // QuickTime.
+        b"nclc" => None,
+        _ => return None,
+    };
+    Some(VideoColor { is_full_range, ..VideoColor::of_matrix(matrix.into()) })
 }
 
 /// The name of the codec of a sample entry; unknown ones in lower case.

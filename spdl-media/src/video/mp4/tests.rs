@@ -3,6 +3,7 @@
 use spdl_core::ErrorKind;
 
 use super::*;
+use crate::video::VideoColor;
 
 fn mp4_box(kind: &str, parts: &[Vec<u8>]) -> Vec<u8> {
     let content = parts.concat();
@@ -170,6 +171,25 @@ fn tables_give_packets_and_frames() {
     );
     assert_eq!(frames(&index), [(4, 0), (8, 2), (12, 3), (16, 1)]);
     assert_eq!(index.end_seconds(), 0.2);
+}
+
+#[test]
+fn the_sample_entry_names_colours() {
+    let color = |content: &[&[u8]]| {
+        let colr = mp4_box("colr", &[content.concat()]);
+        let avc = entry("avc1", &[mp4_box("avcC", &[vec![1]]), colr]);
+        TestMovie::new().format(&[avc]).index().unwrap().stream().color
+    };
+    let numbers = [0, 9, 0, 16, 0, 9];
+    let named = |matrix, is_full_range| VideoColor { matrix, is_full_range, siting: None };
+    assert_eq!(color(&[b"nclx", &numbers, &[0x80]]), named(Some(9), Some(true)));
+    assert_eq!(color(&[b"nclx", &numbers, &[0]]), named(Some(9), Some(false)));
+    assert_eq!(color(&[b"nclc", &numbers]), named(Some(9), None));
+    assert_eq!(color(&[b"nclx", &[0, 2, 0, 2, 0, 2, 0]]), named(None, Some(false)));
+    // A profile, and boxes that are too short.
+    for other in [&[&b"prof"[..], &numbers][..], &[b"nclx", &numbers], &[b"nc"]] {
+        assert_eq!(color(other), VideoColor::default());
+    }
 }
 
 #[test]
