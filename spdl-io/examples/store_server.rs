@@ -1,26 +1,31 @@
-//! A local object store with a simulated latency: the server for `cargo xtask bench store`.
+//! A local object store with a simulated latency: the server for `cargo xtask bench store` and
+//! `cargo xtask bench checksums`.
 //!
 //! ```sh
-//! cargo run --release -p spdl-io --features testing --example store_server -- \
-//!     FOLDER BUCKET LATENCY_MS LOST_SHARE
+//! cargo run --release -p spdl-io --features http,testing --example store_server -- \
+//!     FOLDER BUCKET LATENCY_MS LOST_SHARE [CHECKSUM]
 //! ```
 //!
 //! Serves the files below FOLDER from memory over HTTP and S3, in the bucket BUCKET. Each response
 //! is delayed by LATENCY_MS milliseconds. LOST_SHARE (0 to 1) is the share of requests that get no
-//! response. The first output line is the URL. At the end of standard input, the program prints a
-//! JSON object with the numbers of `requests`, of `lost` requests and of `bytes` sent, and exits.
+//! response. CHECKSUM, `crc32c` or `md5`, is the checksum in the headers of whole objects. The first
+//! output line is the URL. At the end of standard input, the program prints a JSON object with the
+//! numbers of `requests`, of `lost` requests and of `bytes` sent, and exits.
 #![expect(clippy::print_stdout, reason = "the program prints its URL and its counters")]
 
 use std::io::Write as _;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use md5::{Digest, Md5};
 use spdl_core::{Error, ErrorKind, Result};
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, bucket, latency, lost] = &arguments[..] else {
-        return Err(invalid("expected arguments: FOLDER BUCKET LATENCY_MS LOST_SHARE"));
+    let [folder, bucket, latency, lost, checksum @ ..] = &arguments[..] else {
+        return Err(invalid("expected arguments: FOLDER BUCKET LATENCY_MS LOST_SHARE [CHECKSUM]"));
     };
     let latency = latency.parse().map_err(|_| invalid("LATENCY_MS must be an integer"))?;
     let lost = lost.parse().ok().filter(|lost| (0.0..=1.0).contains(lost));
@@ -28,6 +33,16 @@ fn main() -> Result<()> {
 
     let server = FaultServer::start(Vec::<(String, Vec<u8>)>::new());
     server.insert_folder(folder, &format!("{bucket}/"));
+    match checksum {
+        [] => {}
+        [name] if name == "crc32c" => server.set_header("x-amz-checksum-crc32c", |bytes| {
+            BASE64_STANDARD.encode(crc32c::crc32c(bytes).to_be_bytes())
+        }),
+        [name] if name == "md5" => {
+            server.set_header("Content-MD5", |bytes| BASE64_STANDARD.encode(Md5::digest(bytes)));
+        }
+        _ => return Err(invalid("CHECKSUM must be crc32c or md5")),
+    }
     let faults = FaultPlan::random(7, lost, &[Fault::NoAnswer]);
     server.set_faults(faults.latency(Duration::from_millis(latency)));
     println!("{}", server.url());

@@ -30,6 +30,7 @@ PROGRAMS = {
 # Programs that need no images.
 WITHOUT_IMAGES = {
     "compare_arenas": [],
+    "media_loaders": [],
     "pipeline_from_yaml": ["hydra"],
     "simulate_pipeline": [],
     "text_sequences": [],
@@ -239,6 +240,22 @@ def test_u05_clips_of_videos_have_their_frames_and_times(tmp_path):
     times = [round(0.1 * frame, 2) for frame in range(20)]
     for name in ("h264.mp4", "vp9.webm"):
         assert f"{name}: 20 frames at {times} s\n" in printed
+
+
+@pytest.mark.skipif(not get_ffmpeg_versions(), reason="spdl_rs was built without FFmpeg")
+def test_u05_videos_and_recordings_are_written_and_loaded(tmp_path):
+    printed = run(tmp_path, "media_loaders", "--frames", "5", "--every", "0.3s", "--seconds", "0.25")
+    assert printed.startswith("3 batches of the classes class0, class1\n")
+    assert printed.count("frames: uint8 [2, 5, 32, 32, 3]\n") == 3
+    clips = re.findall(r"^class ([01]): frames at \[(.*)\] s$", printed, re.MULTILINE)
+    assert sorted(label for label, _ in clips) == ["0"] * 3 + ["1"] * 3
+    for _, text in clips:
+        times = [float(time) for time in text.split(", ")]
+        # The clips begin at frames of 0.1 s.
+        assert numpy.allclose(numpy.diff(times), 0.3) and 0 <= times[0] <= 3 - 4 * 0.3
+    lengths = "[16000, 24000, 32000]"
+    assert printed.count(f"samples: float32 [3, 1, 32000], lengths {lengths}\n") == 2
+    assert printed.endswith("log-mel spectrograms: [6, 80, 25]\n")
 
 
 def test_u05_hydra_builds_a_pipeline_with_changed_settings(tmp_path):

@@ -390,6 +390,19 @@ def test_w13_ctrl_c_interrupts_the_parent_and_leaves_no_process():
     wait_until(lambda: gone(int(pid)), 5)
 
 
+def test_tests_of_ctrl_c_pass_if_the_shell_ignores_sigint(tmp_path):
+    # As after `nohup … &`. `conftest.py` restores the handler of Python.
+    pytest_of_one = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--basetemp", tmp_path / "inner"]
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *pytest_of_one, "-k", "w13_ctrl_c_interrupts_the_parent", __file__],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_w13_the_process_ignores_ctrl_c():
     pids = iter(of(work.pids, 100, buffer_size=1))
     for _ in range(20):

@@ -18,7 +18,7 @@ import time
 import numpy as np
 from PIL import Image
 from spdl_rs import Loader, fields, recipes
-from spdl_rs.io import AspectBuckets, ColorJitter, GaussianBlur, Letterbox, RandAugment, RandomErasing, RandomResizedCrop
+from spdl_rs.io import AspectBuckets, ColorJitter, GaussianBlur, Letterbox, RandAugment, RandomErasing
 from spdl_rs.sequences import Pack, SameSize
 
 SAMPLES, EPOCHS, BATCH, THREADS = 256, 4, 64, 2
@@ -79,7 +79,6 @@ def cases():
     ids = {"stored_as": "json", "at": "ids"}
     for collate in ("list", "ragged", "pad"):
         yield f'Array(None, collate="{collate}")', {"ids": fields.Array(None, "int64", collate=collate, **ids)}
-    crop = RandomResizedCrop()
     yield "crop=AspectBuckets, group=SameSize", {
         "image": fields.Image(crop=AspectBuckets([(224, 224), (192, 256), (256, 192)])), "group": SameSize("image")
     }
@@ -135,7 +134,7 @@ def measure(loader, epochs):
     return (time.process_time() + children_seconds() - start) / count, (time.thread_time() - thread) / count
 
 
-def main(photos, rounds=5):
+def main(photos, rounds=3):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "shard.tar")
         write_shard(photos, path)

@@ -5,7 +5,7 @@ use std::thread;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 
-use crate::datasets::input::{Fields, FolderMedia};
+use crate::datasets::input::Fields;
 use crate::ui::format::byte_size;
 
 /// The section of `--help` about DATA, for the subcommands that read any data set.
@@ -53,9 +53,7 @@ impl FieldOptions {
             image: self.image_field.as_deref(),
             label: self.label_field.as_deref(),
             max_file_bytes: self.max_file_size,
-            sequential: None,
-            spec: None,
-            media: FolderMedia::Images,
+            ..Fields::default()
         }
     }
 

@@ -58,6 +58,10 @@ pub(crate) struct Fields<'a> {
     pub(crate) spec: Option<&'a SampleSpec>,
     /// The files of a folder that are samples, unless the fields decide that.
     pub(crate) media: FolderMedia,
+    /// The names of the classes of a label field; `None` if the data set names them.
+    pub(crate) classes: Option<&'a [String]>,
+    /// The folder of the images of COCO annotations and of labels of ImageNet's validation images.
+    pub(crate) image_folder: Option<&'a str>,
 }
 
 /// An opened data set, with the connections to its store.
@@ -143,6 +147,12 @@ impl InputDataset {
         if let Some(bytes) = fields.sequential {
             options = options.sequential(bytes);
         }
+        if let Some(folder) = fields.image_folder {
+            options = options.images(folder);
+        }
+        if fields.classes.is_some() {
+            options = options.external_classes();
+        }
         let open =
             |options: &OpenOptions| block_on(OpenedDataset::open_with(&given, &stores, options));
         let opened = match open(&options) {
@@ -156,7 +166,15 @@ impl InputDataset {
             }
             opened => opened,
         };
-        let set = opened.map_err(failed)?;
+        let mut set = opened.map_err(failed)?;
+        if let Some(classes) = fields.classes {
+            if set.has_own_classes() {
+                let reason =
+                    "the data set has its own classes, by folders or a list; remove `classes`";
+                return Err(failed(Error::new(ErrorKind::InvalidArgument, reason)));
+            }
+            set.classes = classes.to_vec();
+        }
         let may_be_long = fields.media != FolderMedia::Images;
         let default = may_be_long.then_some(TIMED_FILE_BYTES);
         let set = match fields.max_file_bytes.or(default) {

@@ -137,6 +137,11 @@ fn the_checksum_of_fields_depends_on_their_values_only() {
         let other = FIELDS.replacen("dtype = \"int64\"\n", "", usize::from(is.contains("int32")));
         assert_ne!(sum(&other.replace(was, is), &[]), first, "{is}");
     }
+    let run =
+        bench(&folder, &shard, "spec.toml", FIELDS, &["--batch", "5", "--drop-last", "--json"]);
+    assert_eq!(run.json()["images"], 10);
+    let run = bench(&folder, &shard, "spec.toml", FIELDS, &["--batch", "50", "--drop-last"]);
+    assert!(run.line().contains("no samples were delivered"), "{}", run.stderr);
     let run = bench(&folder, &shard, "spec.toml", FIELDS, &[]);
     assert!(run.stdout.contains("spec.toml, batch 32"), "{}", run.stdout);
     let text = "[fields.caption]\ntype = 'text'\nstored_as = 'txt'";
@@ -213,6 +218,185 @@ fn a_mix_combines_the_samples_of_a_batch() {
         let expected = "needs images of one size; choose another crop for \"image\"";
         assert!(run.code == 1 && run.line().contains(expected), "{mix}: {}", run.stderr);
     }
+}
+
+/// A text corpus of 40 rows with 1 to 13 tokens, and a label.
+fn corpus(folder: &Folder) -> std::path::PathBuf {
+    let path = folder.join("corpus.jsonl");
+    let rows = (0..ROWS).map(|row| {
+        let tokens: Vec<u64> = (0..row * 7 % 13 + 1).map(|at| row * 100 + at).collect();
+        let label = if row % 3 == 0 { "dog" } else { "cat" };
+        json!({"tokens": tokens, "targets": tokens, "label": label}).to_string() + "\n"
+    });
+    fs::write(&path, rows.collect::<String>()).unwrap();
+    path
+}
+
+/// The number of batches of grouped samples; 0 without groups.
+fn joined(json: &Map<String, Value>) -> u64 {
+    let mut stages = json["stages"].as_array().unwrap().iter();
+    stages.find(|stage| stage["name"] == "join").map_or(0, |join| join["items"].as_u64().unwrap())
+}
+
+const ROWS: u64 = 40;
+const TOKENS: &str = "\n[fields.tokens]\ntype = 'array'\nshape = [0]\ndtype = 'int64'\ncollate = 'pad'\n\
+    [fields.targets]\ntype = 'array'\nshape = [0]\ndtype = 'int64'\ncollate = 'pad'\n\
+    [fields.label]\ntype = 'label'\nstored_as = 'label'\nclasses = ['cat', 'dog']\n";
+
+#[test]
+fn samples_are_grouped_by_their_tokens() {
+    let folder = Folder::new();
+    let (corpus, state) = (corpus(&folder), folder.join("run.state"));
+    let run = |group: &str, arguments: &[&str]| {
+        let spec = format!("{group}{TOKENS}");
+        let all = [arguments, &["--batch", "4", "--json"]].concat();
+        bench(&folder, &corpus, "spec.toml", &spec, &all)
+    };
+    let json = |group: &str, arguments: &[&str]| {
+        let run = run(group, arguments);
+        assert_eq!(run.code, 0, "{group}: {}", run.stderr);
+        run.json()
+    };
+    let both = "tokens = ['tokens', 'targets']";
+    let groups = [
+        (String::new(), 0),
+        ("group = \"Pack('tokens', length=32)\"".to_owned(), 3),
+        (
+            format!("group = {{ type = 'pack', {both}, length = 32, pad = {{ targets = -100 }} }}"),
+            3,
+        ),
+        (format!("group = {{ type = 'pack', {both}, length = 8, long = 'split' }}"), 9),
+        (format!("group = {{ type = 'ConcatAndSplit', {both}, length = 8, separator = 7 }}"), 10),
+        ("group = 'Bucket(\"tokens\", max_tokens=30, boundaries=[4, 8])'".to_owned(), 16),
+    ];
+    let mut sums = Vec::new();
+    for (group, batches) in &groups {
+        let found = json(group, &[]);
+        let counts = (&found["images"], &found["labelled"]);
+        assert_eq!(counts, (&ROWS.into(), &ROWS.into()), "{group}");
+        assert_eq!(joined(&found), *batches, "{group}");
+        assert_eq!(checksum(&json(group, &["--threads", "1"])), checksum(&found), "{group}");
+        let whole = json(group, &["--epochs", "2"]);
+        let state = state.to_str().unwrap();
+        json(group, &["--save-state", state, "--overwrite-state"]);
+        let resumed = json(group, &["--epochs", "2", "--resume", state]);
+        assert_eq!(checksum(&resumed), checksum(&whole), "{group}");
+        sums.push(checksum(&found).to_owned());
+    }
+    sums.sort();
+    sums.dedup();
+    assert_eq!(sums.len(), groups.len());
+    let group = &groups[1].0;
+    assert_eq!(joined(&json(group, &["--drop-last"])), 2);
+    for (group, expected) in [
+        (
+            "group = 'Packed(\"tokens\")'",
+            "group: unknown type \"Packed\"; expected one of Pack, ConcatAndSplit, Bucket, SameSize",
+        ),
+        ("group = 'Pack(\"tokens\")'", "group: length is missing; expected a whole number"),
+        (
+            "group = 'Pack(length=3)'",
+            "group: tokens is missing; expected a name, or a list of names",
+        ),
+        ("group = 'Pack(\"tokens\", length=0)'", "group: length: expected at least 1, found 0"),
+        ("group = 'Pack(\"ids\", length=3)'", "there is no field \"ids\""),
+        ("group = 'Pack(\"label\", length=3)'", "field \"label\" has the shape []"),
+        (
+            "group = { type = 'Pack', tokens = 'tokens', length = 30, pad = { targets = 1 } }",
+            "group: pad: \"targets\" is not in tokens",
+        ),
+        (
+            "group = 'Bucket(\"tokens\", max_tokens=8, length=9)'",
+            "group: length: 9 exceeds max_tokens",
+        ),
+        (
+            "group = 'Pack(\"tokens\", length=30, bins=3)'",
+            "group: unknown key \"bins\"; expected one of tokens, length, long, pad, open_sequences, max_samples",
+        ),
+        (
+            "group = 'SameSize(\"tokens\")'",
+            "\"tokens\" is not an image with the crop AspectBuckets",
+        ),
+        // The longest sample has 13 tokens.
+        (
+            "group = 'Pack(\"tokens\", length=12)'",
+            "a sequence of 13 rows exceeds the maximum of 12",
+        ),
+    ] {
+        let run = run(group, &[]);
+        assert!(run.code == 1 && run.line().contains(expected), "{group}: {}", run.stderr);
+    }
+    let image = "\n[fields.image]\ntype = 'image'\nsize = 24\n";
+    let mixed = format!("mix = 'Mix(2)'\ngroup = 'Pack(\"tokens\", length=32)'{image}{TOKENS}");
+    let run = bench(&folder, &corpus, "spec.toml", &mixed, &[]);
+    assert!(run.line().contains("mix needs batches of samples"), "{}", run.stderr);
+}
+
+#[test]
+fn images_are_grouped_by_their_size() {
+    let folder = Folder::new();
+    let shard = shard(&folder);
+    let spec = "group = 'SameSize'\n[fields.image]\ntype = 'image'\n\
+        crop = { type = 'AspectBuckets', sizes = [[16, 24], [20, 20], [24, 16]] }\n\
+        [fields.mask]\ntype = 'mask'\nstored_as = 'seg.png'\n";
+    let json = |arguments: &[&str]| {
+        let all = [arguments, &["--json"]].concat();
+        let run = bench(&folder, &shard, "spec.toml", spec, &all);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        run.json()
+    };
+    let found = json(&["--batch", "3"]);
+    assert_eq!(found["images"], SAMPLES);
+    assert_eq!(checksum(&json(&["--batch", "3", "--threads", "1"])), checksum(&found));
+    assert_eq!(joined(&json(&["--batch", "1"])), u64::from(SAMPLES));
+    // The last batch of each size is not full.
+    let full = json(&["--batch", "3", "--drop-last"]);
+    assert_eq!(full["images"], 3 * joined(&full));
+}
+
+#[test]
+fn the_names_of_classes_are_those_of_a_label_without_other_classes() {
+    let folder = Folder::new();
+    let corpus = corpus(&folder);
+    let run = |classes: &str| {
+        let spec = TOKENS.replace("classes = ['cat', 'dog']", classes);
+        bench(&folder, &corpus, "spec.toml", &spec, &["--json"])
+    };
+    let found = ["classes = ['cat', 'dog']", "classes = ['dog', 'cat']"].map(|classes| {
+        let json = run(classes).json();
+        assert_eq!(json["labelled"], ROWS);
+        checksum(&json).to_owned()
+    });
+    assert_ne!(found[0], found[1]);
+    assert!(
+        run("classes = 7").line().contains("field \"label\": classes: expected a name, or a list")
+    );
+    folder.add("photos/a/1.png", &png(1));
+    let spec = "[fields.label]\ntype = 'label'\nclasses = ['a']";
+    let run = bench(&folder, &folder.join("photos"), "spec.toml", spec, &[]);
+    assert!(run.line().contains("has its own classes"), "{}", run.stderr);
+}
+
+#[test]
+fn the_folder_of_images_and_the_memory_are_options() {
+    let folder = Folder::new();
+    folder.add("pictures/here/1.png", &png(1));
+    let annotations = json!({
+        "images": [{"id": 1, "file_name": "1.png", "width": 40, "height": 30}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 2, 2]}],
+        "categories": [{"id": 1, "name": "cat"}],
+    });
+    folder.add("annotations/all.json", annotations.to_string().as_bytes());
+    let data = folder.join("annotations/all.json");
+    let spec = "[fields.image]\ntype = 'image'\nsize = 24";
+    let run = |arguments: &[&str]| {
+        bench(&folder, &data, "spec.toml", spec, &[arguments, &["--json"]].concat())
+    };
+    assert_eq!(run(&[]).code, 1);
+    let pictures = folder.join("pictures/here");
+    let pictures = ["--image-folder", pictures.to_str().unwrap()];
+    let json = run(&[&pictures[..], &["--memory-budget", "50MB"]].concat()).json();
+    assert_eq!((&json["images"], &json["memory"]["budget_bytes"]), (&1.into(), &50_000_000.into()));
 }
 
 #[test]

@@ -407,6 +407,15 @@ fn damaged_streams_fail_if_the_store_sends_a_checksum() {
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
+#[test]
+fn the_test_server_sends_the_header_of_an_object_with_whole_objects_only() {
+    let server = FaultServer::start([("a", "123456789")]);
+    server.set_header("x-amz-checksum-crc32c", |_| "AAAAAA==".to_owned());
+    let fetcher = fetcher(&server.url());
+    assert_eq!(block_on(fetcher.read(&"a".into(), Some(0..5))).unwrap(), "12345");
+    assert_eq!(read_error(&fetcher).kind(), ErrorKind::Corrupt);
+}
+
 // promise: R15
 #[test]
 fn a_web_page_is_neither_a_size_nor_a_range_nor_another_version() {

@@ -50,7 +50,7 @@ pub use audio::FillAudio;
 #[cfg(feature = "records")]
 pub use combine::{CopyPaste, Mosaic};
 #[cfg(all(feature = "records", feature = "png", feature = "augment"))]
-pub use description::{BatchMix, described_image};
+pub use description::{BatchMix, Grouping, described_image};
 #[cfg(feature = "records")]
 pub use geometry::{BoxFormat, Boxes, Points};
 pub use image::{FillImage, Written};

@@ -753,6 +753,21 @@ impl SampleSpec {
         self
     }
 
+    /// Pads an image, and the masks that follow it.
+    #[cfg(all(feature = "png", feature = "augment"))]
+    pub(super) fn padded_like(mut self, image: &str) -> Self {
+        for (name, field) in &mut self.fields {
+            let image_of_field = match &field.kind {
+                FieldKind::Mask(mask) => &*mask.like,
+                _ => &**name,
+            };
+            if image_of_field == image {
+                field.collation = Collation::Padded;
+            }
+        }
+        self
+    }
+
     /// Sets which fields are sequences of one length. Default: none.
     #[must_use]
     pub fn sequences(self, sequences: Sequences) -> Self {

@@ -51,11 +51,6 @@ _ADDED = ("position_ids", "segment_ids", "cu_seqlens")
 _LONG = ("error", "truncate", "split")
 
 
-def _native_boundaries() -> tuple[float, ...]:
-    """Four buckets for each doubling of the length, from 16 to 65,536."""
-    return tuple(float(round(16 * 2 ** (step / 4))) for step in range(49))
-
-
 class _Grouping(NativeSettings):
     """Base class of groupings."""
 
@@ -83,12 +78,12 @@ class _Grouping(NativeSettings):
             raise ValueError(f"{name} has {check.shown(unknown[0])}, which is not in tokens")
         return {one: check.real(name, values.get(one, 0)) for one in self._names}
 
-    def _native_fields(
-        self, pad: Any, separator: Any = None
-    ) -> list[tuple[str, float, float | None]]:
-        pads = self._values("pad", pad)
-        separators = {} if separator is None else self._values("separator", separator)
-        return [(name, pads[name], separators.get(name)) for name in self._names]
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        kind, settings = super()._native()
+        for name in ("pad", "separator"):
+            if settings.get(name) is not None:
+                settings[name] = self._values(name, settings[name])
+        return kind, settings
 
 
 @dataclass(frozen=True)
@@ -153,10 +148,6 @@ class Pack(_Grouping):
             max_samples=None if most is None else check.whole("max_samples", most, 1, _MOST_TOKENS),
         )
 
-    def _native(self) -> tuple[str, dict[str, Any]]:
-        name, settings = super()._native()
-        return name, {**settings, "fields": self._native_fields(self.pad)}
-
 
 @dataclass(frozen=True)
 class ConcatAndSplit(_Grouping):
@@ -188,13 +179,8 @@ class ConcatAndSplit(_Grouping):
 
     def __post_init__(self) -> None:
         self._check_tokens()
-        self._native_fields(self.pad, self.separator)
+        self._native()
         set_frozen(self, length=check.whole("length", self.length, 1, _MOST_TOKENS))
-
-    def _native(self) -> tuple[str, dict[str, Any]]:
-        name, settings = super()._native()
-        fields = self._native_fields(self.pad, self.separator)
-        return name, {**settings, "long": "split", "fields": fields}
 
 
 @dataclass(frozen=True)
@@ -250,11 +236,6 @@ class Bucket(_Grouping):
     @property
     def _packs(self) -> bool:
         return False
-
-    def _native(self) -> tuple[str, dict[str, Any]]:
-        name, settings = super()._native()
-        bounds = _native_boundaries() if self.boundaries is None else self.boundaries
-        return name, {**settings, "boundaries": bounds, "fields": self._native_fields(0)}
 
 
 @dataclass(frozen=True)

@@ -403,7 +403,7 @@ fn build(
         Content::Images(transform) => BatchLayout::new(batch_size, image_fields(transform)),
         Content::Fields(fields) => match &fields.get().grouping {
             None => fields.get().spec.layout(batch_size),
-            Some((_, layout)) => layout.of_one(),
+            Some(grouping) => grouping.layout_of_one(),
         },
     };
     let layout = layout.drop_last(drop_last);
@@ -467,9 +467,9 @@ fn build(
                 .fill(decode, layout, move || Ok(filler()?.count_partial(&counter)));
             let pipeline = match grouping {
                 None => pipeline,
-                Some((grouping, layout)) => {
+                Some(grouping) => {
                     common.memory_shares += grouping.measured_stages();
-                    grouping.add(pipeline, layout, settings.batch_size.get(), drop_last)
+                    grouping.add(pipeline, settings.batch_size.get(), drop_last)
                 }
             };
             let pipeline = match settings.mix.clone() {

@@ -11,9 +11,8 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
 use spdl_core::stage::{Collation, SequenceLayout};
 use spdl_core::{Batch, DType};
 use spdl_io::FieldValue;
-use spdl_media::fill::{SampleField, SampleSpec};
+use spdl_media::fill::{Grouping, SampleField, SampleSpec};
 
-use super::grouping::Grouping;
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 use crate::operators::{Described, description};
@@ -25,8 +24,8 @@ pub(crate) struct SampleFields {
     forms: Vec<(Py<PyString>, Form, NumpyView)>,
     /// Whether truncated images may have black rows.
     pub(crate) allows_partial: bool,
-    /// How samples are grouped, and the layout of the groups; `None` if each batch has the next samples.
-    pub(crate) grouping: Option<(Grouping, SequenceLayout)>,
+    /// How samples are grouped; `None` if each batch has the next samples.
+    pub(crate) grouping: Option<Grouping>,
 }
 
 /// The Python object of a field of a batch.
@@ -80,11 +79,10 @@ impl SampleFields {
         }
         let mut grouping = None;
         if let Some(group) = group {
-            let (group, limits) = Grouping::of(group, &spec)?;
-            allows_partial |= limits.truncates();
-            spec = spec.sequences(limits);
-            let layout = group.layout(spec.layout(1).fields());
-            let layout = layout.map_err(|error| to_exception(py, &error))?;
+            let grouped = spec.grouped_from_description(&description(group)?);
+            let (limited, group) = grouped.map_err(|error| to_exception(py, &error))?;
+            spec = limited;
+            allows_partial |= group.truncates();
             if group.packs() {
                 for (name, form, _) in &mut forms {
                     if group.contains(name.to_str(py)?) {
@@ -94,7 +92,7 @@ impl SampleFields {
                 let added = SequenceLayout::ADDED.map(|name| PyString::new(py, name).unbind());
                 forms.extend(added.map(|name| (name, Form::Array, NumpyView::Own)));
             }
-            grouping = Some((group, layout));
+            grouping = Some(group);
         }
         spec.validate().map_err(|error| to_exception(py, &error))?;
         if spec.layout(1).fields().iter().any(|field| field.dtype == DType::BF16) {

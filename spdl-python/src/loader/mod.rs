@@ -15,7 +15,6 @@ mod device;
 mod epoch;
 mod fields;
 mod functions;
-mod grouping;
 mod items;
 mod iterables;
 mod settings;

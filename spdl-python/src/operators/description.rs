@@ -50,6 +50,9 @@ fn value_of(value: &Bound<'_, PyAny>) -> PyResult<Value> {
     if let Ok(described) = value.extract::<Described<'_>>() {
         return description(described);
     }
+    if let Ok(numbers) = value.cast::<PyDict>() {
+        return members(numbers).map(Value::Object);
+    }
     if value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyList>() {
         let values = value.try_iter()?.map(|value| value_of(&value?));
         return values.collect::<PyResult<Vec<_>>>().map(Value::Array);

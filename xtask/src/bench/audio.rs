@@ -4,7 +4,6 @@ use anyhow::Result;
 use clap::Args;
 
 use super::contest::{self, Contestant};
-use super::peers;
 use super::suite::{Extra, Figure, Program, Stage, Suite, SuiteArguments, SuiteTask, WORKERS};
 use crate::tools::Workspace;
 
@@ -34,16 +33,12 @@ const SOUNDFILE: Program = Program {
     promised: 1.5,
 };
 const PYAV: Program = Program { name: "thread pool: PyAV", script: "pyav_audio.py", ..SOUNDFILE };
-const TORCHCODEC: Program = Program {
-    name: "thread pool: TorchCodec",
-    script: "torchcodec_audio.py",
-    environment: peers::TORCHCODEC,
-    needs_ffmpeg: peers::TORCHCODEC_NEEDS_FFMPEG,
-    ..SOUNDFILE
-};
+const TORCHCODEC: Program = Program::TORCHCODEC;
 const TORCHAUDIO: Program =
     Program { name: "thread pool: torchaudio", script: "torchaudio_audio.py", ..TORCHCODEC };
-const SPDL: Program = Program { script: "spdl_audio.py", ..Program::SPDL };
+const SPDL: Program = Program::SPDL;
+/// The decoders of compressed files.
+const DECODERS: &[Program] = &[SOUNDFILE, PYAV, TORCHCODEC, TORCHAUDIO, SPDL];
 /// Upstream's reader of WAV files, without FFmpeg.
 const SPDL_WAV: Program = Program {
     name: "thread pool: spdl (Python, C++), load_wav",
@@ -87,14 +82,14 @@ static SUITE: Suite = Suite {
             name: "flac",
             title: "FLAC files",
             note: "The same audio as FLAC.",
-            peers: &[SOUNDFILE, PYAV, TORCHCODEC, TORCHAUDIO, SPDL],
+            peers: DECODERS,
             figure: None,
         },
         SuiteTask {
             name: "mp3",
             title: "MP3 files",
             note: "The same audio as MP3, 128 kbit/s.",
-            peers: &[SOUNDFILE, PYAV, TORCHCODEC, TORCHAUDIO, SPDL],
+            peers: DECODERS,
             figure: None,
         },
         SuiteTask {

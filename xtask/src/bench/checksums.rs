@@ -1,5 +1,4 @@
-//! `cargo xtask bench checksums`: measures the cost of comparing samples with the checksum files of
-//! their shards.
+//! `cargo xtask bench checksums`: measures the cost of comparing samples with checksums.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,18 +8,23 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::contest::{self, Contestant, Run, median};
+use super::store::{self, Server};
 use super::table;
 use crate::dataset::{self, Settings, Shape};
 use crate::tools::{Output, Workspace, cargo, command};
 
-/// Compare the time to load tar shards with and without checksum files (`SHARD.tar.sums`).
+/// Compare the time to load images with and without checksums.
 ///
-/// `spdl pack` packs images into shards with checksum files. A second folder has hard links to the
-/// same shards and indexes, without the checksum files, so both folders share the page cache. Two
-/// programs load both folders: `spdl bench`, which decodes the images as for training, and a
-/// pipeline that only reads the samples. Each folder is loaded once to warm up; then the runs are
-/// interleaved. The second folder is loaded twice per round: the ratio of these two runs shows the
-/// noise.
+/// Checksum files: `spdl pack` packs images into tar shards with checksum files (`SHARD.tar.sums`).
+/// A second folder has hard links to the same shards and indexes, without the checksum files, so
+/// both folders share the page cache. Two programs load both folders: `spdl bench`, which decodes
+/// the images as for training, and a pipeline that only reads the samples.
+///
+/// Headers of a store: `spdl bench` loads the images from three S3 servers on loopback, which send
+/// no checksums, CRC-32C, or MD5. The servers are separate processes, so their CPU time does not count.
+///
+/// Each source is loaded once to warm up; then the runs are interleaved. The source without checksums is
+/// loaded twice per round: the ratio of these two runs shows the noise.
 ///
 /// The command writes a table to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -29,7 +33,7 @@ use crate::tools::{Output, Workspace, cargo, command};
   cargo xtask bench checksums --repeats 50 --check
   cargo xtask bench checksums --repeats 3 --print-only")]
 pub(crate) struct Checksums {
-    /// Number of measured runs of each folder
+    /// Number of measured runs of each source
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Fail if the measured cost exceeds the promised value
@@ -40,58 +44,88 @@ pub(crate) struct Checksums {
     print_only: bool,
 }
 
-const WITHOUT: &str = "without";
-const WITH: &str = "with";
-const AGAIN: &str = "without, again";
+const WITHOUT: &str = "none";
+const FILES: &str = "checksum files";
+const CRC: &str = "CRC-32C";
+const MD5: &str = "MD5";
+const AGAIN: &str = "none, again";
 
-/// Maximum ratio of the CPU times to load decoded images with and without checksum files. Other
-/// programs on the machine affect CPU times less than rates.
+/// Maximum ratio of the CPU times to load decoded images with and without checksums; there is no
+/// promise for MD5. Other programs on the machine affect CPU times less than rates.
 const DECODED: f64 = 1.01;
 
 const IMAGES: u32 = 2000;
 const EPOCHS_DECODED: u32 = 2;
 const EPOCHS_READ: u32 = 20;
 
-/// Two folders of the same shards.
+/// Two folders of the same shards: the paths of their files.
 struct Shards {
-    with: Vec<PathBuf>,
-    without: Vec<PathBuf>,
+    with: Vec<String>,
+    without: Vec<String>,
 }
 
 pub(super) fn run(workspace: &Workspace, arguments: &Checksums) -> Result<()> {
     let settings = Settings { shape: Shape::Imagenet, images: IMAGES, classes: 50, seed: 0 };
     let photos = workspace.root.join("assets/photos");
     let data = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
-    for words in [&["-p", "spdl-cli"][..], &["-p", "spdl-io", "--example", "tar_samples"]] {
-        let mut build = cargo();
-        build.args(["build", "--release"]).args(words);
-        Output::Terminal.run(build.current_dir(&workspace.root))?;
-    }
+    store::build(workspace)?;
+    let mut build = cargo();
+    build.args(["build", "--release", "-p", "spdl-io", "--example", "tar_samples"]);
+    Output::Terminal.run(build.current_dir(&workspace.root))?;
     let shards = pack(workspace, &data)?;
 
-    let decoded = measure(arguments.repeats, &shards, |shards| {
+    let program = workspace.program("release", "spdl");
+    let bench = |sources: &[String], threads: &[String]| {
         let mut words: Vec<String> = vec!["bench".into()];
-        words.extend(shards.iter().map(|shard| shard.display().to_string()));
+        words.extend_from_slice(sources);
         let options = ["--mode", "train", "--json", "--no-checksum", "--epochs"];
         words.extend(options.map(String::from));
         words.push(EPOCHS_DECODED.to_string());
-        (workspace.program("release", "spdl"), words)
-    })?;
-    let read = measure(arguments.repeats, &shards, |shards| {
-        let mut words = vec!["pipeline".to_owned(), EPOCHS_READ.to_string()];
-        words.extend(shards.iter().map(|shard| shard.display().to_string()));
-        (workspace.program("release/examples", "tar_samples"), words)
-    })?;
+        words.extend_from_slice(threads);
+        words
+    };
+    let folders = [(WITHOUT, &shards.without), (FILES, &shards.with), (AGAIN, &shards.without)];
+    let decoded = measure(
+        arguments.repeats,
+        folders.map(|(name, shards)| Contestant::new(name, program.clone(), bench(shards, &[]))),
+    )?;
+    let reader = workspace.program("release/examples", "tar_samples");
+    let read = measure(
+        arguments.repeats,
+        folders.map(|(name, shards)| {
+            let words = ["pipeline".to_owned(), EPOCHS_READ.to_string()];
+            Contestant::new(name, reader.clone(), words.into_iter().chain(shards.clone()).collect())
+        }),
+    )?;
 
-    let table = table_of(&[("decoded", &decoded), ("only read", &read)]);
-    let (kept, verdict) = verdict(&decoded);
-    let table = format!("{table}\n{}", per_sample(&decoded, &read));
-    println!("\n{table}\n{verdict}");
+    let cpus = store::allowed_cpus();
+    let last = cpus.last().filter(|_| cpus.len() > 1).copied();
+    let threads = ["--threads".to_owned(), cpus.len().saturating_sub(1).max(1).to_string()];
+    let start = |checksum| Server::start(workspace, &data, 0, 0.0, checksum, last);
+    let (plain, crc, md5) = (start(None)?, start(Some("crc32c"))?, start(Some("md5"))?);
+    let stored = measure(
+        arguments.repeats,
+        [(WITHOUT, &plain), (CRC, &crc), (MD5, &md5), (AGAIN, &plain)].map(|(name, server)| {
+            let bucket = format!("s3://{}/", store::BUCKET);
+            let mut words = server.environment();
+            words.push(program.display().to_string());
+            words.extend(bench(&[bucket], &threads));
+            Contestant::new(name, PathBuf::from("env"), words)
+        }),
+    )?;
+
+    let table =
+        table_of(&[("decoded", &decoded), ("only read", &read), ("decoded, store", &stored)]);
+    let verdicts = [verdict(&decoded, FILES)?, verdict(&stored, CRC)?];
+    let table = format!("{table}\n{}{}", per_sample(&decoded, &read), of_md5(&stored)?);
+    println!("\n{table}");
+    verdicts.iter().for_each(|(_, line)| println!("{line}"));
     if !arguments.print_only {
-        let text = page(arguments.repeats, shards.with.len(), &table, &verdict);
+        let text = page(arguments.repeats, shards.with.len(), &threads[1], &table, &verdicts);
         table::write(&workspace.root.join("docs/benchmarks/checksums.md"), &text)?;
     }
-    ensure!(!arguments.check || kept, "the promise was missed");
+    let missed = verdicts.iter().filter(|(kept, _)| !kept).count();
+    ensure!(!arguments.check || missed == 0, "{missed} of the promises were missed");
     Ok(())
 }
 
@@ -117,8 +151,8 @@ fn pack(workspace: &Workspace, data: &Path) -> Result<Shards> {
         let link = without.join(file.file_name().unwrap_or_default());
         fs::hard_link(&file, &link).with_context(|| format!("cannot link {}", link.display()))?;
         if is_shard {
-            shards.with.push(file);
-            shards.without.push(link);
+            shards.with.push(file.display().to_string());
+            shards.without.push(link.display().to_string());
         }
     }
     shards.with.sort();
@@ -127,23 +161,11 @@ fn pack(workspace: &Workspace, data: &Path) -> Result<Shards> {
     Ok(shards)
 }
 
-/// Interleaves the runs of a program that loads the shards: without checksum files, with them, and
-/// without them again.
-fn measure(
-    repeats: u32,
-    shards: &Shards,
-    load: impl Fn(&[PathBuf]) -> (PathBuf, Vec<String>),
-) -> Result<Vec<Contestant>> {
-    let folders = [(WITHOUT, &shards.without), (WITH, &shards.with), (AGAIN, &shards.without)];
-    let mut contestants: Vec<Contestant> = folders
-        .into_iter()
-        .map(|(name, shards)| {
-            let (program, words) = load(shards);
-            Contestant::new(name, program, words)
-        })
-        .collect();
+/// Interleaves the runs of all sources; the first one has no checksums.
+fn measure<const N: usize>(repeats: u32, sources: [Contestant; N]) -> Result<Vec<Contestant>> {
+    let mut contestants = Vec::from(sources);
     contest::measure_all(&mut contestants, repeats)?;
-    ensure!(contestants.len() == 3, "not every folder could be measured");
+    ensure!(contestants.len() == N, "not every source could be measured");
     Ok(contestants)
 }
 
@@ -163,7 +185,7 @@ fn median_and_bounds(mut values: Vec<f64>) -> (f64, f64, f64) {
 }
 
 fn table_of(loads: &[(&str, &Vec<Contestant>)]) -> String {
-    let mut text = "| images | checksum files | images/s | CPU s/1,000 | others' CPU | ratio of times | 95 % interval | ratio of CPU times | 95 % interval |\n\
+    let mut text = "| images | checksums | images/s | CPU s/1,000 | others' CPU | ratio of times | 95 % interval | ratio of CPU times | 95 % interval |\n\
                     |---|---|--:|--:|--:|--:|--:|--:|--:|\n"
         .to_owned();
     for (title, contestants) in loads {
@@ -205,35 +227,64 @@ fn per_sample(decoded: &[Contestant], read: &[Contestant]) -> String {
     )
 }
 
-/// Promised and measured cost, and whether the promise is kept.
-fn verdict(decoded: &[Contestant]) -> (bool, String) {
-    let [without, with, ..] = decoded else { return (false, String::new()) };
-    let ratio = median(ratios(with, without, |run| run.cpu_s_per_1000));
-    let kept = ratio <= DECODED;
-    let line = format!(
-        "loading decoded images takes {ratio:.4} x the CPU time without checksum files; promised: at most {DECODED} x"
-    );
-    table::verdict(kept, &line)
+/// The median ratio of the CPU times of a source to those of the first source.
+fn cpu_ratio(contestants: &[Contestant], name: &str) -> Result<f64> {
+    let found = contestants.iter().find(|contestant| contestant.name == name);
+    let found = found.with_context(|| format!("{name} was not measured"))?;
+    Ok(median(ratios(found, &contestants[0], |run| run.cpu_s_per_1000)))
 }
 
-fn page(repeats: u32, shards: usize, table: &str, verdict: &str) -> String {
+/// The cost of MD5, which is not promised.
+fn of_md5(stored: &[Contestant]) -> Result<String> {
+    let ratio = cpu_ratio(stored, MD5)?;
+    Ok(format!(
+        "\nMD5 increases the CPU time of a decoded image by {:.1} %. MD5 is therefore compared only without TLS, \
+         which would detect changed bytes, and if the store sends no CRC. To avoid this cost on a trusted \
+         network, disable the comparison by `SourceOptions::verify(false)`, or serve the files without the \
+         header `Content-MD5`.\n",
+        100.0 * (ratio - 1.0)
+    ))
+}
+
+/// Promised and measured cost, and whether the promise is kept.
+fn verdict(contestants: &[Contestant], name: &str) -> Result<(bool, String)> {
+    let ratio = cpu_ratio(contestants, name)?;
+    let line = format!(
+        "{name}: loading decoded images takes {ratio:.4} x the CPU time without checksums; promised: at most \
+         {DECODED} x"
+    );
+    Ok(table::verdict(ratio <= DECODED, &line))
+}
+
+fn page(
+    repeats: u32,
+    shards: usize,
+    threads: &str,
+    table: &str,
+    verdicts: &[(bool, String)],
+) -> String {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
-        "# The cost of checksums beside tar shards\n\n\
+        "# The cost of checksums\n\n\
          `spdl pack` writes a checksum file (`SHARD.tar.sums`) for each shard. If the file exists, the bytes of \
-         each sample are compared with their XXH3 hash when the sample is read. The same {shards} shards with \
-         {IMAGES} images of the sizes in ImageNet are loaded with and without checksum files. The shards are in \
-         the page cache of a machine with {cpus} CPUs ({cpu}).\n\n\
-         - \"decoded\": `spdl bench --mode train --no-checksum`, {EPOCHS_DECODED} epochs. The images are decoded \
-         and cropped into uint8 batches of 32 x 224 x 224 x 3.\n\
-         - \"only read\": a pipeline over a `WebDataset`, {EPOCHS_READ} epochs. The samples are read, but not \
-         decoded, so the time is mostly that of copying them from the page cache.\n\n\
-         Runs are interleaved: one warm-up and {repeats} runs of each row. Rates and CPU times are medians; \"others' CPU\" is the share of all CPUs that other programs used. The \
-         ratios compare a run with the run without checksum files of the same round; the table shows the median of the {repeats} \
-         pairs with its 95 % confidence interval. The rows \"{AGAIN}\" show the noise.\n\n\
+         each sample are compared with their XXH3 hash when the sample is read. If a store sends a checksum in the \
+         headers of an object, the bytes are compared as they arrive. {IMAGES} images of the sizes in ImageNet \
+         are loaded with and without checksums, on a machine with {cpus} CPUs ({cpu}).\n\n\
+         - \"decoded\": `spdl bench --mode train --no-checksum` over {shards} shards in the page cache, \
+         {EPOCHS_DECODED} epochs. The images are decoded and cropped into uint8 batches of 32 x 224 x 224 x 3.\n\
+         - \"only read\": a pipeline over a `WebDataset` of the same shards, {EPOCHS_READ} epochs. The samples are \
+         read, but not decoded, so the time is mostly that of copying them from the page cache.\n\
+         - \"decoded, store\": the images are files of an S3 server on loopback, without TLS. The number of decoding \
+         threads is {threads}. The network thread and the server, a separate process, use the remaining CPU; the \
+         CPU time of the server does not count.\n\n\
+         Runs are interleaved: one warm-up and {repeats} runs of each row. Rates and CPU times are medians; \"others' \
+         CPU\" is the share of all CPUs that other programs used, such as the server. The ratios compare a run \
+         with the run without checksums of the same round; the table shows the median of the {repeats} pairs \
+         with its 95 % confidence interval. The rows \"{AGAIN}\" show the noise.\n\n\
          Command: `cargo xtask bench checksums --repeats {repeats}`.\n\n\
-         {table}\nPromises:\n\n- {verdict}\n",
+         {table}{promises}",
         cpu = table::cpu_model(),
+        promises = table::promises(verdicts),
     )
 }
 
@@ -246,7 +297,7 @@ mod tests {
     fn the_cost_is_the_median_ratio_of_cpu_times_over_rounds() {
         let cost = |with: [f64; 3]| {
             // The machine was slow in the second round, for all loads.
-            let runs = [(WITHOUT, [1.0, 4.0, 1.0]), (WITH, with), (AGAIN, [1.0, 4.0, 1.0])];
+            let runs = [(WITHOUT, [1.0, 4.0, 1.0]), (MD5, [2.0; 3]), (CRC, with)];
             let contestants = runs.map(|(name, times)| {
                 let mut contestant = contestant(name, &[1.0; 3]);
                 for (run, time) in contestant.runs.iter_mut().zip(times) {
@@ -254,7 +305,7 @@ mod tests {
                 }
                 contestant
             });
-            verdict(&contestants).0
+            verdict(&contestants, CRC).unwrap().0
         };
         assert!(cost([1.009, 4.036, 1.009]));
         assert!(!cost([1.011, 4.044, 1.011]));
@@ -264,7 +315,7 @@ mod tests {
     fn the_time_per_sample_is_that_of_samples_that_are_only_read() {
         let load = |times: [f64; 2]| {
             times.map(|time| {
-                let mut contestant = contestant(WITH, &[1.0]);
+                let mut contestant = contestant(FILES, &[1.0]);
                 contestant.runs[0].cpu_s_per_1000 = time;
                 contestant
             })

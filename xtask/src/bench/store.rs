@@ -52,7 +52,7 @@ pub(crate) struct Store {
 const LOCAL: &str = "files of this machine";
 const STORE: &str = "a store";
 const LOSSY: &str = "a store that loses 1 % of the requests";
-const BUCKET: &str = "bucket";
+pub(super) const BUCKET: &str = "bucket";
 const LOST: f64 = 0.01;
 
 /// Minimum ratios of rates: store to local files, and store with lost requests to store without.
@@ -72,8 +72,8 @@ pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
     let cpus = allowed_cpus();
     let threads = cpus.len().saturating_sub(1).max(1);
     let last = cpus.last().filter(|_| cpus.len() > 1).copied();
-    let clean = Server::start(workspace, &data, arguments.latency, 0.0, last)?;
-    let lossy = Server::start(workspace, &data, arguments.latency, LOST, last)?;
+    let start = |lost| Server::start(workspace, &data, arguments.latency, lost, None, last);
+    let (clean, lossy) = (start(0.0)?, start(LOST)?);
     let contestant = |name, data: &str, server: Option<&Server>| {
         let program = workspace.program("release", "spdl").display().to_string();
         let epochs = arguments.epochs.to_string();
@@ -114,10 +114,11 @@ pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
     Ok(())
 }
 
-fn build(workspace: &Workspace) -> Result<()> {
+/// Builds the program and the server.
+pub(super) fn build(workspace: &Workspace) -> Result<()> {
     for words in [
         &["-p", "spdl-cli", "--features", "s3"][..],
-        &["-p", "spdl-io", "--features", "testing", "--example", "store_server"],
+        &["-p", "spdl-io", "--features", "http,testing", "--example", "store_server"],
     ] {
         let mut build = cargo();
         build.args(["build", "--release"]).args(words);
@@ -127,7 +128,7 @@ fn build(workspace: &Workspace) -> Result<()> {
 }
 
 /// The CPUs that this process may use.
-fn allowed_cpus() -> Vec<usize> {
+pub(super) fn allowed_cpus() -> Vec<usize> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     numbers(allowed.unwrap_or_default())
@@ -143,7 +144,7 @@ fn numbers(list: &str) -> Vec<usize> {
 }
 
 /// A store in a separate process.
-struct Server {
+pub(super) struct Server {
     process: Child,
     /// The server exits when this pipe is closed.
     input: Option<ChildStdin>,
@@ -164,11 +165,13 @@ impl Served {
 }
 
 impl Server {
-    fn start(
+    /// `checksum` is the checksum in the headers of whole objects: `crc32c` or `md5`.
+    pub(super) fn start(
         workspace: &Workspace,
         data: &Path,
         latency: u32,
         lost: f64,
+        checksum: Option<&str>,
         cpu: Option<usize>,
     ) -> Result<Self> {
         let program = workspace.program("release/examples", "store_server");
@@ -180,7 +183,7 @@ impl Server {
             }
             None => Command::new(program),
         };
-        server.arg(data).args([BUCKET, &latency.to_string(), &lost.to_string()]);
+        server.arg(data).args([BUCKET, &latency.to_string(), &lost.to_string()]).args(checksum);
         server.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = server.spawn().context("cannot start the server or `taskset`")?;
         let input = process.stdin.take();
@@ -199,7 +202,7 @@ impl Server {
     }
 
     /// Environment variables with the address and the credentials of the store.
-    fn environment(&self) -> Vec<String> {
+    pub(super) fn environment(&self) -> Vec<String> {
         let variables = [
             ("AWS_ENDPOINT_URL", self.url.as_str()),
             ("AWS_ALLOW_HTTP", "true"),

@@ -93,6 +93,15 @@ impl Program {
         promised: 1.5,
     };
 
+    /// A base of programs that decode with TorchCodec or torchaudio.
+    pub(super) const TORCHCODEC: Program = Program {
+        name: "thread pool: TorchCodec",
+        script: "torchcodec_audio.py",
+        environment: peers::TORCHCODEC,
+        needs_ffmpeg: peers::TORCHCODEC_NEEDS_FFMPEG,
+        promised: 1.5,
+    };
+
     pub(super) const fn promised(self, promised: f64) -> Self {
         Program { promised, ..self }
     }

@@ -4,7 +4,6 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use super::peers;
 use super::suite::{Extra, Program, PromiseVerdict, Stage, Suite, SuiteArguments, SuiteTask};
 use super::table;
 use crate::tools::Workspace;
@@ -39,14 +38,9 @@ const PYAV: Program = Program {
     promised: 1.5,
 };
 const DECORD: Program = Program { name: "thread pool: decord2", script: "decord_video.py", ..PYAV };
-const TORCHCODEC: Program = Program {
-    name: "thread pool: TorchCodec",
-    script: "torchcodec_video.py",
-    environment: peers::TORCHCODEC,
-    needs_ffmpeg: peers::TORCHCODEC_NEEDS_FFMPEG,
-    ..PYAV
-};
+const TORCHCODEC: Program = Program { script: "torchcodec_video.py", ..Program::TORCHCODEC };
 const SPDL: Program = Program { script: "spdl_video.py", ..Program::SPDL };
+const DECODERS: &[Program] = &[PYAV, TORCHCODEC, DECORD, SPDL];
 
 static SUITE: Suite = Suite {
     name: "video",
@@ -59,7 +53,7 @@ static SUITE: Suite = Suite {
             name: "video360",
             title: "16 frames of videos of 640 x 360",
             note: "24 videos. The frames are spread evenly.",
-            peers: &[PYAV, TORCHCODEC, DECORD, SPDL],
+            peers: DECODERS,
             figure: None,
         },
         SuiteTask {
@@ -78,7 +72,7 @@ static SUITE: Suite = Suite {
             name: "windows",
             title: "Random windows of videos of 640 x 360",
             note: "24 videos. 16 frames, every fourth one from a random position on.",
-            peers: &[PYAV, TORCHCODEC, DECORD, SPDL],
+            peers: DECODERS,
             figure: None,
         },
         SuiteTask {

@@ -94,9 +94,11 @@ Fields, --spec FILE:
   spectrograms, type = \"mel\", frames = 480000. Folders then have audio files instead of images.
   Video, if built with the cargo feature ffmpeg: type = \"video\", size = 224, frames = 16,
   every = \"0.5s\", random = true. Folders then have videos.
-  Before the first table, `mix` may combine the samples of each batch, as in `spdl_rs.recipes`:
+  Before the first table, `mix` may combine the samples of each batch, as in `spdl_rs.recipes`, and
+  `group` may group samples by their tokens or sizes, as in `spdl_rs.sequences`:
     mix = \"Mix(1000, mixup=0.8, cutmix=1.0)\"      # or \"Mosaic(p=0.5)\", \"CopyPaste(p=0.5)\"
-  Not supported: group and functions of `Loader`, and `classes` of a label.
+    group = \"Pack('tokens', length=2048)\"        # or ConcatAndSplit, Bucket, SameSize
+  Not supported: functions of `Loader`.
 
   The options for video and audio are a shorthand: --frames for a field of the type video, --mel for
   mel, and --seconds and --rate for audio, each with a label.
@@ -231,6 +233,10 @@ pub(crate) struct BenchArguments {
     /// Images per batch; the last batch of an epoch may be smaller
     #[arg(long, value_name = "IMAGES", default_value_t = 32, value_parser = count::<u32>(1 << 20))]
     pub(crate) batch: u32,
+
+    /// Leave out the last batch of an epoch if it is not full
+    #[arg(long)]
+    pub(crate) drop_last: bool,
 
     /// Memory layout and data type of a batch
     #[arg(long, default_value_t = SampleFormat::NHWC_U8, value_parser = layouts())]
@@ -369,6 +375,15 @@ pub(crate) struct BenchArguments {
     /// the reduced images instead of the originals.
     #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(16_384))]
     pub(crate) cache_pixels: Option<u32>,
+
+    /// Memory for encoded samples and batches [default: depends on the batches and the machine]
+    #[arg(long, value_name = "BYTES", value_parser = byte_size)]
+    pub(crate) memory_budget: Option<u64>,
+
+    /// The folder with the images of COCO annotations, or of labels of ImageNet's validation images
+    /// [default: the first folder near the annotations that contains the first image]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) image_folder: Option<String>,
 
     /// Simulate a training step of this many milliseconds after each batch; count the steps that
     /// wait for data

@@ -1,7 +1,7 @@
 //! The checksum over all delivered batches.
 
 use spdl_core::stage::Collation;
-use spdl_core::{Batch, BatchLayout, Field};
+use spdl_core::{Array, Batch, Field};
 use twox_hash::XxHash3_128;
 
 /// A checksum of all elements and their order, independent of the batch size.
@@ -16,8 +16,8 @@ pub(crate) struct Checksum {
 
 impl Checksum {
     /// Adds the rows of each field of a batch.
-    pub(super) fn add(&mut self, batch: &Batch, layout: &BatchLayout) {
-        for (at, field) in layout.fields().iter().enumerate() {
+    pub(super) fn add(&mut self, batch: &Batch, fields: &[Field]) {
+        for (at, field) in fields.iter().enumerate() {
             self.add_rows(at, rows(batch, field).into_iter());
         }
     }
@@ -50,10 +50,14 @@ impl Checksum {
     }
 }
 
-/// The bytes of each sample in a field.
+/// The bytes of each sample, or of each packed sequence, in a field.
 fn rows<'a>(batch: &'a Batch, field: &Field) -> Vec<&'a [u8]> {
     let bytes = |name: &str| batch.array(name).map_or(&[][..], |array| array.as_bytes());
-    let stacked = |bytes: &'a [u8]| bytes.chunks_exact((bytes.len() / batch.len().max(1)).max(1));
+    let stacked = |name: &str| {
+        let rows = batch.array(name).and_then(|array: &Array| array.shape().first().copied());
+        let bytes = bytes(name);
+        bytes.chunks_exact((bytes.len() / rows.unwrap_or(0).max(1)).max(1))
+    };
     let name = &*field.name;
     match field.collation {
         Collation::List => {
@@ -72,10 +76,10 @@ fn rows<'a>(batch: &'a Batch, field: &Field) -> Vec<&'a [u8]> {
             ends.windows(2).map(row).collect()
         }
         Collation::Padded => {
-            let sizes = stacked(bytes(&format!("{name}.sizes")));
-            stacked(bytes(name)).zip(sizes).flat_map(|(row, size)| [row, size]).collect()
+            let sizes = stacked(&format!("{name}.sizes"));
+            stacked(name).zip(sizes).flat_map(|(row, size)| [row, size]).collect()
         }
-        _ => stacked(bytes(name)).collect(),
+        _ => stacked(name).collect(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use spdl_core::resume::SampleCounts;
-use spdl_core::{Batch, BatchLayout, Pipeline, Result, SampleId};
+use spdl_core::{Batch, Field, Pipeline, Result, SampleId};
 
 use super::checkpoints::CheckpointSaver;
 use super::checksum::Checksum;
@@ -67,7 +67,7 @@ impl Delivery {
 /// The fields of the batches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchFields<'a> {
-    pub(crate) layout: &'a BatchLayout,
+    pub(crate) fields: &'a [Field],
     /// The name of the labels.
     pub(crate) label: Option<&'a str>,
 }
@@ -132,17 +132,20 @@ pub(crate) fn take_all(
             }
             delivery.epoch_ends.push((0, delivery.took));
         }
+        let samples = batch.ids().iter().enumerate().filter(|(at, _)| is_start(&batch, *at));
+        let samples = samples.count() as u64;
         if let Some((images, end)) = delivery.epoch_ends.last_mut() {
-            *images += batch.len() as u64;
+            *images += samples;
             *end = delivery.took;
         }
         delivery.batches += 1;
-        delivery.images += batch.len() as u64;
+        delivery.images += samples;
         if let (Some(count), Some(label)) = (&mut delivery.labelled, fields.label) {
-            *count += labelled(batch.array(label).map_or(&[][..], |labels| labels.as_bytes()));
+            let labels = batch.array(label).map_or(&[][..], |labels| labels.as_bytes());
+            *count += labelled(labels, |at| is_start(&batch, at));
         }
         if let Some(checksum) = &mut checksum {
-            checksum.add(&batch, fields.layout);
+            checksum.add(&batch, fields.fields);
         }
         if let Some(saver) = &mut saver {
             saver.after_batch(pipeline, checksum.as_ref(), false)?;
@@ -178,10 +181,15 @@ fn simulate_step(step: Duration, stop: impl Fn() -> bool) {
     }
 }
 
-/// Counts the 64-bit labels that are not negative.
-fn labelled(labels: &[u8]) -> u64 {
-    let is_label = |label: &&[u8; 8]| i64::from_ne_bytes(**label) >= 0;
-    labels.as_chunks().0.iter().filter(is_label).count() as u64
+/// Whether a row of a batch is a sample or its first part, which is counted. Grouping may divide samples.
+fn is_start(batch: &Batch, row: usize) -> bool {
+    batch.starts().get(row).is_none_or(|&start| start == 0)
+}
+
+/// Counts the 64-bit labels that are not negative, of the rows that `counts` selects.
+fn labelled(labels: &[u8], counts: impl Fn(usize) -> bool) -> u64 {
+    let labels = labels.as_chunks().0.iter().enumerate();
+    labels.filter(|(at, label)| i64::from_ne_bytes(**label) >= 0 && counts(*at)).count() as u64
 }
 
 #[cfg(test)]
@@ -199,7 +207,8 @@ mod tests {
     #[test]
     fn negative_labels_are_not_counted() {
         let labels: Vec<u8> = [-1_i64, 0, 7, -1].iter().flat_map(|it| it.to_ne_bytes()).collect();
-        assert_eq!((labelled(&labels), labelled(&[])), (2, 0));
+        assert_eq!((labelled(&labels, |_| true), labelled(&[], |_| true)), (2, 0));
+        assert_eq!(labelled(&labels, |at| at != 2), 1);
     }
 
     #[test]

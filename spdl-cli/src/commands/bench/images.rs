@@ -40,6 +40,8 @@ impl Images {
         fields.sequential = arguments.sequential;
         fields.spec = spec.as_ref().map(|spec| &spec.fields);
         fields.label = fields.label.or(spec.as_ref().and_then(|spec| spec.label_field.as_deref()));
+        fields.classes = spec.as_ref().and_then(|spec| spec.classes.as_deref());
+        fields.image_folder = arguments.image_folder.as_deref();
         if arguments.media.noun().is_some() {
             // The fields select the files of folders; videos are larger than images.
             fields.media = FolderMedia::All;
@@ -54,7 +56,9 @@ impl Images {
             opened => opened?,
         };
         opened.check_fields(&arguments.fields_of_sample.named())?;
-        opened.name_classes(label, "cannot open the data set")?;
+        if fields.classes.is_none() {
+            opened.name_classes(label, "cannot open the data set")?;
+        }
         if spec.as_ref().is_none_or(|spec| spec.label.is_some()) {
             opened.warn_of_no_labels();
         }

@@ -117,7 +117,11 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
             Failure::new("cannot start the snapshot thread", shown.display(), error)
         })?;
     let step = arguments.step_ms.map(|step| Duration::from_millis(step.into()));
-    let fields = delivery::BatchFields { layout: &layout, label: label.as_deref() };
+    let fields = match &images.spec {
+        Some(spec) => spec.fields_of_batch(),
+        None => layout.fields().to_vec(),
+    };
+    let fields = delivery::BatchFields { fields: &fields, label: label.as_deref() };
     let delivery =
         delivery::take_all(&mut pipeline, start, fields, checksum, saver, step, |last| {
             progress.at(images_done(last, world, of_rank));
@@ -236,13 +240,16 @@ fn check_memory(arguments: &BenchArguments, layout: &BatchLayout) -> Result<(), 
     }
 }
 
-/// The layout of a batch. The batch size is `--batch`, or the number of images if it is smaller.
+/// The layout of a batch. The batch size is `--batch`, or the number of images if it is smaller. With `--drop-last`, a
+/// batch of all images is incomplete, too.
 fn layout(arguments: &BenchArguments, images: &Images) -> BatchLayout {
-    let samples = images.len().min(u64::from(arguments.batch)) as usize;
+    let most = images.len().saturating_add(arguments.drop_last.into());
+    let samples = most.min(u64::from(arguments.batch)) as usize;
     match &images.spec {
-        Some(spec) => spec.fields.layout(samples),
+        Some(spec) => spec.layout(samples),
         None => BatchLayout::new(samples, image_fields(&transform(arguments))),
     }
+    .drop_last(arguments.drop_last)
 }
 
 /// The transform that decodes, crops and converts each image.
@@ -284,10 +291,10 @@ fn build(
     let state = state.map(|state| accept_batch_of_images(state, arguments));
     let (registry, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let (decode, counters) = (StageOptions::new(DECODE), counters.clone());
-    // Equal shares of the memory budget are for encoded files, for batches, and for mixed batches.
+    // Equal shares of the memory budget are for encoded files, for batches, and for grouped and mixed batches.
     let mut shares = 2;
     let batches = match &images.spec {
-        Some(Spec { fields, mix, .. }) => {
+        Some(Spec { fields, group, mix, .. }) => {
             let filler = fields.filler(&registry, &limits);
             let filled = move || {
                 let record = filler()?.count_partial(&counters.partial);
@@ -295,7 +302,11 @@ fn build(
             };
             let decode = decode.parameters(fields.parameters());
             let records = images.pipeline_of(fields, arguments, DECODE)?;
-            let batches = records.fill(decode, layout, filled);
+            let mut batches = records.fill(decode, layout, filled);
+            if let Some(group) = group {
+                shares += group.measured_stages();
+                batches = group.add(batches, arguments.batch as usize, arguments.drop_last);
+            }
             match mix.clone() {
                 Some(mix) => {
                     shares += 1;
@@ -321,9 +332,10 @@ fn build(
             images.pipeline(arguments)?.fill(decode, layout, filled)
         }
     };
+    let memory = arguments.memory_budget.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let pipeline = batches
         .largest_item(budget)
-        .memory(budget.saturating_mul(shares))
+        .memory(memory.unwrap_or_else(|| budget.saturating_mul(shares)))
         .seed(arguments.seed)
         .epochs(0..u64::from(arguments.epochs))
         .on_error(match arguments.on_error {

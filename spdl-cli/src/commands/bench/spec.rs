@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use spdl_core::{Error, ErrorKind};
+use spdl_core::{BatchLayout, Error, ErrorKind, Field};
 use spdl_media::OnTruncated;
-use spdl_media::fill::{BatchMix, SampleSpec};
+use spdl_media::fill::{BatchMix, Grouping, SampleSpec};
 
 use super::arguments::BenchArguments;
 use crate::ui::failure::Failure;
@@ -21,12 +21,16 @@ const MOST_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Spec {
     pub(crate) fields: SampleSpec,
+    /// How samples are grouped to batches; `None` if each batch has the next samples.
+    pub(crate) group: Option<Grouping>,
     /// What combines the samples of each batch.
     pub(crate) mix: Option<BatchMix>,
     /// The name of the label in the batch.
     pub(crate) label: Option<String>,
     /// The stored field that holds the label, if the file names it.
     pub(crate) label_field: Option<String>,
+    /// The names of the classes, if the file has them.
+    pub(crate) classes: Option<Vec<String>>,
 }
 
 impl Spec {
@@ -64,7 +68,8 @@ impl Spec {
         let invalid = |message| Err(Error::new(ErrorKind::InvalidArgument, message));
         let mut tables = document.as_object().into_iter().flatten();
         let example = "expected tables such as [fields.image]";
-        if let Some((other, _)) = tables.find(|(key, _)| !["fields", "mix"].contains(&key.as_str()))
+        if let Some((other, _)) =
+            tables.find(|(key, _)| !["fields", "mix", "group"].contains(&key.as_str()))
         {
             return invalid(format!("unknown key {other:?}; {example}"));
         }
@@ -81,10 +86,29 @@ impl Spec {
         if labels.next().is_some() {
             return invalid("there is more than one label".to_owned());
         }
+        let (spec, group) = match document.get("group") {
+            Some(group) => {
+                let (spec, group) = spec.grouped_from_description(group)?;
+                (spec, Some(group))
+            }
+            None => (spec, None),
+        };
         let mix = document.get("mix").map(|mix| spec.mix_from_description(mix)).transpose()?;
+        if mix.is_some() && group.as_ref().is_some_and(Grouping::packs) {
+            return invalid("mix needs batches of samples, and group makes sequences".to_owned());
+        }
+        let names = |field: &Value| match &field["classes"] {
+            Value::String(name) => Some(vec![name.clone()]),
+            names => {
+                let names = names.as_array()?.iter();
+                names.map(|name| Some(name.as_str()?.to_owned())).collect()
+            }
+        };
         Ok(Spec {
             fields: spec,
+            group,
             mix,
+            classes: label.and_then(|(_, field)| names(field)),
             label: label.map(|(name, _)| name.clone()),
             label_field: label.and_then(|(_, field)| Some(field["stored_as"].as_str()?.to_owned())),
         })
@@ -96,11 +120,28 @@ impl Spec {
         self.label.as_deref().filter(|label| mixed != Some(*label))
     }
 
-    /// Whether truncated images may be delivered.
+    /// The layout of the batches that are decoded.
+    pub(crate) fn layout(&self, samples: usize) -> BatchLayout {
+        match &self.group {
+            Some(group) => group.layout_of_one(),
+            None => self.fields.layout(samples),
+        }
+    }
+
+    /// The fields of the batches that are delivered.
+    pub(crate) fn fields_of_batch(&self) -> Vec<Field> {
+        match &self.group {
+            Some(group) => group.fields(),
+            None => self.fields.layout(1).fields().to_vec(),
+        }
+    }
+
+    /// Whether truncated images or sequences may be delivered.
     pub(crate) fn allows_partial(&self) -> bool {
         let mut transforms =
             self.fields.fields().filter_map(|(name, _)| self.fields.transform_of(name));
         transforms.any(|transform| transform.truncation() == OnTruncated::Partial)
+            || self.group.as_ref().is_some_and(Grouping::truncates)
     }
 }
 

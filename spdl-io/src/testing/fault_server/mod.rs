@@ -80,6 +80,8 @@ struct FaultServerState {
 struct StoredObject {
     bytes: Bytes,
     etag: String,
+    /// A header of responses with the whole object.
+    header: Option<(&'static str, String)>,
 }
 
 /// Counters of a [`FaultServer`].
@@ -184,7 +186,7 @@ impl FaultServer {
         let mut state = self.shared.state();
         state.inserted += 1;
         let etag = format!("\"{:x}-{}\"", XxHash3_128::oneshot(&bytes), state.inserted);
-        state.objects.insert(name.into(), StoredObject { bytes, etag });
+        state.objects.insert(name.into(), StoredObject { bytes, etag, header: None });
     }
 
     /// Stores an object with this ETag, as servers do whose ETags do not depend on the content.
@@ -194,8 +196,16 @@ impl FaultServer {
         bytes: impl Into<Bytes>,
         etag: impl Into<String>,
     ) {
-        let object = StoredObject { bytes: bytes.into(), etag: etag.into() };
+        let object = StoredObject { bytes: bytes.into(), etag: etag.into(), header: None };
         self.shared.state().objects.insert(name.into(), object);
+    }
+
+    /// Sets a header of responses with a whole object, for all objects stored now. `value` returns
+    /// the value of the header for the bytes of an object, such as their checksum.
+    pub fn set_header(&self, name: &'static str, value: impl Fn(&[u8]) -> String) {
+        for object in self.shared.state().objects.values_mut() {
+            object.header = Some((name, value(&object.bytes)));
+        }
     }
 
     /// Sets the fault plan for further requests, and resets the attempt counts.
@@ -445,7 +455,13 @@ impl FaultServerState {
         let reads_ranges = reads_ranges && !self.ignores_ranges;
         let range = request.header("range").filter(|_| reads_ranges).and_then(|it| span(it, size));
         match range {
-            None => answer(object.bytes.clone()),
+            None => {
+                let whole = answer(object.bytes.clone());
+                match &object.header {
+                    Some((name, value)) => whole.with(name, value.clone()),
+                    None => whole,
+                }
+            }
             Some((start, end)) if start < end => {
                 answer(object.bytes.slice(start as usize..end as usize)).of_part(start, size)
             }

@@ -8,11 +8,13 @@
 //! | `audio`, `video` | audio; video |
 //! | `augmentation` | augmentations |
 //! | `mix` | what combines the samples of each batch |
+//! | `group` | how samples are grouped to batches |
 //!
 //! This file has the fields.
 
 mod audio;
 mod augmentation;
+mod group;
 mod image;
 mod mix;
 mod settings;
@@ -31,6 +33,7 @@ use spdl_core::{DType, Error, ErrorKind, Result};
 use spdl_io::FieldValue;
 use spdl_io::archive::NpyType;
 
+pub use self::group::Grouping;
 pub use self::mix::BatchMix;
 use self::settings::{Names, Settings, Shape, folded, invalid, unknown};
 use super::geometry::{BoxFormat, Boxes, Points};
@@ -82,7 +85,7 @@ impl SampleSpec {
     /// parameters of that class, with their defaults. Crops and augmentations are such objects too, or text such as
     /// `"RandomResizedCrop(scale=(0.2, 1))"`, `"randaugment(2, 9)"` and timm's `"rand-m9-mstd0.5-inc1"`. Differences
     /// from Python: in a shape, 0 (or `null`) stands for any length, a [label](SampleField::label) has no parameters
-    /// but `stored_as`, which is not used, and masks are collated like their image.
+    /// but `stored_as` and `classes`, which are not used, and masks are collated like their image.
     ///
     /// ```
     /// use serde_json::json;
@@ -251,6 +254,7 @@ impl SampleField {
             "json" => SampleField::json(),
             "label" => {
                 s.get::<Names>("stored_as")?;
+                s.get::<Names>("classes")?;
                 SampleField::label()
             }
             "key" => SampleField::key(),

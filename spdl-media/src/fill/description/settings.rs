@@ -209,6 +209,7 @@ settings! {
     (f64, f64), "two numbers: minimum and maximum", value => pair(value);
     (u32, u32), "two whole numbers: minimum and maximum", value => pair(value);
     [f32; 3], "three numbers", value => list(value)?.try_into().ok();
+    Vec<f64>, "a list of numbers", value => list(value);
     Vec<(usize, usize)>, "a list of pairs of whole numbers",
         value => value.as_array()?.iter().map(pair).collect();
 }
@@ -247,6 +248,32 @@ pub(super) struct RgbLevels(pub(super) [u8; 3]);
 
 /// Three numbers, or one for all.
 pub(super) struct Levels(pub(super) [f32; 3]);
+
+/// One number for all fields, or a number for some; others have 0.
+pub(super) enum PerField {
+    All(f64),
+    Each(Vec<(String, f64)>),
+}
+
+impl PerField {
+    pub(super) fn of(&self, field: &str) -> f64 {
+        match self {
+            PerField::All(number) => *number,
+            PerField::Each(numbers) => {
+                numbers.iter().find(|(name, _)| name == field).map_or(0.0, |(_, number)| *number)
+            }
+        }
+    }
+
+    /// The first field with a number that is not one of these.
+    pub(super) fn unknown(&self, fields: &[String]) -> Option<&str> {
+        let PerField::Each(numbers) = self else { return None };
+        numbers
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .find(|name| !fields.iter().any(|it| it == name))
+    }
+}
 
 /// A minimum and a maximum, or one number.
 pub(super) enum Around {
@@ -293,6 +320,13 @@ settings! {
     Levels, "one number, or three", value => match f32::of(value) {
         Some(level) => Some(Levels([level; 3])),
         None => <[f32; 3]>::of(value).map(Levels),
+    };
+    PerField, "a number, or a table of numbers by field", value => match value {
+        Value::Object(members) => {
+            let number = |(name, value): (&String, &Value)| Some((name.clone(), f64::of(value)?));
+            members.iter().map(number).collect::<Option<_>>().map(PerField::Each)
+        }
+        number => f64::of(number).map(PerField::All),
     };
     Around, "a number, or two: minimum and maximum", value => match value.as_f64() {
         Some(number) => Some(Around::Number(number)),

@@ -9,7 +9,17 @@ import os
 import random
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 import numpy
 import numpy.typing
@@ -36,6 +46,7 @@ Pixels: TypeAlias = "numpy.typing.NDArray[Any]"
 Bytes: TypeAlias = "numpy.typing.NDArray[numpy.uint8]"
 Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"
 Generator: TypeAlias = "numpy.random.Generator | random.Random"
+Input = TypeVar("Input")
 
 
 @dataclass(frozen=True)
@@ -90,8 +101,112 @@ class Fetch:
         return (data, *label) if label else data
 
 
+class _RandomOperator(Generic[Input]):
+    """A function of one item whose result may depend on random numbers."""
+
+    # The name of the stage, which selects the random numbers together with the seed.
+    _STAGE: ClassVar[str] = "decode"
+    seed: int
+
+    @overload
+    def __call__(
+        self,
+        item: tuple[Input, SupportsIndex],
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
+    ) -> tuple[Pixels, int]: ...
+    @overload
+    def __call__(
+        self,
+        item: Input,
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
+    ) -> Pixels: ...
+    def __call__(
+        self,
+        item: Any,
+        /,
+        *,
+        epoch: int | None = None,
+        index: int | None = None,
+        rng: Generator | None = None,
+    ) -> Any:
+        """Processes one item.
+
+        Args:
+            item: The bytes of a file, or the pixels for `AugmentImage`; or a pair of these and a label.
+            epoch, index: The epoch (default: 0) and the position in it, which determine the random numbers
+                together with `seed`. `None`: those of the item of the pipeline that makes the call.
+            rng: Instead of `index`: a generator of NumPy or of `random`, which determines the random numbers.
+
+        Raises:
+            ValueError: The result depends on random numbers, the call is not made by a function of a pipeline,
+                and neither `index` nor `rng` is given.
+
+        >>> from spdl_rs.io import DecodeImage, Fetch
+        >>> data, decode = Fetch()("photos/cat/1.png"), DecodeImage(32, train=True, seed=7)
+        >>> bool((decode(data, index=3) == decode(data, index=3)).all())
+        True
+        >>> rng = numpy.random.default_rng(0)
+        >>> bool((decode(data, rng=rng) == decode(data, rng=rng)).all())
+        False
+        """
+        return self._apply(item, self._draws_of_call(epoch, index, rng))
+
+    @property
+    def _draws(self) -> tuple[int, str]:
+        """The seed and the stage name that select the random numbers."""
+        return self.seed, self._STAGE
+
+    @property
+    def _is_random(self) -> bool:
+        """Whether the result may depend on random numbers."""
+        raise NotImplementedError
+
+    def _result(self, value: Input, draws: _spdl_rs.Draws) -> Any:
+        """The result for a value without its label."""
+        raise NotImplementedError
+
+    def _apply(self, item: Any, draws: _spdl_rs.Draws) -> Any:
+        value, *label = _parts(item)
+        result = numpy.asarray(self._result(value, draws))
+        return (result, *label) if label else result
+
+    def _draws_of_call(
+        self, epoch: int | None, index: int | None, rng: Generator | None
+    ) -> _spdl_rs.Draws:
+        """Returns the random numbers of a direct call."""
+        seed, stage = self._draws
+        if rng is not None:
+            if epoch is not None or index is not None:
+                raise ValueError("pass either rng, or index and epoch, not both")
+            return _spdl_rs.Draws(_bits(rng), 0, 0, stage)
+        if index is not None:
+            epoch = 0 if epoch is None else whole("epoch", epoch, 0, 2**63)
+            return _spdl_rs.Draws(seed, epoch, whole("index", index, 0, 2**63), stage)
+        if not self._is_random:
+            return _spdl_rs.Draws(seed, 0, 0, stage)
+        if epoch is not None:
+            raise ValueError("epoch requires index: the position of the item in the epoch")
+        of_item = _spdl_rs.Draws.of_item(seed, stage)
+        if of_item is None:
+            raise ValueError(
+                f"{self!r} needs the position of the item for its random numbers: pass index= (and epoch=), or "
+                "a generator as rng=. Only functions that a pipeline calls on its own threads need neither"
+            )
+        draws, name, epoch, index = of_item
+        if index == 0:
+            repeated_draws.check(self, name, epoch)
+        return draws
+
 @dataclass(frozen=True, repr=False)
-class DecodeImage(ImageParameters):
+class DecodeImage(ImageParameters, _RandomOperator[Encoded]):
     """Decodes, crops and resizes an image, as `ImageLoader` does: from bytes to pixels.
 
     The result is `uint8 [size, size, 3]`, RGB (`layout="nhwc-u8"`), or `float32 [3, size, size]`,
@@ -176,76 +291,18 @@ class DecodeImage(ImageParameters):
             )
         super().__post_init__()
 
-    @overload
-    def __call__(
-        self,
-        item: Encoded,
-        /,
-        *,
-        epoch: int | None = None,
-        index: int | None = None,
-        rng: Generator | None = None,
-    ) -> Pixels: ...
-    @overload
-    def __call__(
-        self,
-        item: tuple[Encoded, SupportsIndex],
-        /,
-        *,
-        epoch: int | None = None,
-        index: int | None = None,
-        rng: Generator | None = None,
-    ) -> tuple[Pixels, int]: ...
-    def __call__(
-        self,
-        item: Any,
-        /,
-        *,
-        epoch: int | None = None,
-        index: int | None = None,
-        rng: Generator | None = None,
-    ) -> Any:
-        """Decodes one image.
-
-        Args:
-            item: The bytes, or a pair of bytes and a label.
-            epoch, index: The epoch (default: 0) and the position in it, which determine the random numbers
-                together with `seed`. `None`: those of the item of the pipeline that makes the call.
-            rng: Instead of `index`: a generator of NumPy or of `random`, which determines the random numbers.
-
-        Raises:
-            ValueError: The result depends on random numbers, the call is not made by a function of a pipeline,
-                and neither `index` nor `rng` is given.
-
-        >>> from spdl_rs.io import DecodeImage, Fetch
-        >>> data, decode = Fetch()("photos/cat/1.png"), DecodeImage(32, train=True, seed=7)
-        >>> bool((decode(data, index=3) == decode(data, index=3)).all())
-        True
-        >>> rng = numpy.random.default_rng(0)
-        >>> bool((decode(data, rng=rng) == decode(data, rng=rng)).all())
-        False
-        """
-        return self._apply(item, _draws_of_call(self, epoch, index, rng))
-
-    @property
-    def _draws(self) -> tuple[int, str]:
-        """The seed and the stage name that select the random numbers."""
-        return self.seed, "decode"
-
     def _native(self) -> _spdl_rs.ImageDecoder:
         return self._decoder()
 
-    def _apply(self, item: Any, draws: _spdl_rs.Draws) -> Any:
-        data, *label = _parts(item)
-        pixels = numpy.asarray(self._decoder().decode(data, draws))
-        return (pixels, *label) if label else pixels
+    def _result(self, value: Encoded, draws: _spdl_rs.Draws) -> Any:
+        return self._decoder().decode(value, draws)
 
     def __repr__(self) -> str:
         return _repr(self, "size", "train", "layout", "seed")
 
 
 @dataclass(frozen=True)
-class Decode:
+class Decode(_RandomOperator[Encoded]):
     """Decodes a file to the value of a field, such as the frames of a clip or a waveform: from bytes to an array.
 
     As a stage (`PipelineBuilder.pipe`), `Decode` runs on native threads, without the GIL. `concurrency` is their number;
@@ -292,64 +349,20 @@ class Decode:
         set_frozen(self, seed=whole("seed", self.seed, 0, 2**64 - 1))
         self._native()
 
-    @overload
-    def __call__(
-        self,
-        item: Encoded,
-        /,
-        *,
-        epoch: int | None = None,
-        index: int | None = None,
-        rng: Generator | None = None,
-    ) -> Pixels: ...
-    @overload
-    def __call__(
-        self,
-        item: tuple[Encoded, SupportsIndex],
-        /,
-        *,
-        epoch: int | None = None,
-        index: int | None = None,
-        rng: Generator | None = None,
-    ) -> tuple[Pixels, int]: ...
-    def __call__(
-        self,
-        item: Any,
-        /,
-        *,
-        epoch: int | None = None,
-        index: int | None = None,
-        rng: Generator | None = None,
-    ) -> Any:
-        """Decodes one file.
-
-        Args:
-            item: The bytes, or a pair of bytes and a label.
-            epoch, index, rng: See `DecodeImage.__call__`.
-        """
-        return self._apply(item, _draws_of_call(self, epoch, index, rng))
-
     @property
     def _is_random(self) -> bool:
         """Whether the result may depend on random numbers."""
         return self.field.random or getattr(self.field, "_is_random", False)
 
-    @property
-    def _draws(self) -> tuple[int, str]:
-        """The seed and the stage name that select the random numbers."""
-        return self.seed, "decode"
-
-    def _apply(self, item: Any, draws: _spdl_rs.Draws) -> Any:
-        data, *label = _parts(item)
-        value = numpy.asarray(self._native().decode(data, draws))
-        return (value, *label) if label else value
+    def _result(self, value: Encoded, draws: _spdl_rs.Draws) -> Any:
+        return self._native().decode(value, draws)
 
     def _native(self) -> _spdl_rs.FieldDecoder:
         return _field_decoder(self)
 
 
 @dataclass(frozen=True)
-class AugmentImage:
+class AugmentImage(_RandomOperator[Pixels]):
     """Augments decoded images, `uint8 [height, width, 3]`, RGB. The shape does not change.
 
     `DecodeImage(augment=...)` does the same in the decoding threads, and also supports normalised layouts.
@@ -377,6 +390,8 @@ class AugmentImage:
     [250, 250, 250]
     """
 
+    _STAGE: ClassVar[str] = "augment"
+
     augmentations: Augmentation | str | Sequence[Augmentation | str]
     _: KW_ONLY
     seed: int = 0
@@ -386,57 +401,13 @@ class AugmentImage:
         set_frozen(self, augmentations=steps, seed=whole("seed", self.seed, 0, 2**64 - 1))
         self._native()
 
-    @overload
-    def __call__(
-        self,
-        item: Pixels,
-        /,
-        *,
-        epoch: int | None = None,
-        index: int | None = None,
-        rng: Generator | None = None,
-    ) -> Pixels: ...
-    @overload
-    def __call__(
-        self,
-        item: tuple[Pixels, SupportsIndex],
-        /,
-        *,
-        epoch: int | None = None,
-        index: int | None = None,
-        rng: Generator | None = None,
-    ) -> tuple[Pixels, int]: ...
-    def __call__(
-        self,
-        item: Any,
-        /,
-        *,
-        epoch: int | None = None,
-        index: int | None = None,
-        rng: Generator | None = None,
-    ) -> Any:
-        """Returns an augmented copy of one image.
-
-        Args:
-            item: The pixels, or a pair of pixels and a label.
-            epoch, index, rng: See `DecodeImage.__call__`.
-        """
-        return self._apply(item, _draws_of_call(self, epoch, index, rng))
-
     @property
     def _is_random(self) -> bool:
         """Whether the result may depend on random numbers."""
         return any(step._is_random for step in several("augmentations", self.augmentations))
 
-    @property
-    def _draws(self) -> tuple[int, str]:
-        """The seed and the stage name that select the random numbers."""
-        return self.seed, "augment"
-
-    def _apply(self, item: Any, draws: _spdl_rs.Draws) -> Any:
-        pixels, *label = _parts(item)
-        augmented = numpy.asarray(self._native().apply(pixels, draws))
-        return (augmented, *label) if label else augmented
+    def _result(self, value: Pixels, draws: _spdl_rs.Draws) -> Any:
+        return self._native().apply(value, draws)
 
     def _native(self) -> _spdl_rs.ImageAugmenter:
         return _augmenter(self)
@@ -556,37 +527,6 @@ def _field_decoder(of: Decode) -> _spdl_rs.FieldDecoder:
 def _augmenter(of: AugmentImage) -> _spdl_rs.ImageAugmenter:
     steps = several("augmentations", of.augmentations)
     return _spdl_rs.ImageAugmenter([step._native() for step in steps], of.seed)
-
-
-def _draws_of_call(
-    operator: Decode | DecodeImage | AugmentImage,
-    epoch: int | None,
-    index: int | None,
-    rng: Generator | None,
-) -> _spdl_rs.Draws:
-    """Returns the random numbers of a direct call of an operator."""
-    seed, stage = operator._draws
-    if rng is not None:
-        if epoch is not None or index is not None:
-            raise ValueError("pass either rng, or index and epoch, not both")
-        return _spdl_rs.Draws(_bits(rng), 0, 0, stage)
-    if index is not None:
-        epoch = 0 if epoch is None else whole("epoch", epoch, 0, 2**63)
-        return _spdl_rs.Draws(seed, epoch, whole("index", index, 0, 2**63), stage)
-    if not operator._is_random:
-        return _spdl_rs.Draws(seed, 0, 0, stage)
-    if epoch is not None:
-        raise ValueError("epoch requires index: the position of the item in the epoch")
-    of_item = _spdl_rs.Draws.of_item(seed, stage)
-    if of_item is None:
-        raise ValueError(
-            f"{operator!r} needs the position of the item for its random numbers: pass index= (and epoch=), or "
-            "a generator as rng=. Only functions that a pipeline calls on its own threads need neither"
-        )
-    draws, name, epoch, index = of_item
-    if index == 0:
-        repeated_draws.check(operator, name, epoch)
-    return draws
 
 
 def _bits(rng: Generator) -> int:
