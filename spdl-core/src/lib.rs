@@ -69,7 +69,7 @@
 //! | run epoch by epoch | [`epochs`](PipelineBuilder::epochs), [`Pipeline::next_epoch`] |
 //! | reproduce a run | [`deterministic`](PipelineBuilder::deterministic), or [`record_order`](PipelineBuilder::record_order) and [`replay`](PipelineBuilder::replay) |
 //! | resume a run | [`Pipeline::state`], [`resume`](PipelineBuilder::resume), `StateFile` (feature `serde`), [`State::combine`] for another world size |
-//! | observe a run | [`Pipeline::statistics`], [`every`](PipelineBuilder::every), [`hook`](PipelineBuilder::hook), [`profile`](PipelineBuilder::profile), [`definition`](PipelineBuilder::definition) |
+//! | observe a run | [`Pipeline::statistics`], [`Statistics::diagnose`], [`PipelineModel`](observe::PipelineModel), [`every`](PipelineBuilder::every), [`hook`](PipelineBuilder::hook), [`profile`](PipelineBuilder::profile), [`definition`](PipelineBuilder::definition) |
 //!
 //! The crate root re-exports the types that most programs use. All other types are in the modules
 //! [`source`], [`stage`], [`memory`], [`resume`], [`observe`], [`runtime`], [`pipeline`].
@@ -129,6 +129,10 @@ pub use stage::{
     AsyncContext, AsyncStage, Batch, BatchLayout, Field, Fill, FillContext, Retry, SlotMut, Stage,
     StageContext,
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/profiling.md")]
+struct ProfilingGuide;
 
 // Types of other crates that are part of this crate's API.
 pub use async_trait::async_trait;

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     "images",
     "seconds",
     "images_per_s",
@@ -19,6 +19,7 @@ const KEYS: [&str; 25] = [
     "first_batch_ms",
     "epoch_starts_s",
     "verdict",
+    "diagnosis",
     "data_readiness",
     "dropped",
     "resumed",
@@ -61,6 +62,8 @@ fn the_json_object_has_the_documented_keys_and_valid_values() {
     assert!((0.0..=1.0).contains(&number("data_readiness")));
     let verdict = json["verdict"].as_str().unwrap();
     assert!(verdict.ends_with('.'), "{verdict}");
+    assert!(json["diagnosis"]["limit"]["kind"].is_string(), "{json:?}");
+    assert!(json["diagnosis"]["helps"].is_array(), "{json:?}");
     assert_eq!(json["dropped"], Value::Array(vec![]));
     assert_eq!(json["partial"], Value::Null);
     let checksum = json["checksum"].as_str().unwrap();

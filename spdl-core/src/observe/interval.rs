@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::memory::budget::MemoryStatistics;
 use crate::observe::statistics::{
-    ConsumerSnapshot, ConsumerStatistics, QueueSnapshot, QueueStatistics, StageSnapshot,
-    StageStatistics, per_second, write_stages,
+    ConsumerSnapshot, ConsumerStatistics, GilStatistics, QueueSnapshot, QueueStatistics,
+    StageSnapshot, StageStatistics, WorkerTimes, per_second, write_stages,
 };
 
 /// Statistics of a pipeline in one interval of time.
@@ -30,6 +30,13 @@ pub struct Interval {
     pub threads: usize,
     /// Number of CPUs that this process may use.
     pub cpus: usize,
+    /// CPU time of the worker threads of the pool; `None` if the system does not report it.
+    pub workers: Option<WorkerTimes>,
+    /// Requests for Python's GIL; `None` if no stage runs Python functions.
+    pub gil: Option<GilStatistics>,
+    /// CPU time of the thread of the event loop; `None` if no async stage runs on an event loop, or
+    /// if the system does not report it.
+    pub event_loop: Option<WorkerTimes>,
     /// The stages from source to consumer.
     pub stages: Vec<StageStatistics>,
     /// The queues; `queues[i]` follows `stages[i]`. Capacity and length are those at the end of the
@@ -86,6 +93,7 @@ pub(crate) struct RawSnapshot {
     pub(crate) elapsed: Duration,
     pub(crate) threads: usize,
     pub(crate) cpus: usize,
+    pub(crate) workers: Option<WorkerTimes>,
     pub(crate) stages: Vec<StageSnapshot>,
     pub(crate) queues: Vec<QueueSnapshot>,
     pub(crate) consumer: ConsumerSnapshot,
@@ -124,6 +132,11 @@ impl Snapshotter {
             length: raw.elapsed.saturating_sub(started_after),
             threads: raw.threads,
             cpus: raw.cpus,
+            workers: raw.workers.map(|now| {
+                last.and_then(|last| last.workers).map_or(now, |earlier| now.since(earlier))
+            }),
+            gil: None,
+            event_loop: None,
             stages: raw.stages.iter().enumerate().map(stage).collect(),
             queues: raw.queues.iter().enumerate().map(queue).collect(),
             consumer: match last {
@@ -170,6 +183,7 @@ mod tests {
                 elapsed,
                 threads: 2,
                 cpus: 2,
+                workers: None,
                 stages: vec![self.stage.raw()],
                 queues: vec![self.queue.raw(4, 1, dropped)],
                 consumer: self.consumer.raw(),

@@ -5,7 +5,10 @@
 //! | `statistics` | [`Statistics`], and the counters from which they are computed |
 //! | `histogram` | [`Quantiles`]: a log-linear histogram of durations |
 //! | `interval` | [`Interval`]: the difference between two snapshots of the counters |
-//! | `diagnosis` | [`Limit`]: which stage or resource limits the throughput, and what to change |
+//! | `thread_times` | [`ThreadTimes`]: CPU time of threads, as the system reports it |
+//! | `queueing` | formulas: mean-value analysis, stages that restore the order |
+//! | `model` | [`PipelineModel`]: predicts the throughput after a change |
+//! | `diagnosis` | [`Diagnosis`]: what limits the throughput, and how much a change would gain |
 //! | `stalls` | [`Stall`]: a stage that makes no progress while the consumer waits |
 //! | `hooks` | [`Hook`]: callbacks of stages and items |
 //! | `quarantine` | `Quarantine`: a file that lists the samples that failure policies dropped |
@@ -18,13 +21,17 @@ pub(crate) mod exporters;
 pub(crate) mod histogram;
 pub(crate) mod hooks;
 pub(crate) mod interval;
+pub(crate) mod model;
 #[cfg(feature = "serde")]
 pub(crate) mod quarantine;
+mod queueing;
 pub(crate) mod stalls;
 pub(crate) mod statistics;
+pub(crate) mod thread_times;
 
+pub use crate::stage::Medium;
 pub use crate::sync::Counter;
-pub use diagnosis::Limit;
+pub use diagnosis::{Diagnosis, Effect, Limit};
 #[cfg(feature = "metrics")]
 pub use exporters::metrics::MetricsExporter;
 #[cfg(feature = "tracing")]
@@ -32,10 +39,12 @@ pub use exporters::tracing::TracingHook;
 pub use histogram::Quantiles;
 pub use hooks::{Hook, ItemInfo, ItemOutcome, StageInfo};
 pub use interval::Interval;
+pub use model::{Change, PipelineModel, Prediction, Resource};
 #[cfg(feature = "serde")]
 pub use quarantine::{Entry, Quarantine, QuarantineList};
 pub use stalls::{Stall, StallCause};
 pub use statistics::{
-    ConsumerStatistics, Dropped, DroppedCount, MAX_DROPPED_LISTED, QueueStatistics, StageKind,
-    StageStatistics, Statistics,
+    CacheUse, ConsumerStatistics, Dropped, DroppedCount, GilStatistics, InFlightRate,
+    MAX_DROPPED_LISTED, QueueStatistics, StageKind, StageStatistics, Statistics, WorkerTimes,
 };
+pub use thread_times::ThreadTimes;

@@ -13,6 +13,7 @@ use crate::memory::buffer::PoolStatistics;
 use crate::observe::histogram::{Counts, Histogram, Quantiles};
 use crate::observe::stalls::{Activity, StageProgress};
 use crate::source::sample::SampleId;
+use crate::stage::Medium;
 use crate::stage::aggregate::FillRate;
 use crate::sync::Counter;
 
@@ -33,6 +34,13 @@ pub struct Statistics {
     pub threads: usize,
     /// Number of CPUs that this process may use.
     pub cpus: usize,
+    /// CPU time of the worker threads of the pool; `None` if the system does not report it.
+    pub workers: Option<WorkerTimes>,
+    /// Requests for Python's GIL; `None` if no stage runs Python functions.
+    pub gil: Option<GilStatistics>,
+    /// CPU time of the thread of the event loop; `None` if no async stage runs on an event loop, or
+    /// if the system does not report it.
+    pub event_loop: Option<WorkerTimes>,
     /// The stages from source to consumer.
     pub stages: Vec<StageStatistics>,
     /// The queues; `queues[i]` follows `stages[i]`, and the last one feeds the consumer.
@@ -172,6 +180,91 @@ impl StageKind {
     }
 }
 
+/// CPU time of worker threads, as the system reports it.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct WorkerTimes {
+    /// Time on a CPU, summed over threads.
+    #[cfg_attr(feature = "serde", serde(rename = "on_cpu_s", with = "crate::seconds"))]
+    pub on_cpu: Duration,
+    /// Time in which threads could run, but waited for a CPU, summed over threads.
+    #[cfg_attr(feature = "serde", serde(rename = "waited_s", with = "crate::seconds"))]
+    pub waited: Duration,
+}
+
+impl WorkerTimes {
+    /// The sum of two times.
+    pub(crate) fn plus(self, other: WorkerTimes) -> WorkerTimes {
+        WorkerTimes { on_cpu: self.on_cpu + other.on_cpu, waited: self.waited + other.waited }
+    }
+
+    /// The times since `earlier`.
+    pub(crate) fn since(self, earlier: WorkerTimes) -> WorkerTimes {
+        WorkerTimes {
+            on_cpu: self.on_cpu.saturating_sub(earlier.on_cpu),
+            waited: self.waited.saturating_sub(earlier.waited),
+        }
+    }
+}
+
+/// Requests of worker threads for Python's global interpreter lock (GIL).
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct GilStatistics {
+    /// The share of the requests that waited for another thread, in 0..=1.
+    pub contended: f64,
+    /// Waiting time of the requests, summed over threads.
+    #[cfg_attr(feature = "serde", serde(rename = "waited_s", with = "crate::seconds"))]
+    pub waited: Duration,
+}
+
+/// How fast an async stage was while its in-flight window was full, with about the same window.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct InFlightRate {
+    /// The mean number of items in flight.
+    pub in_flight: f64,
+    /// Number of items that completed.
+    pub items: u64,
+    /// Time in which they completed.
+    #[cfg_attr(feature = "serde", serde(rename = "time_s", with = "crate::seconds"))]
+    pub time: Duration,
+}
+
+impl InFlightRate {
+    /// A rate of `items` items in `time`, with `in_flight` items in flight.
+    pub fn new(in_flight: f64, items: u64, time: Duration) -> Self {
+        InFlightRate { in_flight, items, time }
+    }
+
+    /// Number of items per second.
+    pub fn per_second(&self) -> f64 {
+        per_second(self.items, self.time)
+    }
+}
+
+/// Items that a stage read from a cache.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct CacheUse {
+    /// The share of the items that were in the cache, in 0..=1.
+    pub share: f64,
+    /// The mean processing time of an item that was in the cache.
+    #[cfg_attr(feature = "serde", serde(rename = "hit_s", with = "crate::seconds"))]
+    pub hit: Duration,
+}
+
+impl CacheUse {
+    /// The use of a cache that had `share` of the items, each of which took `hit`.
+    pub fn new(share: f64, hit: Duration) -> Self {
+        CacheUse { share, hit }
+    }
+}
+
 /// Statistics of one stage.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
@@ -186,6 +279,12 @@ pub struct StageStatistics {
     /// Whether the stage has [dedicated threads](crate::StageOptions::dedicated), as many as its
     /// concurrency.
     pub dedicated: bool,
+    /// Whether the stage emits its outputs in input order.
+    pub ordered: bool,
+    /// Whether the function of the stage holds Python's GIL while it computes. Set by `spdl-python`.
+    pub holds_gil: bool,
+    /// What an async stage mostly waits for.
+    pub medium: Medium,
     /// Number of items processed, including failed ones.
     pub items: u64,
     /// Number of items that failed.
@@ -203,9 +302,43 @@ pub struct StageStatistics {
     /// Processing time per item.
     #[cfg_attr(feature = "serde", serde(rename = "service_s"))]
     pub service: Quantiles,
+    /// The share of the processing time in which a stage of the CPU pool used a CPU, in 0..=1.
+    /// Estimated from a sample; `None` if no item was sampled or the system does not report it.
+    pub cpu_share: Option<f64>,
+    /// Rates of an async stage while its in-flight window was full, by the window, smallest first.
+    /// Several rates show whether more items in flight make the stage faster.
+    pub rates: Vec<InFlightRate>,
+    /// Bytes of all outputs, if outputs are [measured](crate::PipelineBuilder::measured).
+    pub bytes: u64,
+    /// The cache of the stage, if it has one and reports it.
+    pub cache: Option<CacheUse>,
 }
 
 impl StageStatistics {
+    /// Statistics of a stage that has processed nothing.
+    pub fn new(name: impl Into<Arc<str>>, kind: StageKind, concurrency: usize) -> Self {
+        StageStatistics {
+            name: name.into(),
+            kind,
+            concurrency,
+            dedicated: false,
+            ordered: false,
+            holds_gil: false,
+            medium: Medium::Unknown,
+            items: 0,
+            failures: 0,
+            retries: 0,
+            items_out: 0,
+            fill_rate: None,
+            busy: Duration::ZERO,
+            service: Quantiles::default(),
+            cpu_share: None,
+            rates: Vec::new(),
+            bytes: 0,
+            cache: None,
+        }
+    }
+
     /// The average share of the concurrency in use during `elapsed`, in 0..=1.
     pub fn busy_share(&self, elapsed: Duration) -> f64 {
         let available = elapsed.as_secs_f64() * self.concurrency as f64;
@@ -322,6 +455,14 @@ pub(crate) struct StageMeter {
     fill_capacity: AtomicU64,
     busy_nanos: AtomicU64,
     service: Histogram,
+    ordered: AtomicBool,
+    medium: OnceLock<Medium>,
+    bytes: AtomicU64,
+    /// Busy time of sampled runs, and the CPU time of their threads.
+    sampled_nanos: AtomicU64,
+    sampled_cpu_nanos: AtomicU64,
+    /// Present for an async stage that has completed an item.
+    rates: OnceLock<Box<[RateMeter]>>,
     /// What the stage does, if a task runs it.
     activity: AtomicU8,
     /// Returns what the stage does, if workers run it.
@@ -343,6 +484,12 @@ impl StageMeter {
             fill_capacity: AtomicU64::new(0),
             busy_nanos: AtomicU64::new(0),
             service: Histogram::default(),
+            ordered: AtomicBool::new(false),
+            medium: OnceLock::new(),
+            bytes: AtomicU64::new(0),
+            sampled_nanos: AtomicU64::new(0),
+            sampled_cpu_nanos: AtomicU64::new(0),
+            rates: OnceLock::new(),
             activity: AtomicU8::new(Activity::Idle as u8),
             probe: OnceLock::new(),
         }
@@ -351,6 +498,16 @@ impl StageMeter {
     /// Sets that the stage has dedicated threads.
     pub(crate) fn set_dedicated(&self) {
         self.dedicated.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets that the stage emits its outputs in input order.
+    pub(crate) fn set_ordered(&self) {
+        self.ordered.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets what the stage waits for.
+    pub(crate) fn set_medium(&self, medium: Medium) {
+        let _ = self.medium.set(medium);
     }
 
     /// Sets what the stage does.
@@ -393,6 +550,29 @@ impl StageMeter {
         self.service.record(time / u32::try_from(items).unwrap_or(u32::MAX), items);
     }
 
+    /// Counts the CPU time of a run that took `busy`.
+    pub(crate) fn sampled(&self, busy: Duration, cpu: Duration) {
+        self.sampled_nanos.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
+        self.sampled_cpu_nanos.fetch_add(cpu.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Counts an item of an async stage that completed `after` the item before it, while all
+    /// `in_flight` items of the window were in flight.
+    pub(crate) fn completed(&self, in_flight: usize, after: Duration) {
+        let rates = self
+            .rates
+            .get_or_init(|| (0..=rate_bucket(usize::MAX)).map(|_| RateMeter::default()).collect());
+        let rate = &rates[rate_bucket(in_flight)];
+        rate.items.fetch_add(1, Ordering::Relaxed);
+        rate.in_flight.fetch_add(in_flight as u64, Ordering::Relaxed);
+        rate.nanos.fetch_add(after.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Counts the bytes of an output.
+    pub(crate) fn measured(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Counts outputs.
     pub(crate) fn emitted(&self, items: u64) {
         self.items_out.fetch_add(items, Ordering::Relaxed);
@@ -432,7 +612,42 @@ impl StageMeter {
             },
             busy_nanos: self.busy_nanos.load(Ordering::Relaxed),
             service: self.service.counts(),
+            ordered: self.ordered.load(Ordering::Relaxed),
+            medium: self.medium.get().copied().unwrap_or_default(),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            sampled_nanos: self.sampled_nanos.load(Ordering::Relaxed),
+            sampled_cpu_nanos: self.sampled_cpu_nanos.load(Ordering::Relaxed),
+            rates: self
+                .rates
+                .get()
+                .map_or_else(Vec::new, |rates| rates.iter().map(RateMeter::counts).collect()),
         }
+    }
+}
+
+/// The counters of [`InFlightRate`].
+#[derive(Default)]
+struct RateMeter {
+    items: AtomicU64,
+    /// The sum over items of the number of items in flight.
+    in_flight: AtomicU64,
+    nanos: AtomicU64,
+}
+
+impl RateMeter {
+    fn counts(&self) -> [u64; 3] {
+        [&self.items, &self.in_flight, &self.nanos].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// The bucket of rates with this number of items in flight: exact up to 7, then four for each power
+/// of two, up to 4096.
+fn rate_bucket(in_flight: usize) -> usize {
+    let in_flight = in_flight.min(4096);
+    let power = in_flight.max(1).ilog2();
+    match power {
+        0..3 => in_flight,
+        _ => 8 + 4 * (power as usize - 3) + ((in_flight >> (power - 2)) & 3),
     }
 }
 
@@ -456,6 +671,13 @@ pub(crate) struct StageSnapshot {
     filled: FillRate,
     pub(crate) busy_nanos: u64,
     service: Counts,
+    ordered: bool,
+    medium: Medium,
+    bytes: u64,
+    sampled_nanos: u64,
+    sampled_cpu_nanos: u64,
+    /// The counts of each [`RateMeter`].
+    rates: Vec<[u64; 3]>,
 }
 
 impl StageSnapshot {
@@ -473,7 +695,21 @@ impl StageSnapshot {
             filled: self.filled.since(earlier.filled),
             busy_nanos: self.busy_nanos.saturating_sub(earlier.busy_nanos),
             service: self.service.since(&earlier.service),
+            ordered: self.ordered,
+            medium: self.medium,
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            sampled_nanos: self.sampled_nanos.saturating_sub(earlier.sampled_nanos),
+            sampled_cpu_nanos: self.sampled_cpu_nanos.saturating_sub(earlier.sampled_cpu_nanos),
+            rates: self.rates_since(earlier),
         }
+    }
+
+    fn rates_since(&self, earlier: &StageSnapshot) -> Vec<[u64; 3]> {
+        let rate = |(at, now): (usize, &[u64; 3])| {
+            let then = earlier.rates.get(at).copied().unwrap_or_default();
+            std::array::from_fn(|count| now[count].saturating_sub(then[count]))
+        };
+        self.rates.iter().enumerate().map(rate).collect()
     }
 
     pub(crate) fn statistics(&self) -> StageStatistics {
@@ -489,7 +725,23 @@ impl StageSnapshot {
             fill_rate: self.filled.share(),
             busy: Duration::from_nanos(self.busy_nanos),
             service: self.service.quantiles(),
+            ordered: self.ordered,
+            holds_gil: false,
+            medium: self.medium,
+            cpu_share: (self.sampled_nanos > 0)
+                .then(|| (self.sampled_cpu_nanos as f64 / self.sampled_nanos as f64).min(1.0)),
+            rates: self.rates(),
+            bytes: self.bytes,
+            cache: None,
         }
+    }
+
+    fn rates(&self) -> Vec<InFlightRate> {
+        let rates = self.rates.iter().filter(|[items, ..]| *items > 0);
+        let rate = |&[items, in_flight, nanos]: &[u64; 3]| {
+            InFlightRate::new(in_flight as f64 / items as f64, items, Duration::from_nanos(nanos))
+        };
+        rates.map(rate).collect()
     }
 }
 
@@ -830,6 +1082,27 @@ mod tests {
         assert_eq!(queue(9, 50, 50).readiness(100 * MS), 1.0);
         assert_eq!(queue(9, 50, 75).readiness(100 * MS), 0.5);
         assert_eq!(queue(9, 0, 75).readiness(Duration::ZERO), 0.0);
+    }
+
+    #[test]
+    fn rates_are_counted_by_the_number_of_items_in_flight() {
+        let meter = StageMeter::new("fetch".into(), StageKind::Async, 64);
+        for _ in 0..10 {
+            meter.completed(1, 10 * MS);
+            meter.completed(62, 2 * MS);
+            meter.completed(64, MS);
+        }
+        let before = meter.raw();
+        meter.completed(64, 3 * MS);
+        let of = |rate: &InFlightRate| (rate.in_flight, rate.items, rate.time);
+        let rates: Vec<_> = meter.snapshot().rates.iter().map(of).collect();
+        assert_eq!(rates, [(1.0, 10, 100 * MS), (62.0, 10, 20 * MS), (64.0, 11, 13 * MS)]);
+        let rates = meter.raw().since(&before).statistics().rates;
+        assert_eq!(rates.iter().map(of).collect::<Vec<_>>(), [(64.0, 1, 3 * MS)]);
+        // Buckets are in the order of the numbers, without gaps.
+        let buckets: Vec<usize> = (1..5000).map(rate_bucket).collect();
+        assert!(buckets.is_sorted() && buckets.iter().max() == Some(&rate_bucket(usize::MAX)));
+        assert!((1..5000).all(|n| rate_bucket(n) - rate_bucket(n.max(2) - 1) <= 1));
     }
 
     #[test]

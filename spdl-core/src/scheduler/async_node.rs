@@ -62,6 +62,7 @@ struct CompletedItem<Out> {
     header: ItemHeader,
     result: Result<Out>,
     time: Duration,
+    ended: Instant,
     /// Reservation for the output.
     reserved: Option<Reservation>,
     /// Reservation of the input, which an output that is not measured takes over.
@@ -108,6 +109,8 @@ struct DriverState<In, Out> {
     outbox: Outbox<Out>,
     window: Option<InFlightWindow>,
     order: Arc<InFlightOrder>,
+    /// When the last item completed, if the window was full then.
+    last_completed: Option<Instant>,
 }
 
 impl<In, Out> DriverState<In, Out> {
@@ -155,6 +158,7 @@ where
             outbox: Outbox { items: Vec::with_capacity(MAX_RUN), places: 0 },
             window: self.tuning.as_ref().map(|_| InFlightWindow::new(self.core.concurrency())),
             order: Arc::default(),
+            last_completed: None,
         };
         if let (Some(tuning), Some(window)) = (&self.tuning, &driver.window) {
             self.make_room(tuning, window.size());
@@ -198,7 +202,8 @@ where
             let in_flight = driver.in_flight_items.len();
             match Pin::new(&mut driver.in_flight_items).poll_next(cx) {
                 Poll::Ready(Some(completed)) => {
-                    self.tune(driver, in_flight, completed.result.is_err());
+                    self.count_rate(driver, in_flight, completed.ended);
+                    self.tune(driver, in_flight, &completed);
                     self.core.meter.record(1, u64::from(completed.result.is_err()), completed.time);
                     if self.complete(&mut driver.sequence, &mut driver.outbox, completed)
                         == FailureAction::Halt
@@ -214,8 +219,22 @@ where
         }
     }
 
+    /// Counts the time between two completions, if the window was full at both.
+    fn count_rate(&self, driver: &mut DriverState<In, Out>, in_flight: usize, ended: Instant) {
+        let is_full = in_flight >= self.core.concurrency();
+        let last = std::mem::replace(&mut driver.last_completed, is_full.then_some(ended));
+        if let Some(last) = last.filter(|_| is_full) {
+            self.core.meter.completed(in_flight, ended.saturating_duration_since(last));
+        }
+    }
+
     /// Adjusts the in-flight window after an item has completed.
-    fn tune(&self, driver: &mut DriverState<In, Out>, in_flight: usize, failed: bool) {
+    fn tune(
+        &self,
+        driver: &mut DriverState<In, Out>,
+        in_flight: usize,
+        completed: &CompletedItem<Out>,
+    ) {
         let (Some(tuning), Some(window)) = (&self.tuning, &mut driver.window) else { return };
         let size = window.size();
         // If `Control` has set another number, tuning ends.
@@ -224,7 +243,8 @@ where
             return;
         }
         let starved = || self.output.empty_time();
-        if !window.completed(Instant::now(), in_flight, failed, starved) {
+        let failed = completed.result.is_err();
+        if !window.completed(completed.ended, in_flight, failed, starved) {
             return;
         }
         let size = window.size();
@@ -307,6 +327,7 @@ where
                         header,
                         result: Err(error),
                         time,
+                        ended: Instant::now(),
                         reserved,
                         carried,
                     };
@@ -374,9 +395,10 @@ where
             let work = async { hooks.item_async(&cx.header, work).await };
             let result = AssertUnwindSafe(work).catch_unwind().await;
             let result = result.unwrap_or_else(|payload| Err(panicked(payload)));
-            let time = started.elapsed();
+            let ended = Instant::now();
+            let time = ended.saturating_duration_since(started);
             let reserved = cx.memory.as_ref().and_then(|memory| memory.end());
-            CompletedItem { number, header, result, time, reserved, carried: reservation }
+            CompletedItem { number, header, result, time, ended, reserved, carried: reservation }
         })
     }
 
@@ -479,6 +501,7 @@ where
         self.core.tried(1);
         let item = match result {
             Ok((value, bytes)) => {
+                self.core.meter.measured(bytes.unwrap_or(0));
                 let reservation = match (bytes, self.core.measured(), &mut reserved) {
                     (Some(bytes), Some((measure, _)), Some(reserved)) => {
                         Some(measure.reservation(reserved, bytes))

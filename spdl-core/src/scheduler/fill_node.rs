@@ -15,6 +15,7 @@ use crate::memory::budget::{Budget, Reservation};
 use crate::memory::footprint::Footprint;
 use crate::observe::hooks::Hooks;
 use crate::observe::stalls::Activity;
+use crate::observe::thread_times::CpuSample;
 use crate::scheduler::failure::FailureAction;
 use crate::stage::batch::Batch;
 use crate::stage::layout::Field;
@@ -180,6 +181,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         };
         let Item { header, value, reservation } = item;
         let started = Instant::now();
+        let sample = CpuSample::start(started);
         let (result, panicked) = guarded(|| {
             self.hooks.item(&header, || {
                 let mut cx = FillContext {
@@ -193,7 +195,9 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             })
         });
         drop(reservation);
-        self.core.record(1, u64::from(result.is_err()), started.elapsed());
+        let busy = started.elapsed();
+        sample.end(&self.core.meter, busy);
+        self.core.record(1, u64::from(result.is_err()), busy);
         if !panicked {
             self.state.idle.lock().push(fill);
         }

@@ -83,6 +83,7 @@ use crate::observe::hooks::Hooks;
 use crate::observe::interval::RawSnapshot;
 use crate::observe::stalls::{Activity, StageProgress};
 use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter};
+use crate::observe::thread_times::ThreadTimes;
 use crate::resume::ledger::Ledger;
 use crate::runtime::stop::StopSignal;
 use crate::scheduler::failure::{DropListener, FailureAction, FailureBudget, Failures};
@@ -127,6 +128,8 @@ pub(crate) struct RunContext {
     cpus: usize,
     /// Whether the pipeline was stopped.
     pub(crate) stop_signal: Arc<StopSignal>,
+    /// CPU time of the threads that the pools have started.
+    pub(crate) worker_times: ThreadTimes,
     started_at: OnceLock<Instant>,
     ended_at: OnceLock<Instant>,
     /// From source to consumer.
@@ -154,6 +157,7 @@ impl RunContext {
             threads: AtomicUsize::new(threads),
             cpus: crate::memory::machine::usable_cpus(),
             stop_signal: Arc::new(StopSignal::new()),
+            worker_times: ThreadTimes::default(),
             started_at: OnceLock::new(),
             ended_at: OnceLock::new(),
             queues: Mutex::new(Vec::new()),
@@ -250,6 +254,7 @@ impl RunContext {
             elapsed: self.elapsed(),
             threads: self.threads.load(Ordering::Relaxed),
             cpus: self.cpus,
+            workers: self.worker_times.read(),
             stages: self.meters.lock().iter().map(|meter| meter.raw()).collect(),
             queues: self.queues.lock().iter().map(|queue| queue.raw()).collect(),
             consumer: self.consumer.raw(),
@@ -270,6 +275,9 @@ impl RunContext {
             elapsed: self.elapsed(),
             threads: self.threads.load(Ordering::Relaxed),
             cpus: self.cpus,
+            workers: self.worker_times.read(),
+            gil: None,
+            event_loop: None,
             stages: self.meters.lock().iter().map(|meter| meter.snapshot()).collect(),
             queues: self.queues.lock().iter().map(|queue| queue.raw().statistics()).collect(),
             consumer: self.consumer.snapshot(),

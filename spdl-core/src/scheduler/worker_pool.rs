@@ -205,7 +205,7 @@ impl WorkerPool {
     fn spawn_worker(self: &Arc<Self>, members: &mut PoolMembers) -> Result<()> {
         let pool = Arc::clone(self);
         let name = format!("spdl-{}-{}", self.name, members.spawned);
-        let thread = thread::Builder::new().name(name).spawn(move || {
+        let work = move || {
             let mut retired = false;
             pool.guarded(|| {
                 if let WorkerSource::Threads { cpus } = &pool.source
@@ -224,6 +224,11 @@ impl WorkerPool {
             if !retired {
                 pool.leave();
             }
+        };
+        let shared = Arc::clone(&self.shared);
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            // Model checks have no clock.
+            if MODELLED { work() } else { shared.worker_times.count(work) }
         });
         let thread = thread.map_err(|error| {
             let message = format!(

@@ -418,6 +418,21 @@ where
     }
 }
 
+/// What an async stage mostly waits for.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+pub enum Medium {
+    /// Unknown.
+    #[default]
+    Unknown,
+    /// A store that is reached through a network.
+    Network,
+    /// A local file system.
+    Disk,
+}
+
 /// A step that waits for the network, a disk or a device.
 ///
 /// All items share one instance, and many are in flight. The pipeline's [`Runtime`] polls the
@@ -445,6 +460,11 @@ pub trait AsyncStage<In: Send + 'static>: Send + Sync + 'static {
     fn retry(&self) -> Option<Retry> {
         None
     }
+
+    /// What the stage mostly waits for. Default: unknown.
+    fn medium(&self) -> Medium {
+        Medium::Unknown
+    }
 }
 
 #[async_trait]
@@ -461,6 +481,10 @@ impl<In: Send + 'static, S: AsyncStage<In> + ?Sized> AsyncStage<In> for Arc<S> {
 
     fn retry(&self) -> Option<Retry> {
         (**self).retry()
+    }
+
+    fn medium(&self) -> Medium {
+        (**self).medium()
     }
 }
 

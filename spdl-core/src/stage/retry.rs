@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::random::SampleRng;
-use crate::stage::{AsyncContext, AsyncStage, Stage, StageContext};
+use crate::stage::{AsyncContext, AsyncStage, Medium, Stage, StageContext};
 use crate::sync::Counter;
 
 /// Separates the random numbers of the delays from the random numbers of the stage.
@@ -328,6 +328,10 @@ where
 
     fn retry(&self) -> Option<Retry> {
         Some(self.retry)
+    }
+
+    fn medium(&self) -> Medium {
+        self.stage.medium()
     }
 }
 

@@ -33,5 +33,5 @@ pub(crate) use self::fetcher::{
 pub use self::key::Key;
 pub(crate) use self::key::{address_in, quoted};
 pub use self::stage::Fetch;
-pub(crate) use self::stage::ItemMemory;
+pub(crate) use self::stage::{ItemMemory, medium_of};
 pub(crate) use self::unreached::Unreached;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use bytes::Bytes;
 use spdl_core::memory::usable_memory;
+use spdl_core::stage::Medium;
 use spdl_core::{AsyncContext, AsyncStage, BatchLayout, Labeled, Result};
 
 use crate::fetch::{Fetcher, Key, ReadMemory};
@@ -77,6 +78,18 @@ impl AsyncStage<Labeled<Key>> for Fetch {
         let memory = ItemMemory::new(cx, self.max_bytes);
         let bytes = self.fetcher.read_whole(&item.value, &memory).await?;
         Ok(Labeled { value: bytes, label: item.label })
+    }
+
+    fn medium(&self) -> Medium {
+        medium_of(&*self.fetcher)
+    }
+}
+
+/// What reads from a fetcher wait for.
+pub(crate) fn medium_of(fetcher: &dyn Fetcher) -> Medium {
+    match fetcher.capability().local_versions {
+        true => Medium::Disk,
+        false => Medium::Network,
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use async_trait::async_trait;
 use futures_util::future::{try_join, try_join_all};
 use spdl_core::source::StageRng;
+use spdl_core::stage::Medium;
 use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Result};
 
 #[cfg(feature = "cache")]
@@ -16,7 +17,7 @@ use super::label_rule::LabelRule;
 use super::parts::Parts;
 use super::read_fields::{field_key, known_bytes, of_field, read_part_of_record, read_record};
 use super::read_parts::{FileRead, FileRequest, PartReader};
-use crate::fetch::{Fetch, Fetcher, ItemMemory, Key, address_in};
+use crate::fetch::{Fetch, Fetcher, ItemMemory, Key, address_in, medium_of};
 #[cfg(feature = "cache")]
 use crate::layers::{Cache, CachedFetcher, Pinned, PinnedVersions};
 use crate::records::{
@@ -793,6 +794,10 @@ impl AsyncStage<StoredRecord> for FetchFields {
             true => known_bytes(item, &chosen.request),
             false => None,
         }
+    }
+
+    fn medium(&self) -> Medium {
+        medium_of(&*self.fetcher)
     }
 }
 

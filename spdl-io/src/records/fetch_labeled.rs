@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use spdl_core::stage::Medium;
 use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Labeled, Result};
 
 use super::classes::Classes;
@@ -15,7 +16,7 @@ use super::read_fields::{field_key, known_bytes, read_record};
 use crate::fetch::ItemMemory;
 #[cfg(any(feature = "cache", feature = "local"))]
 use crate::fetch::Key;
-use crate::fetch::{Fetch, Fetcher};
+use crate::fetch::{Fetch, Fetcher, medium_of};
 #[cfg(feature = "local")]
 use crate::files::IoThreads;
 #[cfg(feature = "cache")]
@@ -357,6 +358,10 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
         }
         let (value, label) = self.fields_of(item);
         known_bytes(item, &self.request(value?, label))
+    }
+
+    fn medium(&self) -> Medium {
+        medium_of(&*self.fetcher)
     }
 }
 

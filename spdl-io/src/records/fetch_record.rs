@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use spdl_core::stage::Medium;
 use spdl_core::{AsyncContext, AsyncStage, Result};
 
 use super::read_fields::{known_bytes, read_record};
-use crate::fetch::{Fetch, Fetcher};
+use crate::fetch::{Fetch, Fetcher, medium_of};
 use crate::records::{FieldRequest, Record, StoredRecord};
 
 /// The pipeline stage that reads and decodes the fields of stored samples.
@@ -88,5 +89,9 @@ impl AsyncStage<StoredRecord> for FetchRecord {
 
     fn output_bytes(&self, item: &StoredRecord) -> Option<usize> {
         known_bytes(item, &self.request)
+    }
+
+    fn medium(&self) -> Medium {
+        medium_of(&*self.fetcher)
     }
 }

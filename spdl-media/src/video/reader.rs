@@ -620,6 +620,7 @@ impl std::fmt::Debug for VideoReader {
 
 #[cfg(test)]
 mod tests {
+    use super::super::index::VideoStream;
     use super::*;
 
     /// Packets of 10 bytes with these time stamps; those of `keys` are key frames.

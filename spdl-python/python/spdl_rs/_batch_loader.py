@@ -471,10 +471,10 @@ class BatchLoader(Generic[B]):
         return _loader_state.combined(cls._NAME, states, repeat_parts)
 
     def diagnose(self) -> str:
-        """Describes what limits the throughput of the epoch that was started last, and what to do.
+        """Describes what limits the throughput of the epoch that was started last, and how much a change would gain.
 
-        For example: more CPUs, a faster store, or nothing, because your loop is the bottleneck. The text
-        is `stats()["diagnosis"]`.
+        For example: more requests in flight, more CPUs, or nothing, because your loop is the bottleneck. The text
+        is `stats()["diagnosis"]`, at most three sentences; `stats()["bottleneck"]` contains the same as data.
 
         >>> loader = ImageLoader("photos", batch_size=4, size=32)
         >>> batches = list(loader)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class Quantiles(TypedDict):
@@ -119,6 +119,41 @@ class CacheStatistics(TypedDict):
     """Bytes cached in the folder, by all processes that share it."""
 
 
+class Effect(TypedDict):
+    """A change, and what it would do."""
+
+    change: dict[str, Any]
+    """The change: `setting` is `threads`, `cpus`, `concurrency`, `queue`, `cost`, `cache-share`, `completion-order`,
+    `memory`, `without-gil` or `step-time`; other keys are the new value, and the `stage`."""
+    description: str
+    """The change in words, with the present value."""
+    items_per_s: float
+    """The items (for `ImageLoader`, batches) per second after the change."""
+    gain: float
+    """The change of `items_per_s`, relative to the measured value: 0.5 is half as much again."""
+    consumer_wait_s: float
+    """How long the consumer would wait for an item, on average."""
+    limited_by: dict[str, str]
+    """What limits the throughput after the change: its `kind`, and its `stage` if it has one."""
+
+
+class Bottleneck(TypedDict):
+    """What limits the throughput, what would help and by how much, and what would not."""
+
+    limit: dict[str, Any]
+    """The bottleneck: its `kind`, such as `cpu`, `latency` or `consumer`, and the evidence."""
+    items_per_s: float
+    """Items (for `ImageLoader`, batches) per second, after the first one was ready."""
+    source_items: float
+    """Source items, such as samples, for one item."""
+    consumer_waits: float
+    """The share of the time in which the consumer waited, 0 to 1."""
+    helps: list[Effect]
+    """Changes that help: settings first, then the work and the machine, the largest gain first."""
+    does_not_help: list[Effect]
+    """Changes of settings that gain less than 2 %."""
+
+
 class Decoded(TypedDict):
     """Where the images of an epoch were decoded, with `decode="device"`."""
 
@@ -182,7 +217,8 @@ class Statistics(TypedDict):
     | `dropped_total`, `dropped_counts` | their number, in total and for each stage and kind of error |
     | `left_out`, `filtered`, `partial` | samples in incomplete batches; rejected by `filter`; delivered in part |
     | `cache`, `decoded` | statistics of the cache; where images were decoded; `None` without them |
-    | `diagnosis` | a sentence that names what limits the throughput |
+    | `diagnosis` | at most three sentences: what limits the throughput, and what would help by how much |
+    | `bottleneck` | the same as data |
 
     The types are in `spdl_rs._statistics`, with a description of each key.
     """
@@ -224,5 +260,6 @@ class Statistics(TypedDict):
     """Where images were decoded, with `decode="device"`. `None` with `decode="host"`, and if `device="auto"`
     found no device: see `spdl_rs.cuda.fallbacks`."""
     diagnosis: str
+    bottleneck: Bottleneck
     """A text that names what limits the throughput: a stage, the source, the worker threads, the GIL, the CPUs,
     the memory or the consumer."""

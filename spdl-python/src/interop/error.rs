@@ -58,12 +58,16 @@ pub(crate) fn report_with_advice(error: &Error) -> String {
     let report = error.report();
     match Remedy::of(error) {
         Some(Remedy::ImageField) => {
-            format!("{report}; to use another field or column, pass `stored_as=` to the field of \
-                 `Loader`, or `image_field=` to `ImageLoader`")
+            format!(
+                "{report}; to use another field or column, pass `stored_as=` to the field of \
+                 `Loader`, or `image_field=` to `ImageLoader`"
+            )
         }
         Some(Remedy::LabelField) => {
-            format!("{report}; for numbers with fractions, use `fields.Number()` of `Loader`; to use \
-                 another field as the label, pass `stored_as=` to its field, or `label_field=` to `ImageLoader`")
+            format!(
+                "{report}; for numbers with fractions, use `fields.Number()` of `Loader`; to use \
+                 another field as the label, pass `stored_as=` to its field, or `label_field=` to `ImageLoader`"
+            )
         }
         Some(Remedy::Images) => {
             format!("{report}; pass the folder of the images as `Loader(image_folder=…)`")

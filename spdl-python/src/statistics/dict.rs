@@ -2,6 +2,7 @@
 //!
 //! Times are in seconds; quantiles are in milliseconds.
 
+use std::io;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -13,7 +14,7 @@ use spdl_core::observe::{
 use spdl_cuda::images::ImageStatistics;
 use spdl_io::layers::CacheStatistics;
 
-use super::diagnosis::{PoolTimes, diagnosis};
+use super::diagnosis::in_words;
 
 /// Statistics beyond those of the pipeline.
 pub(crate) struct ExtraStatistics<'a> {
@@ -26,8 +27,8 @@ pub(crate) struct ExtraStatistics<'a> {
     pub(crate) decoded: Option<ImageStatistics>,
     /// The address of the store that holds the keys.
     pub(crate) store: Option<&'a str>,
-    /// The times of the worker threads, if they run Python functions.
-    pub(crate) times: Option<PoolTimes>,
+    /// Whether stages run on executors of the user.
+    pub(crate) has_executors: bool,
 }
 
 /// All statistics as a dictionary.
@@ -63,7 +64,10 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("partial", extra.partial)?;
     dict.set_item("cache", extra.cache.map(|it| cache(py, &it)).transpose()?)?;
     dict.set_item("decoded", extra.decoded.as_ref().map(|it| decoded(py, it)).transpose()?)?;
-    dict.set_item("diagnosis", diagnosis(from, extra.times, has_gil(py)?))?;
+    let diagnosis = py.detach(|| from.diagnose());
+    dict.set_item("diagnosis", in_words(&diagnosis, extra.has_executors))?;
+    let as_json = serde_json::to_string(&diagnosis).map_err(io::Error::other)?;
+    dict.set_item("bottleneck", py.import("json")?.call_method1("loads", (as_json,))?)?;
     Ok(dict)
 }
 
@@ -80,7 +84,7 @@ pub(crate) fn interval_to_dict<'py>(
 }
 
 /// Whether this Python has a GIL, and it is enabled.
-fn has_gil(py: Python<'_>) -> PyResult<bool> {
+pub(super) fn has_gil(py: Python<'_>) -> PyResult<bool> {
     let sys = py.import("sys")?;
     // The function exists from Python 3.13 on.
     match sys.getattr_opt("_is_gil_enabled")? {

@@ -3,7 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `dict` | statistics as Python dictionaries |
-//! | `diagnosis` | the bottleneck of a pipeline of Python functions |
+//! | `diagnosis` | CPU times and the GIL, which the diagnosis of the engine uses |
 //! | `monitor` | a view of an epoch or a pipeline that does not keep it running |
 //! | `intervals` | statistics of each interval, for a reporting thread |
 //! | `pace` | counts of items over time |

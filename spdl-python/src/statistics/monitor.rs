@@ -12,7 +12,7 @@ use spdl_cuda::images::ImageStatistics;
 use spdl_io::Cache;
 use spdl_io::layers::CacheStatistics;
 
-use super::diagnosis::{PoolTimes, ThreadTimes};
+use super::diagnosis::{PoolTimes, ThreadTimes, add_cache};
 use super::dict::{self, ExtraStatistics};
 use super::pace::Pace;
 use crate::interop::error::to_exception;
@@ -87,18 +87,24 @@ impl Monitor {
 
     /// The statistics so far.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let last = if self.owner.is_forked_child() {
+        let mut last = if self.owner.is_forked_child() {
             self.final_statistics().ok_or_else(OwnerProcess::numbers_error)?
         } else {
             py.detach(|| self.view().snapshot())
         };
+        if let Some(times) = last.times {
+            times.add_to(&mut last.statistics, dict::has_gil(py)?);
+        }
+        if let Some(cache) = &last.cache {
+            add_cache(&mut last.statistics, cache);
+        }
         let extra = ExtraStatistics {
             partial: self.partial.as_ref().map(Counter::get),
             filtered: self.filtered.iter().map(Counter::get).reduce(u64::saturating_add),
             cache: last.cache,
             decoded: last.decoded,
             store: self.store(),
-            times: last.times,
+            has_executors: last.times.is_some_and(|times| times.has_executors()),
         };
         dict::to_dict(py, &last.statistics, &extra)
     }

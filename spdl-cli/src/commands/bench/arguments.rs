@@ -165,7 +165,11 @@ Keys of the JSON object:
                     and the most that was reserved; one file may exceed the budget
   first_batch_ms    from the start of the pipeline to the first batch
   epoch_starts_s    [seconds], from the start to the first batch of each of the first 64 epochs
-  verdict           the bottleneck, as one sentence
+  verdict           at most three sentences: the bottleneck, and what would help by how much
+  diagnosis         the same as data: {limit: {kind, ...}, items_per_s, source_items,
+                    consumer_waits, helps: [effect], does_not_help: [effect]}, where an item is a
+                    batch, and an effect is {change, description, items_per_s, gain,
+                    consumer_wait_s, limited_by}; null if the run was already complete
   data_readiness    share of the time after the first batch in which a batch was ready, 0 to 1
   dropped           [{key, reason}], one entry for each failed image of each epoch;
                     at most 100,000

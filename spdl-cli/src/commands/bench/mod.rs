@@ -22,7 +22,7 @@
 //! | `snapshots`, `counter_history` | counters over time, and rates computed from them |
 //! | `machine` | CPU time and memory of the process; the machine |
 //! | `outcome` | everything that a run measured |
-//! | `verdict` | the sentence that names the bottleneck of the run |
+//! | `verdict` | the bottleneck of the run, and what would help |
 //! | `summary` | the result as text and as JSON |
 //! | `report`, `charts` | the result as an HTML page |
 

@@ -12,7 +12,7 @@ use super::machine::Machine;
 use super::outcome::Outcome;
 use super::shorthand::SampleNoun;
 use super::summary::{self, DroppedImages, describe, figures, key_of, reason_of};
-use super::verdict::verdict;
+use super::verdict::{diagnosis, verdict};
 use crate::commands::options::{OnError, name_of};
 use crate::ui::format::{bytes, count, counted, measured, percent, share, time};
 use crate::ui::html::document::{Escaped, definitions, document, section, table};
@@ -35,6 +35,7 @@ pub(crate) fn page(outcome: &Outcome) -> String {
 <div class="charts">
 {charts}
 </div>
+{effects}
 {stages}
 {queues}
 {dropped}
@@ -42,6 +43,7 @@ pub(crate) fn page(outcome: &Outcome) -> String {
 "#,
         limit = Escaped(&limit),
         figures = figure_cards(outcome),
+        effects = effect_table(outcome),
         stages = stage_table(statistics),
         queues = queue_table(statistics),
         dropped = dropped_table(statistics, outcome.arguments.noun()),
@@ -55,6 +57,25 @@ fn figure_cards(outcome: &Outcome) -> String {
         format!("<div><dt>{}</dt><dd>{}</dd></div>\n", Escaped(name), Escaped(value))
     };
     figures(outcome).iter().map(card).collect()
+}
+
+/// The table of changes that would help, and of those that would not.
+fn effect_table(outcome: &Outcome) -> String {
+    let Some(diagnosis) = diagnosis(outcome) else { return String::new() };
+    let effects = diagnosis.helps.iter().chain(&diagnosis.does_not_help);
+    let rows: Vec<Vec<String>> = effects
+        .map(|effect| {
+            let samples = effect.prediction.throughput * diagnosis.source_items;
+            let gain = format!("{:+.0} %", effect.prediction.gain * 100.0);
+            vec![effect.description.clone(), measured(samples), gain]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let per_second = format!("{}/s", outcome.arguments.noun().many());
+    let header = ["change", &per_second, "gain"];
+    table("Predicted effects of changes", "numbers", &header, 1, rows.into_iter())
 }
 
 /// The table of stages. Stages are columns: with few stages, the table fits the screen of a phone.

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use spdl_core::memory::usable_memory;
-use spdl_core::observe::Counter;
-use spdl_core::{Batch, BatchLayout, Error, ErrorKind, Pipeline, SampleId, StageOptions, State};
+use spdl_core::observe::{CacheUse, Counter, StageKind, StageStatistics};
+use spdl_core::{
+    Batch, BatchLayout, Error, ErrorKind, Pipeline, SampleId, StageOptions, State, Statistics,
+};
 use spdl_io::Fetch;
 use spdl_io::layers::CacheStatistics;
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
@@ -132,6 +134,10 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let cpu_time = machine::cpu_time().saturating_sub(cpu_before);
     let snapshots = snapshot_thread.map(SnapshotThread::stop).unwrap_or_default();
     drop(progress);
+    let mut statistics = monitor.statistics();
+    if let Some(cache) = &cache {
+        add_cache(&mut statistics, cache);
+    }
     if let Some(warning) = cache.as_ref().and_then(cache_warning) {
         stderr::note(&format!("spdl: warning: {warning}"));
     }
@@ -149,7 +155,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         peak_rss: machine::peak_rss(),
         partial: allows_partial.then(|| counters.partial.get()),
         audio_seconds: counters.audio_microseconds.get() as f64 / 1e6,
-        statistics: monitor.statistics(),
+        statistics,
         snapshots,
     })
 }
@@ -204,6 +210,16 @@ fn stopped(outcome: &Outcome, signal: i32) -> Failure {
     let reason =
         "the checkpoint is saved; use --resume with this file, or --auto-resume, to continue";
     Failure::new(&what, file.display(), reason).by_signal(signal)
+}
+
+/// Adds the use of the cache to the statistics of the stage that reads, for the diagnosis.
+fn add_cache(statistics: &mut Statistics, cache: &CacheStatistics) {
+    let reads = |stage: &&mut StageStatistics| stage.kind == StageKind::Async;
+    let hits = cache.memory_hits + cache.disk_hits;
+    if let Some(stage) = statistics.stages.iter_mut().find(reads).filter(|_| hits > 0) {
+        // The time of a hit is not measured, and short.
+        stage.cache = Some(CacheUse::new(cache.hit_rate(), Duration::ZERO));
+    }
 }
 
 /// Fails if the batches need more memory than is available. Without this check, the kernel's OOM

@@ -13,7 +13,7 @@ use super::arguments::Remainder;
 use super::delivery::{Delivery, TrainingSteps};
 use super::outcome::Outcome;
 use super::shorthand::SampleNoun;
-use super::verdict::{cpu_used, verdict};
+use super::verdict::{cpu_used, diagnosis, verdict};
 use crate::commands::options::name_of;
 use crate::ui::failure::Failure;
 use crate::ui::format::{
@@ -68,6 +68,7 @@ fn as_json(outcome: &Outcome) -> Value {
         "first_batch_ms": outcome.delivery.first.map(milliseconds),
         "epoch_starts_s": outcome.delivery.epochs.iter().map(Duration::as_secs_f64).collect::<Vec<_>>(),
         "verdict": verdict(outcome),
+        "diagnosis": diagnosis(outcome),
         "data_readiness": outcome.statistics.data_readiness(),
         "dropped": dropped,
         "resumed": outcome.resume_point.map(|resumed| json!({

@@ -102,6 +102,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             plan.control_queue(core.name(), &queue);
             made.queue.set_takers(&pool.signal);
             let position = plan.position(made.depth + 1);
+            let is_ordered = order == Order::Input && !aggregates;
+            if is_ordered {
+                core.meter.set_ordered();
+            }
             let node = CpuNode {
                 core,
                 position: position.clone(),
@@ -111,7 +115,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 hooks,
                 sizer: out.sizer,
                 aggregates,
-                turns: (order == Order::Input && !aggregates).then(Default::default),
+                turns: is_ordered.then(Default::default),
                 state: CpuNodeState::carrying(plan.carry_of(options.identified())),
             };
             let meter = Arc::clone(&node.core.meter);
@@ -376,6 +380,11 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 (Arc::clone(core.name()), ConcurrencyControl::Task(Arc::clone(&settings_changed)));
             plan.controls.push(StageControl { name, handle, adjustable: true, widen: None });
             plan.control_queue(core.name(), &queue);
+            let ordered = options.order.unwrap_or_else(|| plan.settings.order()) == Order::Input;
+            if ordered {
+                core.meter.set_ordered();
+            }
+            core.meter.set_medium(stage.medium());
             let node = AsyncNode {
                 core,
                 stage: Arc::new(stage),
@@ -384,7 +393,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 hooks,
                 sizer: out.sizer,
                 settings_changed,
-                ordered: options.order.unwrap_or_else(|| plan.settings.order()) == Order::Input,
+                ordered,
                 tuning,
             };
             let task: DriverTask = Box::new(move |runtime| Box::pin(node.drive(runtime)));

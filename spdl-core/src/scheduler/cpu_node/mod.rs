@@ -20,6 +20,7 @@ use crate::item::{Item, ItemHeader};
 use crate::memory::budget::{Budget, Reservation};
 use crate::observe::hooks::Hooks;
 use crate::observe::stalls::Activity;
+use crate::observe::thread_times::CpuSample;
 use crate::resume::ledger::{BufferingEvidence, LedgerEntry, PartialItem};
 use crate::scheduler::failure::FailureAction;
 use crate::stage::{Stage, StageContext};
@@ -344,6 +345,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     ) -> Option<StageInstance<In, S>> {
         let (mut items, mut failures) = (0, 0);
         let started = Instant::now();
+        let sample = CpuSample::start(started);
         let mut broken_instance = false;
         for Item { header, value, reservation } in inputs.drain(..) {
             if self.output.is_shut() {
@@ -414,6 +416,10 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         // busy time of this stage.
         let busy = started.elapsed().saturating_sub(outlet.waited);
         self.core.meter.record(items, failures, busy);
+        // While it waited for room, the worker ran other stages.
+        if outlet.waited.is_zero() {
+            sample.end(&self.core.meter, busy);
+        }
         (!broken_instance).then_some(instance)
     }
 

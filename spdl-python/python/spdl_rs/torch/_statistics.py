@@ -8,13 +8,18 @@ from typing import Any, TypeAlias
 
 from .. import _spdl_rs
 from .._statistics import Quantiles, StageStatistics, Statistics
+from ..pipeline._failures.stage_names import renamed
 from ..pipeline._hooks.durations import DurationHistogram
 
 ReadStatistics: TypeAlias = Callable[[], Statistics]
 """Returns the current statistics of one or more workers."""
 
 # The starts of the engine's diagnoses if all threads are busy. Busy threads may compute, or only wait.
-_BUSY = ("The CPU is the bottleneck", "The worker threads are the bottleneck")
+_BUSY = (
+    "The CPU is the bottleneck",
+    "Other programs, or other threads, are the bottleneck",
+    "The worker threads are the bottleneck",
+)
 _GIL = "The GIL is the bottleneck"
 
 
@@ -93,7 +98,8 @@ def combine(readers: Sequence[ReadStatistics]) -> Statistics:
             "waited_s": sum(part["consumer"]["waited_s"] for part in parts),
         },
     }
-    result["diagnosis"] = _diagnosis(slowest, stages, threads)
+    renamed(result, {stage["name"]: _name(stage["name"]) for stage in slowest["stages"]})
+    result["diagnosis"] = _diagnosis(result["diagnosis"], stages, threads)
     return result
 
 
@@ -119,8 +125,7 @@ def _name(stage: str) -> str:
     return "source" if name == "src" else name
 
 
-def _diagnosis(slowest: Statistics, stages: Sequence[StageStatistics], threads: int) -> str:
-    diagnosis = slowest["diagnosis"]
+def _diagnosis(diagnosis: str, stages: Sequence[StageStatistics], threads: int) -> str:
     if diagnosis.startswith(_BUSY):
         share = stages[-1]["busy_share"]
         return (
@@ -134,8 +139,6 @@ def _diagnosis(slowest: Statistics, stages: Sequence[StageStatistics], threads: 
             "Use worker processes (spdl_rs.dataloader.get_pytorch_dataloader with "
             "multiprocessing_context) or a free-threaded Python, or call functions that release the GIL."
         )
-    for stage in slowest["stages"]:
-        diagnosis = diagnosis.replace(stage["name"], _name(stage["name"]))
     return diagnosis
 
 

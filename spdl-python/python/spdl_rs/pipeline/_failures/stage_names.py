@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..._statistics import Statistics
 
@@ -70,9 +71,28 @@ def in_plain_words(statistics: Statistics) -> Statistics:
     """Replaces full names in the diagnosis by plain names, with the position if plain names are shared."""
     stages = without_parts(stage["name"] for stage in statistics["stages"])
     shared = Counter(map(plain, set(stages.values())))
+    known: dict[str, str] = {}
     for name, stage in stages.items():
-        known = plain(stage)
-        if shared[known] > 1 and place(stage):
-            known = f"{known} (stage {place(stage)})"
-        statistics["diagnosis"] = statistics["diagnosis"].replace(f'"{name}"', f'"{known}"')
+        known[name] = plain(stage)
+        if shared[known[name]] > 1 and place(stage):
+            known[name] = f"{known[name]} (stage {place(stage)})"
+    return renamed(statistics, known)
+
+
+def renamed(statistics: Statistics, names: Mapping[str, str]) -> Statistics:
+    """Replaces names of stages in the diagnosis, also in the diagnosis as data."""
+
+    def rename(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: rename(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [rename(item) for item in value]
+        if not isinstance(value, str) or value in names:
+            return names.get(value, value)
+        for name, new in names.items():
+            value = value.replace(f'"{name}"', f'"{new}"')
+        return value
+
+    statistics["diagnosis"] = rename(statistics["diagnosis"])
+    statistics["bottleneck"] = rename(statistics["bottleneck"])
     return statistics

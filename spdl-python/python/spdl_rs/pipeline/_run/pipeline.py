@@ -261,9 +261,9 @@ class Pipeline(Generic[T]):
         return in_plain_words(monitor.statistics())
 
     def diagnose(self) -> str:
-        """Describes what limits the throughput, and what to do.
+        """Describes what limits the throughput, and how much a change would gain.
 
-        The text is `stats()["diagnosis"]`.
+        The text is `stats()["diagnosis"]`, at most three sentences; `stats()["bottleneck"]` contains the same as data.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> pipeline = PipelineBuilder().add_source(range(5)).add_sink().build(num_threads=1)

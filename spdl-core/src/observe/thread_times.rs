@@ -1,0 +1,160 @@
+//! CPU time of threads, as the system reports it.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::observe::statistics::{StageMeter, WorkerTimes};
+
+/// The CPU time of a set of threads, from the scheduler statistics of Linux.
+///
+/// Threads register themselves, so that the times are read only when they are requested.
+#[derive(Debug, Default)]
+pub struct ThreadTimes {
+    times: Mutex<Times>,
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    ended: WorkerTimes,
+    /// The files with the times of the running threads.
+    running: Vec<PathBuf>,
+    /// Whether the system does not report a thread's times.
+    unknown: bool,
+}
+
+impl ThreadTimes {
+    /// Runs `work`, and counts the whole CPU time of this thread.
+    pub fn count<R>(&self, work: impl FnOnce() -> R) -> R {
+        let path = fs::read_link("/proc/thread-self").ok();
+        let path = path.map(|thread| Path::new("/proc").join(thread).join("schedstat"));
+        let Some(path) = path.filter(|path| read(path).is_some()) else {
+            self.times().unknown = true;
+            return work();
+        };
+        self.times().running.push(path.clone());
+        let _ended = Ended(self, path);
+        work()
+    }
+
+    /// The times of all threads so far; `None` if no thread was counted, or if the system does not
+    /// report the times.
+    pub fn read(&self) -> Option<WorkerTimes> {
+        let times = self.times();
+        let running = times.running.iter().map(|path| read(path)).collect::<Option<Vec<_>>>()?;
+        let total = running.into_iter().fold(times.ended, WorkerTimes::plus);
+        (!times.unknown && total != WorkerTimes::default()).then_some(total)
+    }
+
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds the times of a thread to those of ended threads, also after a panic.
+struct Ended<'a>(&'a ThreadTimes, PathBuf);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        let mut times = self.0.times();
+        times.running.retain(|path| *path != self.1);
+        times.ended = times.ended.plus(read(&self.1).unwrap_or_default());
+    }
+}
+
+/// Parses the time on a CPU and the time in the queue for one.
+fn read(path: &Path) -> Option<WorkerTimes> {
+    let text = fs::read_to_string(path).ok()?;
+    let mut nanos = text.split_ascii_whitespace().map(str::parse::<u64>);
+    let (on_cpu, waited) = (nanos.next()?.ok()?, nanos.next()?.ok()?);
+    Some(WorkerTimes { on_cpu: Duration::from_nanos(on_cpu), waited: Duration::from_nanos(waited) })
+}
+
+/// Time between the sampled runs of a thread. Two reads of the thread's clock take less than 1 µs.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(2);
+
+thread_local! {
+    static NEXT_SAMPLE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// A run whose CPU time may be measured: the first run of a thread in each [`SAMPLE_INTERVAL`].
+pub(crate) struct CpuSample {
+    began: Option<Duration>,
+}
+
+impl CpuSample {
+    /// Starts a run at `now`.
+    pub(crate) fn start(now: Instant) -> Self {
+        let is_due = NEXT_SAMPLE.get().is_none_or(|next| now >= next);
+        if is_due {
+            NEXT_SAMPLE.set(Some(now + SAMPLE_INTERVAL));
+        }
+        CpuSample { began: if is_due { thread_cpu_time() } else { None } }
+    }
+
+    /// Ends a run that took `busy`.
+    pub(crate) fn end(self, meter: &StageMeter, busy: Duration) {
+        if let (Some(began), Some(now)) = (self.began, self.began.and_then(|_| thread_cpu_time())) {
+            meter.sampled(busy, now.saturating_sub(began));
+        }
+    }
+}
+
+/// The CPU time of this thread.
+#[cfg(target_os = "linux")]
+fn thread_cpu_time() -> Option<Duration> {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn thread_cpu_time() -> Option<Duration> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::statistics::StageKind;
+
+    #[test]
+    fn threads_are_counted_while_they_run_and_after_their_end() {
+        let times = ThreadTimes::default();
+        assert_eq!(times.read(), None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                times.count(|| {
+                    let until = Instant::now() + Duration::from_millis(60);
+                    while Instant::now() < until {}
+                    assert!(times.read().is_none_or(|it| it.on_cpu > Duration::ZERO));
+                })
+            });
+        });
+        if let Some(ended) = times.read() {
+            let total = ended.on_cpu + ended.waited;
+            assert!(total >= Duration::from_millis(40), "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn samples_distinguish_computing_from_waiting() {
+        let share = |work: fn(Duration)| {
+            let meter = StageMeter::new("stage".into(), StageKind::Cpu, 1);
+            for _ in 0..3 {
+                let started = Instant::now();
+                let sample = CpuSample::start(started);
+                work(Duration::from_millis(8));
+                sample.end(&meter, started.elapsed());
+            }
+            meter.snapshot().cpu_share
+        };
+        assert!(share(std::thread::sleep).unwrap() < 0.2);
+        let computing = |time| {
+            let began = thread_cpu_time().unwrap();
+            while thread_cpu_time().unwrap() - began < time {}
+        };
+        assert!(share(computing).unwrap() > 0.2);
+    }
+}
