@@ -280,7 +280,7 @@ fn file(name: &str) -> FieldValue {
 
 /// A mask beside its image, which is the same file, resized without interpolation.
 #[cfg(feature = "png")]
-fn masked(name: &str, crop: Crop, seed: u64, outside: u16) -> Result<Batch> {
+fn masked(name: &str, crop: Crop, seed: u64, outside: i64) -> Result<Batch> {
     let transform = ImageTransform::with_size(Size::new(30, 26))
         .crop(crop)
         .exact(true)
@@ -427,8 +427,17 @@ fn numbers_of_16_bits_are_kept_or_scaled() {
         let spec = SampleSpec::new().with("image", image).with("mask", field(mask, dtype));
         let error = spec.validate().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        error.message().to_owned()
     };
-    invalid(mask(), DType::U8);
+    let message = invalid(mask(), DType::U8);
+    assert!(
+        message.contains("outside: expected 0 to 255 for dtype uint8, found 1000"),
+        "{message}"
+    );
+    for dtype in [DType::U8, DType::U16, DType::F32] {
+        invalid(mask().outside(-1), dtype);
+    }
+    invalid(mask().outside(i64::MIN), DType::I32);
     invalid(mask(), DType::F64);
     invalid(mask().scale(2.0), DType::U16);
     invalid(mask().scale(f32::NAN), DType::F32);
@@ -438,8 +447,8 @@ fn numbers_of_16_bits_are_kept_or_scaled() {
 #[test]
 fn a_missing_mask_has_the_number_outside_the_image() {
     let image = || SampleField::image(ImageTransform::new(8)).stored_as(["image"]).optional();
-    for dtype in [DType::U8, DType::I64] {
-        let mask = SampleField::mask(Mask::like("image").outside(255), dtype).optional();
+    for (dtype, number) in [(DType::U8, 255), (DType::I64, -100), (DType::I32, -100)] {
+        let mask = SampleField::mask(Mask::like("image").outside(number), dtype).optional();
         let spec = SampleSpec::new().with("image", image()).with("mask", mask);
         // Without the mask, and without its image.
         for stored in [[("image", file("444.jpg"))], [("mask", file("grey.png"))]] {
@@ -447,7 +456,8 @@ fn a_missing_mask_has_the_number_outside_the_image() {
             let mask = batch.array("mask").unwrap();
             let is_outside = match dtype {
                 DType::U8 => mask.as_slice::<u8>().unwrap() == [255; 64],
-                _ => mask.as_slice::<i64>().unwrap() == [255; 64],
+                DType::I32 => mask.as_slice::<i32>().unwrap() == [-100; 64],
+                _ => mask.as_slice::<i64>().unwrap() == [-100; 64],
             };
             assert!(is_outside, "{dtype} {stored:?}");
         }

@@ -760,7 +760,7 @@ mod described {
         };
         let described = of(json!({
             "image": {"type": "image", "size": 16, "train": true, "augment": "randominvert(p=0.5)"},
-            "mask": {"type": "mask", "stored_as": "seg.png", "outside": 255},
+            "mask": {"type": "mask", "stored_as": "seg.png", "outside": -100},
             "boxes": {"type": "boxes", "stored_as": "json", "at": "boxes", "min_area": 0.5},
             "label": {"type": "label"},
             "text": {"type": "text", "stored_as": ["txt", "json"], "at": "caption"},
@@ -774,7 +774,7 @@ mod described {
             )
             .with(
                 "mask",
-                SampleField::mask(Mask::like("image").outside(255), DType::I64)
+                SampleField::mask(Mask::like("image").outside(-100), DType::I64)
                     .stored_as(["seg.png"]),
             )
             .with("boxes", boxes.at("boxes").collation(Collation::List))
@@ -1126,6 +1126,14 @@ mod described {
                 "augment: brightness: expected at least 0, found -1",
             ),
             (image("augment", json!("RandomInvert(2)")), "field \"x\": augment: "),
+            (
+                image("augment", json!("RandomErasing(value=0.48)")),
+                "augment: value: expected a colour level, a whole number from 0 to 255",
+            ),
+            (
+                image("augment", json!("RandomErasing(value=(0, 300, 0))")),
+                "augment: value: expected a colour level, a whole number from 0 to 255",
+            ),
             (
                 image("augment", json!("RandomApply([blur])")),
                 "augment: augmentations: unknown type \"blur\"",

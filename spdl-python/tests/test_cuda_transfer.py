@@ -8,8 +8,9 @@ import typing
 import numpy
 import pytest
 import spdl_rs
+from conftest import picture, write_png
 from dlpack_consumer import Consumed
-from spdl_rs import CudaError
+from spdl_rs import CudaError, Loader, fields
 from spdl_rs.cuda import DeviceArray, _devices
 from spdl_rs.io import (
     Array,
@@ -175,6 +176,20 @@ def test_g04_transfer_works_as_a_pipeline_stage(stub):
         for seed, batch in enumerate(pipeline):
             numpy.testing.assert_array_equal(batch["x"].to_host(), numbers(seed))
     del batch, pipeline, builder
+
+
+def test_g04_transfer_works_as_a_function_of_a_loader(stub, tmp_path):
+    items = []
+    for seed in range(6):
+        write_png(tmp_path / "image.png", picture(seed))
+        items.append({"image": (tmp_path / "image.png").read_bytes(), "text": str(seed)})
+    settings = dict(batch_size=2, image=fields.Image(8), text=fields.Text(), index=fields.Index())
+    expected = list(Loader(items, **settings))
+    for batch, host in zip(Loader(items, batch_map=transfer_tensor, **settings), expected, strict=True):
+        assert isinstance(batch["image"], DeviceArray) and batch["text"] == host["text"]
+        for name in ("image", "index"):
+            numpy.testing.assert_array_equal(batch[name].to_host(), host[name])
+    del batch
 
 
 def test_g03_a_download_waits_for_the_stream(stub):

@@ -149,7 +149,7 @@ def test_the_program_for_tokens_from_text_runs(tmp_path, monkeypatch):
 
 
 def test_the_program_for_coco_annotations_runs(tmp_path, monkeypatch):
-    (program,) = programs("COCO annotations")
+    program, padded = programs("COCO annotations")
     (tmp_path / "coco").mkdir()
     path = coco(tmp_path / "coco")
     path.rename(path.with_name("instances_train2017.json"))
@@ -159,6 +159,14 @@ def test_the_program_for_coco_annotations_runs(tmp_path, monkeypatch):
     exec(program, names)
     assert names["batch"]["image"].shape == (2, 3, 640, 640)
     assert sorted(names["batch"]["image_id"]) == [70, 71]
+    exec(padded, names)
+    assert names["boxes"].shape == (2, 2, 4) and names["sizes"].shape == (2, 1)
+    assert (names["is_box"].sum(axis=1) == names["sizes"][:, 0]).all() and names["classes"].min() == -1
+
+
+def test_the_program_for_gpus_is_valid():
+    (program,) = programs("Batches on a GPU")
+    compile(program, "fields.md", "exec")
 
 
 def test_the_program_with_several_data_sets_runs(tmp_path, monkeypatch):

@@ -198,11 +198,11 @@ def test_a_run_over_remote_shards_resumes(many, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"seed": 1}, "seed: was 0, is 1"),
+        ({"seed": 1}, r"\(seed: was 0, is 1\)"),
         ({"batch_size": 5}, "batch_size: was 4, is 5"),
         ({"size": 24}, "size: was 16, is 24|size: was 16x16, is 24x24"),
         ({"train": False}, "train"),
-        ({"shuffle": False}, "shuffle"),
+        ({"shuffle": False}, "shuffle, seed or sequential_memory: was shuffle with seed 0, is no shuffle"),
         ({"layout": "nchw-f32"}, "layout"),
         ({"on_truncated": "partial"}, "on_truncated"),
         ({"drop_last": True}, "drop_last: was absent, is yes"),

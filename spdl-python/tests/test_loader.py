@@ -1,6 +1,7 @@
 """`Loader`: fields of samples as batches, their errors, and resume."""
 
 import dataclasses
+import inspect
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import warnings
 import xml.etree.ElementTree
 import zlib
 from typing import Any
@@ -20,7 +22,7 @@ import pytest
 import spdl_rs
 from conftest import picture, write_png
 from dataset_files import write_members
-from spdl_rs import Loader, _functions, fields, recipes
+from spdl_rs import Loader, _functions, fields, recipes, sources
 from spdl_rs.io import (
     AspectBuckets,
     AugMix,
@@ -614,7 +616,9 @@ def test_layouts_of_bfloat16_need_a_package(monkeypatch):
         (lambda: fields.Depth(scale=0.1, dtype="uint16"), 'no effect on dtype="uint16"'),
         (lambda: fields.Depth(dtype="int64"), 'dtype must be "float32" or "uint16"'),
         (lambda: fields.Depth(outside=-1), "outside must be 0 to 65535"),
-        (lambda: fields.Mask(outside=256, dtype="uint8"), "outside must be 0 to 255"),
+        (lambda: fields.Mask(outside=256, dtype="uint8"), "outside must be 0 to 255, not 256, with dtype='uint8'"),
+        (lambda: fields.Mask(outside=-100, dtype="uint16"), "outside must be 0 to 65535, not -100, with dtype='uint16'"),
+        (lambda: fields.Mask(outside=2**31, dtype="int32"), "outside must be -2147483648 to 2147483647"),
         (lambda: fields.Mask(dtype="float32"), "dtype must be"),
         (lambda: fields.Number("complex64"), "dtype must be"),
     ],
@@ -1006,6 +1010,8 @@ def test_wrong_fields_are_refused_at_once(shard):
         Loader(shard, batch_size=2)
     with pytest.raises(TypeError, match=r"x must be a field of spdl_rs.fields.* it is 3"):
         Loader(shard, batch_size=2, x=3)
+    with pytest.raises(TypeError, match="no argument device.*batch_map=spdl_rs.io.transfer_tensor"):
+        Loader(shard, batch_size=2, text=text, device="cuda")
     with pytest.raises(TypeError, match="it is the class Text; call the class"):
         Loader(shard, batch_size=2, x=fields.Text)
     with pytest.raises(ValueError, match="a field is given twice: 'x'"):
@@ -1025,9 +1031,11 @@ def test_wrong_fields_are_refused_at_once(shard):
         fields.Text(default=object())
     with pytest.raises(ValueError, match="shape must be at least 1"):
         fields.Array((0, 4))
+    for kind in (fields.Key, fields.Url, fields.Index):
+        assert not inspect.signature(kind).parameters
+    with pytest.raises(TypeError, match="unexpected keyword argument 'stored_as'"):
+        fields.Key(stored_as="txt")
     for kind, name, value in (
-        (fields.Key, "stored_as", "txt"),
-        (fields.Index, "optional", True),
         (fields.Label, "at", "a"),
         (fields.Label, "default", 3),
     ):
@@ -1137,6 +1145,22 @@ def test_keys_are_the_names_of_files_in_any_encoding(tmp_path):
     assert os.path.exists(key) and os.fsencode(key) == folder + b"/\xe4.png"
 
 
+def test_keys_have_the_documented_form(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_png(tmp_path / "photos/cat/1.png", picture(1))
+    image = (tmp_path / "photos/cat/1.png").read_bytes()
+    write_members(tmp_path / "train-0.tar", [("cat/0001.png", image), ("cat/0001.txt", b"a cat")])
+    (tmp_path / "corpus.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+
+    def keys(source, **named):
+        return [key for batch in Loader(source, batch_size=1, key=fields.Key(), **named) for key in batch["key"]]
+
+    assert keys("photos", image=fields.Image(8)) == ["photos/cat/1.png"]
+    assert keys("train-*.tar", image=fields.Image(8)) == ["train-0.tar:cat/0001"]
+    assert keys(tmp_path / "train-0.tar", image=fields.Image(8)) == [f"{tmp_path}/train-0.tar:cat/0001"]
+    assert keys("corpus.jsonl", text=fields.Text()) == ["corpus.jsonl:0", "corpus.jsonl:1"]
+
+
 def test_reprs_show_what_differs_from_the_defaults(shard):
     assert repr(fields.Text()) == "Text()"
     assert repr(fields.Image(32, train=True)) == "Image(size=32, train=True)"
@@ -1216,7 +1240,7 @@ def test_lists_name_the_files_of_masks_and_of_further_images(tmp_path, suffix):
 
 def coco(folder):
     """Writes the images and annotations of two photos in the layout of COCO. Returns the annotations."""
-    (folder / "annotations").mkdir()
+    (folder / "annotations").mkdir(parents=True)
     (folder / "val").mkdir()
     for number in range(2):
         write_png(folder / "val" / f"{number}.png", picture(number))
@@ -1272,6 +1296,68 @@ def test_coco_annotations_are_a_data_set(tmp_path, where):
         with pytest.raises(spdl_rs.SpdlError, match="cannot find the images.*`Loader.image_folder=") as caught:
             Loader(path, batch_size=2, image=fields.Image(32))
         assert caught.value.key == str(path)
+
+
+# A wrong format would move all boxes, without an error.
+def test_annotations_define_the_format_of_boxes(tmp_path):
+    annotations = coco(tmp_path / "coco")
+    image_set = tmp_path / "VOC/ImageSets/Main/person_train.txt"
+    voc(tmp_path / "VOC")
+    image = fields.Image(32, crop=Letterbox())
+
+    def load(source, **settings):
+        return Loader(source, batch_size=2, image=image, boxes=fields.Boxes(**settings))
+
+    for source, settings, message in [
+        (annotations, {"format": "xywh"}, "leave out format, or pass stored_as='bbox' for format='xywh'"),
+        (annotations, {"format": "cxcywh"}, "'boxes' as format='xyxy' in pixels; leave out format$"),
+        (annotations, {"normalized": True}, "leave out format and normalized"),
+        (annotations, {"stored_as": "bbox"}, "'bbox' as format='xywh' in pixels; pass format='xywh'"),
+        (annotations, {"stored_as": ["none", "boxes"], "format": "xywh"}, "leave out format"),
+        (image_set, {"stored_as": "bndbox", "format": "xywh"}, "'bndbox' as format='xyxy' in pixels; leave out"),
+        (sources.concat(annotations, annotations), {"format": "xywh"}, "leave out format"),
+    ]:
+        with pytest.raises(ValueError, match=f"boxes: the annotations define .*{message}"):
+            load(source, **settings)
+    for source, settings in [
+        (annotations, {}),
+        (annotations, {"stored_as": "bbox", "format": "xywh"}),
+        (image_set, {"stored_as": "bndbox"}),
+    ]:
+        load(source, **settings).peek()
+
+
+def test_values_of_boxes_without_rows_of_are_a_warning(tmp_path):
+    annotations = coco(tmp_path / "coco")
+    voc(tmp_path / "VOC")
+    image = fields.Image(32, crop=Letterbox())
+    numbers = fields.Array(None, "int64")
+
+    def load(source, **more):
+        return Loader(source, batch_size=2, image=image, **more)
+
+    with pytest.warns(spdl_rs.DatasetWarning, match="'classes' has a value .* pass rows_of='found'") as caught:
+        found = fields.Boxes(stored_as="boxes")
+        load(sources.concat(annotations, annotations), found=found, classes=numbers, image_id=fields.Number("int64"))
+    assert len(caught) == 1 and caught[0].filename == __file__.replace(".pyc", ".py")
+    with pytest.warns(spdl_rs.DatasetWarning, match="'hard' has a value for each box"):
+        hard = fields.Array(None, "int64", stored_as="difficult")
+        load(tmp_path / "VOC/ImageSets/Segmentation/train.txt", boxes=fields.Boxes(), hard=hard)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(annotations, boxes=fields.Boxes(), classes=fields.Array(None, "int64", rows_of="boxes"))
+        load(annotations, classes=numbers)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_pixels_outside_the_image_may_have_negative_numbers(tmp_path, dtype):
+    voc(tmp_path)
+    image = fields.Image((80, 80), crop=Letterbox())
+    source = tmp_path / "ImageSets/Segmentation/train.txt"
+    mask = Loader(source, batch_size=2, image=image, mask=fields.Mask(outside=-100, dtype=dtype)).peek()["mask"]
+    # 80 x 60 pixels between 10 rows above and below.
+    assert mask.dtype == dtype and (mask[:, :10] == -100).all() and (mask[:, 70:] == -100).all()
+    assert [set(inner.flat) for inner in mask[:, 10:70]] == [{12}, {13}]
 
 
 def voc(folder):

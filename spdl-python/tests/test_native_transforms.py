@@ -573,6 +573,10 @@ def test_the_repr_of_a_decoder_omits_defaults():
         (lambda: RandomAffine(0, shear=(1, 2, 3)), TypeError),
         (lambda: RandomPerspective(2), ValueError),
         (lambda: RandomErasing(value="red"), ValueError),
+        (lambda: RandomErasing(value=0.48), ValueError),
+        (lambda: RandomErasing(value=(0.485, 0.456, 0.406)), ValueError),
+        (lambda: RandomErasing(value=300), ValueError),
+        (lambda: RandomErasing(value=-1), ValueError),
         (lambda: RandomErasing(scale=(0.5, 0.1)), ValueError),
         (lambda: RandAugment(magnitude=31), ValueError),
         (lambda: RandAugment(1.5), TypeError),
@@ -596,6 +600,13 @@ def test_the_repr_of_a_decoder_omits_defaults():
 def test_invalid_transform_arguments_are_errors(make, kind):
     with pytest.raises(kind):
         make()
+
+
+@pytest.mark.parametrize("value", [0.48, 300, (124, 116.5, 104)])
+def test_erased_pixels_have_levels(value):
+    with pytest.raises(ValueError, match=r"value must be whole numbers from 0 to 255, not .*\(124, 116, 104\)"):
+        RandomErasing(value=value)
+    assert RandomErasing(value=255.0).value == 255
 
 
 @pytest.mark.parametrize("module", [spdl_rs.io._augmentations, spdl_rs.io._crops])

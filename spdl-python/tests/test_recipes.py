@@ -147,6 +147,23 @@ def test_coco_detection_with_images_of_different_sizes(tasks):
     assert numpy.allclose(batch["boxes"][3][0], [4.5, 9, 13.5, 6.75], atol=1e-4)
 
 
+def test_coco_detection_pads_boxes_and_classes(tasks):
+    places = {"document": "json", "boxes": "objects.boxes", "classes": "objects.classes", "horizontal_flip": 0}
+    lists = first(tasks, recipes.coco_detection(40, **places))
+    batch = first(tasks, recipes.coco_detection(40, collate="pad", **places))
+    boxes, sizes = batch["boxes"]
+    classes, counts = batch["classes"]
+    assert batch["image"].shape == (16, 3, 40, 40)
+    assert sizes.shape == (16, 1) and sizes.tolist() == counts.tolist() == [[len(one)] for one in lists["boxes"]]
+    for at, count in enumerate(sizes[:, 0]):
+        assert (boxes[at, :count] == lists["boxes"][at]).all() and not boxes[at, count:].any()
+        assert (classes[at, :count] == lists["classes"][at]).all() and (classes[at, count:] == -1).all()
+    padded = recipes.coco_detection(crop=Resize(30), collate="pad")
+    assert {name: one.collate for name, one in padded.items()} == dict.fromkeys(padded, "pad")
+    ragged = recipes.coco_detection(crop=Resize(30), collate="ragged")
+    assert [ragged[name].collate for name in ("image", "boxes", "classes")] == ["list", "ragged", "ragged"]
+
+
 # promise: PY5
 def test_ade20k_moves_masks_with_their_images(tasks):
     recipe = recipes.ade20k(48, layout="nhwc-u8")

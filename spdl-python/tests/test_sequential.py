@@ -131,7 +131,7 @@ def test_the_window_is_part_of_the_state(shards):
     other = spdl_rs.ImageLoader(
         shards / "shard-{0..2}.tar", shuffle=True, **{**SETTINGS, "sequential": False}
     )
-    with pytest.raises(spdl_rs.InvalidArgumentError, match="was ShardWindow { seed: 0, window: 40"):
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="was shuffle with seed 0, window: 40"):
         other.load_state_dict(one.state_dict())
 
 

@@ -97,6 +97,11 @@ fn records(data: &OpenedDataset) -> Vec<Record> {
 #[test]
 fn an_image_set_of_voc_has_images_boxes_and_masks() {
     let data = open(&voc(), "VOC2012/ImageSets/Main/train.txt").unwrap();
+    // Each value per box is a field of the samples.
+    let sample = data.samples.item(0).unwrap();
+    let has = |name: &str| sample.names().any(|field| field == name);
+    assert!(data.box_fields().iter().all(|(name, _)| has(name)), "{sample:?}");
+    assert!(data.box_fields().contains(&("bndbox", Some("xyxy"))));
     assert_eq!((data.classes.len(), &*data.classes[11]), (20, "dog"));
     assert!(data.warnings.is_empty());
     let samples = records(&data);

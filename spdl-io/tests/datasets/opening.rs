@@ -79,6 +79,7 @@ fn the_images_of_coco_annotations_are_found_near_them() {
             _ => OpenOptions::default(),
         };
         let data = open(&options).unwrap();
+        assert_eq!(data.box_fields()[..2], [("boxes", Some("xyxy")), ("bbox", Some("xywh"))]);
         assert_eq!(
             (data.kind, &data.classes[..]),
             (DatasetKind::FileList, &["car".to_owned()][..])

@@ -15,7 +15,7 @@ use crate::image::{Limits, Size};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mask {
     pub(super) like: Arc<str>,
-    outside: u16,
+    outside: i64,
     scale: f32,
 }
 
@@ -25,10 +25,11 @@ impl Mask {
         Mask { like: like.into(), outside: 0, scale: 1.0 }
     }
 
-    /// Sets the number of pixels outside the image, such as the ignored class 255, and of all pixels
-    /// if a sample lacks its mask or its image. Default: 0.
+    /// Sets the number of pixels outside the image, such as the ignored class 255 or −100, and of all pixels
+    /// if a sample lacks its mask or its image. Default: 0. Range: that of the field's integer type, or that of
+    /// `uint16` in a field of `float32`.
     #[must_use]
-    pub fn outside(mut self, number: u16) -> Self {
+    pub fn outside(mut self, number: i64) -> Self {
         self.outside = number;
         self
     }
@@ -44,10 +45,17 @@ impl Mask {
     /// Checks that the field's type can hold the numbers.
     pub(super) fn validate(&self, dtype: DType) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        let outside = self.outside;
+        let (least, most) = match dtype {
+            DType::U8 => (0, u8::MAX.into()),
+            DType::I32 => (i32::MIN.into(), i32::MAX.into()),
+            DType::I64 => (i64::MIN, i64::MAX),
+            _ => (0, u16::MAX.into()),
+        };
         match dtype {
-            DType::U8 if self.outside > u8::MAX.into() => {
-                invalid(format!("the number outside the image, {}, exceeds 255", self.outside))
-            }
+            _ if !(least..=most).contains(&outside) => invalid(format!(
+                "outside: expected {least} to {most} for dtype {dtype}, found {outside}"
+            )),
             DType::F32 if !self.scale.is_finite() => {
                 invalid(format!("invalid factor of a mask: {}", self.scale))
             }
@@ -61,7 +69,7 @@ impl Mask {
     }
 
     /// The element for a stored number; `None` if the type cannot hold it.
-    fn element<T: MaskElement>(&self, number: u16) -> Option<T> {
+    fn element<T: MaskElement>(&self, number: i64) -> Option<T> {
         T::of(number, self.scale)
     }
 
@@ -130,7 +138,7 @@ fn elements<'a, T: Element>(
 /// A type of the elements of masks.
 trait MaskElement: Element {
     /// The element for a stored number; `None` if the type cannot hold it. Only `f32` is scaled.
-    fn of(number: u16, scale: f32) -> Option<Self>
+    fn of(number: i64, scale: f32) -> Option<Self>
     where
         Self: Sized;
 }
@@ -138,7 +146,7 @@ trait MaskElement: Element {
 macro_rules! whole_mask_elements {
     ($($element:ty)*) => { $(
         impl MaskElement for $element {
-            fn of(number: u16, _scale: f32) -> Option<$element> {
+            fn of(number: i64, _scale: f32) -> Option<$element> {
                 number.try_into().ok()
             }
         }
@@ -147,8 +155,8 @@ macro_rules! whole_mask_elements {
 whole_mask_elements!(u8 u16 i32 i64);
 
 impl MaskElement for f32 {
-    fn of(number: u16, scale: f32) -> Option<f32> {
-        Some(f32::from(number) * scale)
+    fn of(number: i64, scale: f32) -> Option<f32> {
+        Some(number as f32 * scale)
     }
 }
 
@@ -222,7 +230,7 @@ fn sample<T: MaskElement>(
     ImageGeometry { written, warps }: &ImageGeometry,
     out: &mut [T],
 ) -> Result<()> {
-    let number = |number: u16| mask.element(number).ok_or_else(|| too_large::<T>(number));
+    let number = |number: i64| mask.element(number).ok_or_else(|| too_large::<T>(number));
     let (placement, size) = (written.placement, written.size);
     let (source, target, bounds) = (placement.source, placement.target, placement.bounds);
     let outside = number(mask.outside)?;
@@ -245,7 +253,7 @@ fn sample<T: MaskElement>(
         for (at, &column) in columns.iter().enumerate() {
             let x = target.left as usize + at;
             let x = if placement.mirrored { to.len() - 1 - x } else { x };
-            to[x] = number(stored.get(row, column))?;
+            to[x] = number(stored.get(row, column).into())?;
         }
     }
     for warp in warps {
@@ -255,7 +263,7 @@ fn sample<T: MaskElement>(
     Ok(())
 }
 
-fn too_large<T: Element>(number: u16) -> Error {
+fn too_large<T: Element>(number: i64) -> Error {
     let message = format!("class number {number} exceeds the range of {}; use int64", T::DTYPE);
     Error::new(ErrorKind::InvalidArgument, message)
 }

@@ -68,6 +68,8 @@ class BatchLoader(Generic[B]):
         self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
         self._drop_last = check.flag("drop_last", drop_last)
         self._rank, self._world_size = _ranks.chosen(rank, world_size)
+        # Warnings about the fields of data sets, without duplicates.
+        self._data_warnings: dict[str, None] = {}
         self._overlooked = _ranks.overlooked(rank, world_size)
         if threads is None:
             threads = _ranks.threads_of(_ranks.found())
@@ -208,7 +210,7 @@ class BatchLoader(Generic[B]):
     def _warn(self) -> None:
         if self._overlooked is not None:
             warnings.warn(self._overlooked, DatasetWarning, stacklevel=4)
-        found = self._samples.warnings
+        found = [*self._data_warnings, *self._samples.warnings]
         for warning in found[:_MAX_WARNINGS]:
             warnings.warn(warning, DatasetWarning, stacklevel=4)
         if len(found) > _MAX_WARNINGS:

@@ -311,6 +311,14 @@ class Loader(BatchLoader[Any]):
                     f"mix has {mix.classes} classes, but the data set has {len(self.classes)}"
                 )
 
+    def _open_data(
+        self, data: Any, is_part: bool, shares: _spdl_rs.Samples | None
+    ) -> _spdl_rs.Samples:
+        samples = super()._open_data(data, is_part, shares)
+        found = _checked_box_fields(self._fields, dict(samples.box_fields))
+        self._data_warnings |= dict.fromkeys(found)
+        return samples
+
     @property
     def fields(self) -> dict[str, Field]:
         """The fields by name."""
@@ -404,6 +412,11 @@ def _checked_fields(fields: Any, named: Mapping[str, Any]) -> dict[str, Field]:
         if not isinstance(name, str):
             raise TypeError(f"names of fields must be str, not {check.shown(name)}")
         if not isinstance(one, Field):
+            if name in ("device", "cuda_config", "decode"):
+                raise TypeError(
+                    f"Loader has no argument {name}: its batches are in host memory; upload them with "
+                    "batch_map=spdl_rs.io.transfer_tensor, or use ImageLoader for images and labels"
+                )
             hint = "; call the class" if isinstance(one, type) and issubclass(one, Field) else ""
             raise TypeError(
                 f"{name} must be a field of spdl_rs.fields, such as fields.Text(), or an argument of Loader; "
@@ -498,6 +511,38 @@ def _label_of(fields: Mapping[str, Field]) -> Any:
     if len(labels) > 1:
         raise ValueError("a loader has at most one Label; use Number for other class numbers")
     return labels[0] if labels else None
+
+
+def _checked_box_fields(fields: Mapping[str, Field], defined: dict[str, str | None]) -> list[str]:
+    """Compares fields with the values per box that annotations define, and their formats. Returns warnings."""
+    from .fields import Array, Boxes, KeyPoints
+
+    def stored(name: str) -> str | None:
+        value = fields[name].stored_as or name
+        names = [value] if isinstance(value, str) else [each for each in value if each in defined][:1]
+        return names[0] if fields[name].at is None and names and names[0] in defined else None
+
+    boxes = []
+    for name, one in fields.items():
+        format = defined.get(stored(name) or "")
+        if not isinstance(one, Boxes) or format is None:
+            continue
+        boxes.append(name)
+        if (one.format, one.normalized) != (format, False):
+            others = (f"stored_as={other!r}" for other, its in defined.items() if its == one.format)
+            cure = " or ".join(others) if format == "xyxy" and not one.normalized else ""
+            own = "leave out format" if format == "xyxy" else f"pass format={format!r}"
+            own += " and normalized" if one.normalized else ""
+            raise ValueError(
+                f"{name}: the annotations define the boxes {stored(name)!r} as format={format!r} in pixels; {own}"
+                + (f", or pass {cure} for format={one.format!r}" if cure else "")
+            )
+    return [
+        f"{name!r} has a value for each box, but keeps the values of boxes that are dropped; pass "
+        f"rows_of={boxes[0]!r} to its field"
+        for name, one in fields.items()
+        if boxes and isinstance(one, (Array, KeyPoints)) and one.rows_of is None and stored(name)
+    ]
 
 
 def _value_fields(fields: Mapping[str, Field]) -> list[list[str]]:

@@ -550,7 +550,8 @@ class Mask(Field):
 
     Args:
         like: The name of the image in the batch.
-        outside: The number of pixels outside the image, such as the ignored class 255.
+        outside: The number of pixels outside the image, such as the ignored class 255, or -100, which PyTorch's losses
+            ignore by default. Any number of the range of `dtype`; negative for `"int32"` and `"int64"` only.
         dtype: `"uint8"`, `"uint16"`, `"int32"` or `"int64"`.
 
     >>> from spdl_rs import fields
@@ -566,8 +567,13 @@ class Mask(Field):
         super().__post_init__()
         check.text("like", self.like)
         check.choice("dtype", self.dtype, _MASKS)
-        most = 255 if self.dtype == "uint8" else 65535
-        set_frozen(self, outside=check.whole("outside", self.outside, 0, most))
+        bits = int(self.dtype.lstrip("uint"))
+        least, most = (0, 2**bits - 1) if self.dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        try:
+            outside = check.whole("outside", self.outside, least, most)
+        except ValueError as error:
+            raise ValueError(f"{error}, with dtype={self.dtype!r}") from None
+        set_frozen(self, outside=outside)
 
     def _stored(self) -> None:
         return None
@@ -640,7 +646,8 @@ class Boxes(Field):
     Args:
         like: The name of the image in the batch.
         format: `"xyxy"` (left, top, right, bottom), `"xywh"` (left, top, width, height; COCO) or `"cxcywh"`
-            (centre, width, height), of the stored boxes and of the batch.
+            (centre, width, height), of the stored boxes and of the batch. If COCO or Pascal VOC annotations define
+            another format of the stored field, the loader raises `ValueError`.
         normalized: Whether the stored boxes, and those of the batch, are fractions of width and height.
         min_area: Boxes with a smaller area in the sample, in square pixels, are dropped.
         min_visibility: Boxes of which a smaller share of the area is in the sample are dropped, 0 to 1.
@@ -915,9 +922,11 @@ class Label(Field):
 class _Unstored(Field):
     """Base class of fields that no stored field supplies."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._refuse("stored_as", "at", "optional", "default", "missing")
+    stored_as: str | Sequence[str] | None = dataclasses.field(default=None, init=False)
+    at: str | None = dataclasses.field(default=None, init=False)
+    optional: bool = dataclasses.field(default=False, init=False)
+    default: Any = dataclasses.field(default=None, init=False)
+    missing: Literal["error", "drop"] = dataclasses.field(default="error", init=False)
 
 
 @dataclass(frozen=True, repr=False)
@@ -1012,6 +1021,8 @@ class VideoTimes(_OfMedia):
 class Key(_Unstored):
     """The name of each sample: a list of `str`. Has no arguments.
 
+    A path for files, such as `photos/cat/1.jpg`; `FILE:NAME` in tar and zip files, such as `train-0.tar:cat/0001` for the
+    members `cat/0001.jpg` and `cat/0001.txt`; `FILE:ROW` in Parquet files and JSON Lines, such as `train.parquet:7`.
     Bytes of file names that are not valid UTF-8 are encoded as by `os.fsdecode`.
     """
 

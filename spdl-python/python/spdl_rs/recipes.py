@@ -49,6 +49,7 @@ from .io._augmentations import (
 )
 from .io._native_settings import set_frozen
 from .io._crops import (
+    VARYING_CROPS,
     Letterbox,
     RandomResizedCrop,
     RandomScaledCrop,
@@ -378,6 +379,7 @@ def coco_detection(
     boxes: str = "boxes",
     classes: str = "classes",
     format: Literal["xyxy", "xywh", "cxcywh"] | None = None,
+    collate: Literal["list", "ragged", "pad"] = "list",
     layout: str = "nchw-f32",
     **settings: Any,
 ) -> dict[str, Field]:
@@ -395,6 +397,9 @@ def coco_detection(
             boxes and a list of class numbers, of the same length.
         format: The format of the boxes: see `fields.Boxes`. Default: `"xywh"` in a document, as in COCO;
             otherwise `"xyxy"`.
+        collate: How boxes and classes are collated: `"list"`, `"ragged"` or `"pad"`, see `fields.Boxes`. Padding is 0
+            for boxes and -1 for classes; `sizes` is `[N, 1]`, the numbers of boxes. With `"pad"`, images of different
+            sizes are padded too.
         layout: See `ImageLoader`.
         settings: Further arguments of `fields.Image`.
 
@@ -411,10 +416,18 @@ def coco_detection(
     def stored(name: str) -> dict[str, Any]:
         return {"stored_as": name} if document is None else {"stored_as": document, "at": name}
 
+    padding = None
+    if collate == "pad":
+        padding = -1
+        if isinstance(settings.get("crop"), VARYING_CROPS):
+            settings["collate"] = "pad"
+
     return {
         "image": _image(size, layout, recipe, settings),
-        "boxes": Boxes(format=format, **stored(boxes)),
-        "classes": Array(None, "int64", rows_of="boxes", **stored(classes)),
+        "boxes": Boxes(format=format, collate=collate, **stored(boxes)),
+        "classes": Array(
+            None, "int64", rows_of="boxes", collate=collate, padding=padding, **stored(classes)
+        ),
     }
 
 

@@ -326,6 +326,12 @@ impl Samples {
         self.opened.iter().flat_map(|opened| opened.data.classes.clone()).collect()
     }
 
+    /// The fields with one value per box that annotations define, and the format of those which are boxes.
+    #[getter]
+    fn box_fields(&self) -> Vec<(&'static str, Option<&'static str>)> {
+        self.opened.iter().flat_map(|opened| opened.data.box_fields().iter().copied()).collect()
+    }
+
     /// Warnings about samples that were left out or have no label.
     #[getter]
     fn warnings(&self) -> Vec<String> {

@@ -6,8 +6,20 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::{FileList, FileListOptions, ListFormat, is_relative};
+use super::{BoxFields, FileList, FileListOptions, ListFormat, is_relative};
 use crate::fetch::Key;
+
+/// The fields with one value per box.
+const BOX_FIELDS: BoxFields = &[
+    ("boxes", Some("xyxy")),
+    ("bbox", Some("xywh")),
+    ("classes", None),
+    ("category_ids", None),
+    ("areas", None),
+    ("crowd", None),
+    ("annotation_ids", None),
+    ("keypoints", None),
+];
 
 /// The parts of the document that are read. Segmentations and other members are ignored.
 ///
@@ -166,7 +178,7 @@ impl<'a> CocoDocument<'a> {
         drop(self);
         let options = FileListOptions::default().max_bytes(u64::MAX);
         let list = FileList::parse(rows, ListFormat::JsonLines, images, &options)?;
-        Ok(FileList { classes, has_image_ids: true, ..list })
+        Ok(FileList { classes, has_image_ids: true, box_fields: BOX_FIELDS, ..list })
     }
 }
 

@@ -109,9 +109,14 @@ pub struct FileList {
     name: Option<Arc<str>>,
     /// Whether the rows were made from annotations of COCO, so messages name images instead of lines.
     has_image_ids: bool,
+    /// The fields with one value per box that annotations define.
+    box_fields: BoxFields,
     /// The errors of samples whose annotations are missing or damaged, by row.
     failures: BTreeMap<u64, Error>,
 }
+
+/// Names of fields, and the format of those which are boxes: `xyxy` or `xywh`.
+pub(crate) type BoxFields = &'static [(&'static str, Option<&'static str>)];
 
 /// The format of the rows of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -226,6 +231,7 @@ impl FileList {
             addresses: RowAddresses::Unchanged,
             name: None,
             has_image_ids: false,
+            box_fields: &[],
             failures: BTreeMap::new(),
         };
         let bytes = list.text.clone();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
-use super::FileList;
+use super::{BoxFields, FileList};
 use crate::datasets::common::ContentHash;
 use crate::datasets::sharded::{Shard, Shards};
 use crate::records::StoredRecord;
@@ -81,6 +81,11 @@ impl FileLists {
     /// Whether the columns have names.
     pub(crate) fn has_named_columns(&self) -> bool {
         self.first().is_some_and(|list| list.columns.are_named)
+    }
+
+    /// The fields with one value per box that annotations define.
+    pub(crate) fn box_fields(&self) -> BoxFields {
+        self.first().map_or(&[], |list| list.box_fields)
     }
 
     /// The class names; a label is an index.

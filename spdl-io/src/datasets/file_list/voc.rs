@@ -8,9 +8,21 @@ use roxmltree::{Document, Node};
 use serde::Serialize;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::{FileList, FileListOptions, ListFormat, corrupt, line, with_line};
+use super::{BoxFields, FileList, FileListOptions, ListFormat, corrupt, line, with_line};
 use crate::fetch::{Fetcher, Key};
 use crate::records::IMAGE_EXTENSIONS;
+
+/// The fields with one value per box.
+const BOX_FIELDS: BoxFields = &[
+    ("boxes", Some("xyxy")),
+    ("bndbox", Some("xyxy")),
+    ("classes", None),
+    ("names", None),
+    ("pose", None),
+    ("difficult", None),
+    ("truncated", None),
+    ("occluded", None),
+];
 
 /// The classes of Pascal VOC.
 const CLASSES: [&str; 20] = [
@@ -191,6 +203,7 @@ impl FileList {
             classes: classes.into_iter().map(str::to_owned).collect(),
             failures: (0..).zip(read).filter_map(|(row, read)| Some((row, read.err()?))).collect(),
             name: Some(set.display_name()),
+            box_fields: BOX_FIELDS,
             ..list
         })
     }

@@ -81,6 +81,7 @@ impl Opener<'_> {
             path_column: None,
             own_labels: Vec::new(),
             has_named_columns: false,
+            box_fields: &[],
             unlabeled: None,
             #[cfg(feature = "cache")]
             cache: None,
@@ -340,6 +341,7 @@ impl Opener<'_> {
         let (has_named_columns, unlabeled) = (list.has_named_columns(), Unlabeled::in_lists(&list));
         let mut own_labels = LABEL_COLUMNS.to_vec();
         own_labels.retain(|name| list.has_label_column(name));
+        let box_fields = list.box_fields();
         let path_column = self.options.image_field.clone().filter(|_| has_named_columns);
         let opened = self.dataset(DatasetKind::FileList, list, Vec::new());
         let opened = OpenedDataset {
@@ -348,6 +350,7 @@ impl Opener<'_> {
             path_column,
             own_labels,
             has_named_columns,
+            box_fields,
             unlabeled,
             ..opened
         };

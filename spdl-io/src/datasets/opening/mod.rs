@@ -34,7 +34,7 @@ use self::labels::Unlabeled;
 pub use self::options::OpenOptions;
 use self::order::ReadOrder;
 use self::several::Renumbered;
-use super::file_list::{FILE_FIELD, is_json_lines};
+use super::file_list::{BoxFields, FILE_FIELD, is_json_lines};
 use super::webdataset::UNPACK;
 use crate::datasets::ImageFolder;
 use crate::fetch::{Fetcher, Key, address_in};
@@ -196,6 +196,8 @@ pub struct OpenedDataset {
     own_labels: Vec<&'static str>,
     /// Whether this is a file list whose columns have names.
     has_named_columns: bool,
+    /// See [`box_fields`](OpenedDataset::box_fields).
+    box_fields: BoxFields,
     /// The number of samples without a label, if known.
     unlabeled: Option<Unlabeled>,
     #[cfg(feature = "cache")]
@@ -499,6 +501,12 @@ impl OpenedDataset {
     /// The limit of the bytes that are read for a sample.
     pub fn max_file_bytes(&self) -> u64 {
         self.max_file_bytes
+    }
+
+    /// The fields with one value per box that annotations of COCO or Pascal VOC define. Fields of boxes have a format:
+    /// `xyxy` or `xywh`, in pixels. Empty for other data sets, and for several.
+    pub fn box_fields(&self) -> &'static [(&'static str, Option<&'static str>)] {
+        self.box_fields
     }
 
     /// The data set with another fetcher for the same keys, for example one with other options.

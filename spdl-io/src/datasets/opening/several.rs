@@ -165,6 +165,7 @@ impl OpenedDataset {
             path_column: None,
             own_labels: Vec::new(),
             has_named_columns: false,
+            box_fields: &[],
             unlabeled: None,
             parts: flat.into(),
             order,

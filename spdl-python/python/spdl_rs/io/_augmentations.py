@@ -302,7 +302,9 @@ class RandomErasing(Augmentation):
         p: The probability of erasing.
         scale: The minimum and maximum fraction of the area.
         ratio: The minimum and maximum height ÷ width.
-        value: The value of erased pixels, one number or one per channel; or `"random"`.
+        value: The colour of erased pixels: a level, a whole number from 0 (black) to 255, or one per channel; or
+            `"random"`. Fractions are errors, because pixels are normalised later. For the mean colour of ImageNet, pass
+            `(124, 116, 104)`.
     """
 
     p: float = 0.5
@@ -319,12 +321,16 @@ class RandomErasing(Augmentation):
         name, settings = super()._native()
         value: Any = self.value
         if isinstance(value, str):
-            if value != "random":
-                raise ValueError(f'value must be a number, three numbers or "random", not {value!r}')
-        elif isinstance(value, (tuple, list)):
-            value = check.reals("value", value, 3)
-        else:
-            value = check.real("value", value)
+            if value == "random":
+                return name, settings
+            raise ValueError(f'value must be a number, three numbers or "random", not {value!r}')
+        is_list = isinstance(value, (tuple, list))
+        value = check.reals("value", value, 3) if is_list else check.real("value", value)
+        if not all(0 <= level <= 255 and level.is_integer() for level in (value if is_list else (value,))):
+            raise ValueError(
+                f"value must be whole numbers from 0 to 255, not {self.value}: pixels are erased before the "
+                "normalisation; for the mean colour of ImageNet, pass (124, 116, 104)"
+            )
         return name, {**settings, "value": value}
 
 
