@@ -326,11 +326,11 @@ fn a_clip_reads_only_the_bytes_that_it_needs() {
 fn encoding(name: &str, color: Option<VideoColor>) -> (YCbCrEncoding, ChromaSiting) {
     let mut reader = reader();
     let file = read(name);
-    let mut index = reader.index(&&file[..]).unwrap();
+    let mut index = reader.index(&&file[..]).expect("an index");
     if let Some(color) = color {
         let mut stream = index.stream().clone();
         stream.color = color;
-        index = VideoIndex::new(stream, index.packets().to_vec(), 0).unwrap();
+        index = VideoIndex::new(stream, index.packets().to_vec(), 0).expect("an index");
     }
     let mut found = None;
     reader
@@ -338,8 +338,8 @@ fn encoding(name: &str, color: Option<VideoColor>) -> (YCbCrEncoding, ChromaSiti
             found = Some((picture.encoding(), picture.siting()));
             Ok(())
         })
-        .unwrap();
-    found.unwrap()
+        .expect("a frame");
+    found.expect("a frame")
 }
 
 #[test]
