@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::memory::footprint::ByteSize;
 use crate::observe::interval::Interval;
 use crate::observe::model::{
-    Change, MEMORY_WAITED, Measurements, PipelineModel, Prediction, Resource, saturated_rate,
+    MEMORY_WAITED, Measurements, PipelineModel, Prediction, Resource, SettingChange, saturated_rate,
 };
 use crate::observe::statistics::{StageKind, StageStatistics, Statistics};
 use crate::stage::Medium;
@@ -84,7 +84,7 @@ pub struct Diagnosis {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Effect {
     /// The change.
-    pub change: Change,
+    pub change: SettingChange,
     /// The change in words, with the present value.
     pub description: String,
     /// The throughput after the change.
@@ -317,7 +317,7 @@ impl Diagnosis {
 
     /// Predicts the effects of all candidates.
     fn add_effects(&mut self, model: &PipelineModel, measured: &Measurements<'_>) {
-        let effect = |change: Change| Effect {
+        let effect = |change: SettingChange| Effect {
             prediction: model.predict(std::slice::from_ref(&change)),
             description: model.describe(&change),
             change,
@@ -414,26 +414,33 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-impl Change {
+impl SettingChange {
     /// Whether the change is one of the work or of the machine, not of a setting.
     fn is_work(&self) -> bool {
-        matches!(self, Change::Cpus { .. } | Change::Cost { .. } | Change::StepTime { .. })
+        matches!(
+            self,
+            SettingChange::Cpus { .. }
+                | SettingChange::Cost { .. }
+                | SettingChange::StepTime { .. }
+        )
     }
 
     /// The change without values, for a list of changes that do not help.
     fn in_short(&self) -> Option<String> {
         match self {
-            Change::Threads { .. } => Some("more threads".into()),
-            Change::Cpus { .. } => Some("more CPUs".into()),
-            Change::Memory { .. } => Some("more memory".into()),
-            Change::Concurrency { stage, .. } => Some(format!("a higher concurrency of {stage:?}")),
+            SettingChange::Threads { .. } => Some("more threads".into()),
+            SettingChange::Cpus { .. } => Some("more CPUs".into()),
+            SettingChange::Memory { .. } => Some("more memory".into()),
+            SettingChange::Concurrency { stage, .. } => {
+                Some(format!("a higher concurrency of {stage:?}"))
+            }
             _ => None,
         }
     }
 }
 
 /// Changes of settings: groups of values of one setting, the smallest change first.
-fn settings(measured: &Measurements<'_>) -> Vec<Vec<Change>> {
+fn settings(measured: &Measurements<'_>) -> Vec<Vec<SettingChange>> {
     let mut groups = Vec::new();
     let shares_pool = |stage: &StageStatistics| stage.kind.uses_cpu_pool() && !stage.dedicated;
     let threads = measured.threads.max(1);
@@ -441,7 +448,7 @@ fn settings(measured: &Measurements<'_>) -> Vec<Vec<Change>> {
         let more = [measured.cpus, 2 * threads, 4 * threads];
         let mut more: Vec<usize> = more.into_iter().filter(|&more| more > threads).collect();
         more.sort_unstable();
-        groups.push(more.into_iter().map(|threads| Change::Threads { threads }).collect());
+        groups.push(more.into_iter().map(|threads| SettingChange::Threads { threads }).collect());
     }
     let stages = measured.stages.iter().zip(measured.queues);
     for (stage, queue) in stages.filter(|(stage, _)| stage.items > 0) {
@@ -457,52 +464,61 @@ fn settings(measured: &Measurements<'_>) -> Vec<Vec<Change>> {
             let items = [2, 4, 8].map(|times| stage.concurrency * times);
             let items = items.into_iter().map(|items| items.min(most));
             let items = items.filter(|&items| items > stage.concurrency);
-            groups.push(items.map(|items| Change::Concurrency { stage: name(), items }).collect());
+            groups.push(
+                items.map(|items| SettingChange::Concurrency { stage: name(), items }).collect(),
+            );
         }
         if stage.kind != StageKind::Source {
             let items = [2, 4, 16, 64].map(|times| queue.capacity * times);
             let items = items.into_iter().filter(|&items| items <= 4096);
-            groups.push(items.map(|items| Change::Queue { stage: name(), items }).collect());
+            groups.push(items.map(|items| SettingChange::Queue { stage: name(), items }).collect());
         }
         if stage.ordered && stage.concurrency > 1 {
-            groups.push(vec![Change::CompletionOrder { stage: name() }]);
+            groups.push(vec![SettingChange::CompletionOrder { stage: name() }]);
         }
         if stage.cache.is_some_and(|cache| cache.share < 0.99) {
-            groups.push(vec![Change::CacheShare { stage: name(), share: 1.0 }]);
+            groups.push(vec![SettingChange::CacheShare { stage: name(), share: 1.0 }]);
         }
     }
     let budget = measured.memory.limit_bytes;
     if budget > 0 && measured.memory_waited() > MEMORY_WAITED {
         let bytes = [2, 4].map(|times| budget.saturating_mul(times));
-        groups.push(bytes.into_iter().map(|bytes| Change::Memory { bytes }).collect());
+        groups.push(bytes.into_iter().map(|bytes| SettingChange::Memory { bytes }).collect());
     }
     if measured.gil.is_some() && measured.stages.iter().any(|stage| stage.holds_gil) {
-        groups.push(vec![Change::WithoutGil]);
+        groups.push(vec![SettingChange::WithoutGil]);
     }
     groups
 }
 
 /// Changes of the work, and of the machine.
-fn work(measured: &Measurements<'_>, limit: &Limit) -> Vec<Vec<Change>> {
+fn work(measured: &Measurements<'_>, limit: &Limit) -> Vec<Vec<SettingChange>> {
     let mut groups = Vec::new();
     match limit {
-        Limit::OtherPrograms { cpus, .. } => groups.push(vec![Change::Cpus { cpus: *cpus as f64 }]),
-        Limit::Cpu { cpus, .. } => groups.push(vec![Change::Cpus { cpus: 2.0 * *cpus as f64 }]),
+        Limit::OtherPrograms { cpus, .. } => {
+            groups.push(vec![SettingChange::Cpus { cpus: *cpus as f64 }])
+        }
+        Limit::Cpu { cpus, .. } => {
+            groups.push(vec![SettingChange::Cpus { cpus: 2.0 * *cpus as f64 }])
+        }
         Limit::Consumer { .. } => {
             let time = Duration::try_from_secs_f64(measured.step() / 2.0).unwrap_or_default();
-            groups.push(vec![Change::StepTime { time }]);
+            groups.push(vec![SettingChange::StepTime { time }]);
         }
         _ => {}
     }
     let cost = |stage: &StageStatistics| {
-        vec![Change::Cost { stage: Arc::clone(&stage.name), factor: 0.5 }]
+        vec![SettingChange::Cost { stage: Arc::clone(&stage.name), factor: 0.5 }]
     };
     groups.extend(measured.stages.iter().filter(|stage| stage.items > 0).map(cost));
     groups
 }
 
 /// Of the values of one setting, the smallest that gains nearly as much as the best.
-fn smallest(group: Vec<Change>, effect: &impl Fn(Change) -> Effect) -> Option<Effect> {
+fn smallest(
+    group: Vec<SettingChange>,
+    effect: &impl Fn(SettingChange) -> Effect,
+) -> Option<Effect> {
     let effects: Vec<Effect> = group.into_iter().map(effect).collect();
     let best = effects.iter().map(|it| it.prediction.gain).fold(0.0, f64::max);
     let enough = effects.iter().position(|it| it.prediction.gain >= ENOUGH * best);
@@ -1077,7 +1093,7 @@ mod tests {
         assert!(matches!(diagnosis.limit, Limit::OtherPrograms { cpus: 2, .. }), "{diagnosis}");
         let text = diagnosis.to_string();
         assert!(text.contains("2 worker threads got 1.0 of 2 CPUs"), "{text}");
-        let frees = |it: &Effect| it.change == Change::Cpus { cpus: 2.0 };
+        let frees = |it: &Effect| it.change == SettingChange::Cpus { cpus: 2.0 };
         assert!(diagnosis.helps.iter().any(frees), "{text}");
         shared.stages[0].cpu_share = Some(0.99);
         shared.workers = times(19.3, 0.2);
@@ -1105,7 +1121,7 @@ mod tests {
         let diagnosis = python.diagnose();
         assert!(matches!(diagnosis.limit, Limit::Gil { .. }), "{diagnosis}");
         assert!(diagnosis.to_string().contains("90 % of the requests"), "{diagnosis}");
-        assert_eq!(diagnosis.helps[0].change, Change::WithoutGil, "{diagnosis}");
+        assert_eq!(diagnosis.helps[0].change, SettingChange::WithoutGil, "{diagnosis}");
     }
 
     #[test]
@@ -1124,7 +1140,7 @@ mod tests {
         assert!(limit.to_string().starts_with("The network bandwidth"), "{limit}");
         let diagnosis = bound.diagnose();
         assert!(diagnosis.to_string().contains("would not help"), "{diagnosis}");
-        let window = |it: &&Effect| matches!(it.change, Change::Concurrency { .. });
+        let window = |it: &&Effect| matches!(it.change, SettingChange::Concurrency { .. });
         assert!(diagnosis.helps.iter().find(window).is_none(), "{diagnosis}");
     }
 

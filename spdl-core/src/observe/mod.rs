@@ -39,7 +39,7 @@ pub use exporters::tracing::TracingHook;
 pub use histogram::Quantiles;
 pub use hooks::{Hook, ItemInfo, ItemOutcome, StageInfo};
 pub use interval::Interval;
-pub use model::{Change, PipelineModel, Prediction, Resource};
+pub use model::{PipelineModel, Prediction, Resource, SettingChange};
 #[cfg(feature = "serde")]
 pub use quarantine::{Entry, Quarantine, QuarantineList};
 pub use stalls::{Stall, StallCause};

@@ -20,7 +20,7 @@ use crate::observe::statistics::{
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case", tag = "setting"))]
-pub enum Change {
+pub enum SettingChange {
     /// The number of threads of the shared worker pool. Stages whose concurrency is the present
     /// number of threads, as by default, follow.
     Threads {
@@ -161,14 +161,14 @@ pub struct Prediction {
 ///
 /// ```
 /// use spdl_core::PipelineBuilder;
-/// use spdl_core::observe::{Change, PipelineModel};
+/// use spdl_core::observe::{PipelineModel, SettingChange};
 /// # use std::time::Duration;
 /// let sleep = |n: u32| { std::thread::sleep(Duration::from_millis(1)); Ok(n) };
 /// let mut pipeline = PipelineBuilder::from_iter(0..60).map("wait", sleep).threads(1).build()?;
 /// let monitor = pipeline.monitor();
 /// assert_eq!(pipeline.by_ref().count(), 60);
 /// if let Some(model) = PipelineModel::from_statistics(&monitor.statistics()) {
-///     let two = Change::Threads { threads: 2 };
+///     let two = SettingChange::Threads { threads: 2 };
 ///     println!("with two threads: {:.0} items/s", model.predict(&[two]).throughput);
 /// }
 /// # Ok::<(), spdl_core::Error>(())
@@ -436,7 +436,7 @@ impl PipelineModel {
     /// Predicts the effect of changes that are made together. Without changes, predicts the present.
     ///
     /// A change of an unknown stage has no effect.
-    pub fn predict(&self, changes: &[Change]) -> Prediction {
+    pub fn predict(&self, changes: &[SettingChange]) -> Prediction {
         let mut changed = self.present.clone();
         changes.iter().for_each(|change| changed.apply(change));
         let Solution { throughput: modelled, bound, limited_by } = changed.solve();
@@ -453,16 +453,16 @@ impl PipelineModel {
     }
 
     /// A phrase for a change, with the present value: `4 instead of 2 threads`.
-    pub fn describe(&self, change: &Change) -> String {
+    pub fn describe(&self, change: &SettingChange) -> String {
         let stage = |name: &Arc<str>| self.present.stages.iter().find(|it| it.name == *name);
         match change {
-            Change::Threads { threads } => {
+            SettingChange::Threads { threads } => {
                 format!("{threads} instead of {} threads", self.present.threads)
             }
-            Change::Cpus { cpus } => {
+            SettingChange::Cpus { cpus } => {
                 format!("{} instead of {} CPUs", tenths(*cpus), tenths(self.present.cpus))
             }
-            Change::Concurrency { stage: name, items } => {
+            SettingChange::Concurrency { stage: name, items } => {
                 let what = match stage(name) {
                     Some(it) if it.kind.uses_cpu_pool() => "as the concurrency of",
                     _ => "items in flight in",
@@ -470,17 +470,17 @@ impl PipelineModel {
                 let now = stage(name).map_or(0, |it| it.concurrency);
                 format!("{items} instead of {now} {what} {name:?}")
             }
-            Change::Queue { stage: name, items } => {
+            SettingChange::Queue { stage: name, items } => {
                 let now = stage(name).map_or(0, |it| it.places);
                 format!("a queue of {items} instead of {now} items after {name:?}")
             }
-            Change::Cost { stage: name, factor } if *factor == 0.5 => {
+            SettingChange::Cost { stage: name, factor } if *factor == 0.5 => {
                 format!("half the work per item in {name:?}")
             }
-            Change::Cost { stage: name, factor } => {
+            SettingChange::Cost { stage: name, factor } => {
                 format!("{:.0} % of the work per item in {name:?}", factor * 100.0)
             }
-            Change::CacheShare { stage: name, share } => {
+            SettingChange::CacheShare { stage: name, share } => {
                 let now = stage(name).and_then(|it| it.cache).map_or(0.0, |cache| cache.share);
                 format!(
                     "a cache for {:.0} instead of {:.0} % of the items of {name:?}",
@@ -488,12 +488,14 @@ impl PipelineModel {
                     now * 100.0
                 )
             }
-            Change::CompletionOrder { stage } => format!("order of completion in {stage:?}"),
-            Change::Memory { bytes } => {
+            SettingChange::CompletionOrder { stage } => format!("order of completion in {stage:?}"),
+            SettingChange::Memory { bytes } => {
                 format!("a memory budget of {}", crate::memory::footprint::ByteSize(*bytes))
             }
-            Change::WithoutGil => "Python functions in processes or a free-threaded Python".into(),
-            Change::StepTime { time } => format!(
+            SettingChange::WithoutGil => {
+                "Python functions in processes or a free-threaded Python".into()
+            }
+            SettingChange::StepTime { time } => format!(
                 "a step of {} instead of {} ms",
                 milliseconds(time.as_secs_f64()),
                 milliseconds(self.present.step)
@@ -548,40 +550,44 @@ impl Configuration {
         }
     }
 
-    fn apply(&mut self, change: &Change) {
+    fn apply(&mut self, change: &SettingChange) {
         match change {
-            Change::Threads { threads } => self.set_threads((*threads).max(1)),
-            Change::Cpus { cpus } => {
+            SettingChange::Threads { threads } => self.set_threads((*threads).max(1)),
+            SettingChange::Cpus { cpus } => {
                 self.cpus = cpus.max(0.05);
                 if self.threads as usize == self.machine {
                     self.set_threads((cpus.round() as usize).max(1));
                 }
             }
-            Change::Concurrency { stage, items } => {
+            SettingChange::Concurrency { stage, items } => {
                 self.edit(stage, |it| {
                     it.concurrency = (*items).max(1);
                     // `Control::set_concurrency` enlarges the queue as well.
                     it.places = it.places.max(it.concurrency);
                 });
             }
-            Change::Queue { stage, items } => self.edit(stage, |it| it.places = (*items).max(1)),
-            Change::Cost { stage, factor } => self.edit(stage, |it| {
+            SettingChange::Queue { stage, items } => {
+                self.edit(stage, |it| it.places = (*items).max(1))
+            }
+            SettingChange::Cost { stage, factor } => self.edit(stage, |it| {
                 let factor = factor.max(1e-6);
                 it.cpu *= factor;
                 it.wait *= factor;
                 it.store_rate /= factor;
             }),
-            Change::CacheShare { stage, share } => self.edit(stage, |it| it.set_cached(*share)),
-            Change::CompletionOrder { stage } => self.edit(stage, |it| it.ordered = false),
-            Change::Memory { bytes } => {
+            SettingChange::CacheShare { stage, share } => {
+                self.edit(stage, |it| it.set_cached(*share))
+            }
+            SettingChange::CompletionOrder { stage } => self.edit(stage, |it| it.ordered = false),
+            SettingChange::Memory { bytes } => {
                 // Items in later stages need the same memory as before.
                 if let Some(memory) = &mut self.memory {
                     let more = *bytes as f64 - memory.budget;
                     memory.factor = (1.0 + more / memory.in_flight).max(0.01);
                 }
             }
-            Change::WithoutGil => self.has_gil = false,
-            Change::StepTime { time } => self.step = time.as_secs_f64(),
+            SettingChange::WithoutGil => self.has_gil = false,
+            SettingChange::StepTime { time } => self.step = time.as_secs_f64(),
         }
     }
 
@@ -996,19 +1002,20 @@ mod tests {
     #[test]
     fn a_wider_window_helps_until_another_resource_limits() {
         let model = PipelineModel::from_statistics(&statistics()).unwrap();
-        let window = |items| model.predict(&[Change::Concurrency { stage: "fetch".into(), items }]);
+        let window =
+            |items| model.predict(&[SettingChange::Concurrency { stage: "fetch".into(), items }]);
         is_about(window(16).gain, 1.0, 0.05);
         // Four CPUs decode 2000 items/s, or 62.5 batches/s.
         let wide = window(512);
         is_about(wide.throughput, 62.5, 0.05);
         assert!(matches!(wide.limited_by, Resource::Cpus | Resource::Threads), "{wide:?}");
         // An unknown stage, and changes that do not matter.
-        let unknown = Change::Concurrency { stage: "other".into(), items: 99 };
+        let unknown = SettingChange::Concurrency { stage: "other".into(), items: 99 };
         assert_eq!(model.predict(&[unknown]).gain, 0.0);
-        assert!(model.predict(&[Change::Threads { threads: 8 }]).gain.abs() < 0.02);
-        assert!(model.predict(&[Change::WithoutGil]).gain.abs() < 1e-9);
+        assert!(model.predict(&[SettingChange::Threads { threads: 8 }]).gain.abs() < 0.02);
+        assert!(model.predict(&[SettingChange::WithoutGil]).gain.abs() < 1e-9);
         // A consumer that takes 200 ms for a batch.
-        let slow = model.predict(&[Change::StepTime { time: seconds(0.2) }]);
+        let slow = model.predict(&[SettingChange::StepTime { time: seconds(0.2) }]);
         is_about(slow.throughput, 5.0, 0.02);
     }
 
@@ -1019,15 +1026,15 @@ mod tests {
         busy.stages[2] = stage("decode", StageKind::Cpu, 4, (3200, 3200), 0.0124);
         let model = PipelineModel::from_statistics(&busy).unwrap();
         // Threads and the concurrency of the stage follow the number of CPUs.
-        is_about(model.predict(&[Change::Cpus { cpus: 8.0 }]).gain, 1.0, 0.05);
-        let half = Change::Cost { stage: "decode".into(), factor: 0.5 };
+        is_about(model.predict(&[SettingChange::Cpus { cpus: 8.0 }]).gain, 1.0, 0.05);
+        let half = SettingChange::Cost { stage: "decode".into(), factor: 0.5 };
         is_about(model.predict(std::slice::from_ref(&half)).gain, 1.0, 0.05);
-        is_about(model.predict(&[half, Change::Cpus { cpus: 2.0 }]).throughput, 10.0, 0.05);
-        assert!(model.predict(&[Change::Threads { threads: 8 }]).gain.abs() < 0.02);
+        is_about(model.predict(&[half, SettingChange::Cpus { cpus: 2.0 }]).throughput, 10.0, 0.05);
+        assert!(model.predict(&[SettingChange::Threads { threads: 8 }]).gain.abs() < 0.02);
         // Threads that wait need no CPUs.
         busy.stages[2].cpu_share = Some(0.1);
         let model = PipelineModel::from_statistics(&busy).unwrap();
-        is_about(model.predict(&[Change::Threads { threads: 8 }]).gain, 1.0, 0.05);
+        is_about(model.predict(&[SettingChange::Threads { threads: 8 }]).gain, 1.0, 0.05);
     }
 
     #[test]
@@ -1038,11 +1045,11 @@ mod tests {
         slow.stages[1].cache = Some(CacheUse::new(0.5, Duration::ZERO));
         let model = PipelineModel::from_statistics(&slow).unwrap();
         let fetch = || "fetch".into();
-        let wide = model.predict(&[Change::Concurrency { stage: fetch(), items: 64 }]);
+        let wide = model.predict(&[SettingChange::Concurrency { stage: fetch(), items: 64 }]);
         assert!(wide.gain.abs() < 0.05, "{wide:?}");
         assert_eq!(wide.limited_by, Resource::Medium(fetch()));
         // Half as many misses as before.
-        let cached = model.predict(&[Change::CacheShare { stage: fetch(), share: 0.75 }]);
+        let cached = model.predict(&[SettingChange::CacheShare { stage: fetch(), share: 0.75 }]);
         is_about(cached.gain, 1.0, 0.1);
     }
 
@@ -1083,17 +1090,20 @@ mod tests {
         let model = PipelineModel::from_statistics(&statistics()).unwrap();
         let fetch = || Arc::<str>::from("fetch");
         for (change, text) in [
-            (Change::Threads { threads: 8 }, "8 instead of 4 threads"),
+            (SettingChange::Threads { threads: 8 }, "8 instead of 4 threads"),
             (
-                Change::Concurrency { stage: fetch(), items: 64 },
+                SettingChange::Concurrency { stage: fetch(), items: 64 },
                 "64 instead of 8 items in flight in \"fetch\"",
             ),
             (
-                Change::Queue { stage: fetch(), items: 64 },
+                SettingChange::Queue { stage: fetch(), items: 64 },
                 "a queue of 64 instead of 16 items after \"fetch\"",
             ),
-            (Change::Cost { stage: fetch(), factor: 0.5 }, "half the work per item in \"fetch\""),
-            (Change::StepTime { time: seconds(0.005) }, "a step of 5.0 instead of 10 ms"),
+            (
+                SettingChange::Cost { stage: fetch(), factor: 0.5 },
+                "half the work per item in \"fetch\"",
+            ),
+            (SettingChange::StepTime { time: seconds(0.005) }, "a step of 5.0 instead of 10 ms"),
         ] {
             assert_eq!(model.describe(&change), text);
         }

@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use pipelines::Case;
 use simulator::{PipelineSpec, Simulation, StageSpec, StoreSpec, Times};
-use spdl_core::observe::{Change, Limit, PipelineModel, Resource, StageKind};
+use spdl_core::observe::{Limit, PipelineModel, Resource, SettingChange, StageKind};
 
 /// Runs a pipeline: first a fifth of the items with half of the in-flight window if the window is
 /// tuned, or as a start-up otherwise; then all items, which are measured.
-fn run(case: &Case, changes: &[Change]) -> Simulation {
+fn run(case: &Case, changes: &[SettingChange]) -> Simulation {
     let mut simulation = Simulation::new(case.spec.clone());
     changes.iter().for_each(|change| simulation.apply(change));
     let fetch = case.spec.stages.iter().find(|stage| stage.kind == StageKind::Async);
     let window = fetch.map_or(0, |stage| stage.concurrency);
-    let resize = |items| Change::Concurrency { stage: "fetch".into(), items };
-    let is_changed = changes.iter().any(|change| matches!(change, Change::Concurrency { .. }));
+    let resize = |items| SettingChange::Concurrency { stage: "fetch".into(), items };
+    let is_changed =
+        changes.iter().any(|change| matches!(change, SettingChange::Concurrency { .. }));
     let grows = case.tuned && !is_changed;
     if grows {
         simulation.apply(&resize(window / 2));
@@ -156,7 +157,7 @@ fn the_simulator_is_deterministic() {
 fn the_configuration_can_change_while_a_simulation_runs() {
     let mut simulation = Simulation::new(of_stage(StageSpec::fetch(10, Times::Exponential(0.05))));
     simulation.run_for(Duration::from_secs(5));
-    let mut rate_after = |change: Change| {
+    let mut rate_after = |change: SettingChange| {
         simulation.apply(&change);
         simulation.run_for(Duration::from_secs(2));
         simulation.reset();
@@ -164,10 +165,10 @@ fn the_configuration_can_change_while_a_simulation_runs() {
         simulation.throughput()
     };
     let fetch = || "fetch".into();
-    is_about(rate_after(Change::Concurrency { stage: fetch(), items: 40 }), 800.0);
-    is_about(rate_after(Change::Cost { stage: fetch(), factor: 0.5 }), 1600.0);
-    is_about(rate_after(Change::Concurrency { stage: fetch(), items: 5 }), 200.0);
-    is_about(rate_after(Change::StepTime { time: Duration::from_millis(10) }), 100.0);
+    is_about(rate_after(SettingChange::Concurrency { stage: fetch(), items: 40 }), 800.0);
+    is_about(rate_after(SettingChange::Cost { stage: fetch(), factor: 0.5 }), 1600.0);
+    is_about(rate_after(SettingChange::Concurrency { stage: fetch(), items: 5 }), 200.0);
+    is_about(rate_after(SettingChange::StepTime { time: Duration::from_millis(10) }), 100.0);
 }
 
 #[test]
@@ -186,12 +187,12 @@ fn the_model_predicts_the_wait_of_the_consumer() {
     is_about(now.consumer_wait.as_secs_f64(), 0.004);
     assert_eq!(now.limited_by, Resource::Concurrency("fetch".into()));
     // A step that takes longer than loading hides the loading.
-    let slower = model.predict(&[Change::StepTime { time: Duration::from_millis(20) }]);
+    let slower = model.predict(&[SettingChange::StepTime { time: Duration::from_millis(20) }]);
     is_about(slower.throughput, 50.0);
     assert!(slower.consumer_wait < Duration::from_millis(1), "{slower:?}");
     assert_eq!(slower.limited_by, Resource::Consumer);
     // Both changes together: as fast as the consumer.
-    let wider = Change::Concurrency { stage: "fetch".into(), items: 200 };
-    let quicker = Change::StepTime { time: Duration::from_micros(500) };
+    let wider = SettingChange::Concurrency { stage: "fetch".into(), items: 200 };
+    let quicker = SettingChange::StepTime { time: Duration::from_micros(500) };
     is_about(model.predict(&[wider, quicker]).throughput, 2000.0);
 }

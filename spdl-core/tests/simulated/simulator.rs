@@ -4,7 +4,7 @@
 //! and memory before it takes an item, free threads run the stage nearest to the consumer, and a
 //! stage that restores the order keeps the places of finished items. Threads share the CPUs equally,
 //! and transfers share the bandwidth equally. The simulator emits [`Statistics`], and every
-//! [`Change`] can be applied while it runs.
+//! [`SettingChange`] can be applied while it runs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -13,8 +13,8 @@ use std::time::Duration;
 use spdl_core::Statistics;
 use spdl_core::memory::MemoryStatistics;
 use spdl_core::observe::{
-    CacheUse, Change, ConsumerStatistics, GilStatistics, InFlightRate, Medium, Quantiles,
-    QueueStatistics, StageKind, StageStatistics, WorkerTimes,
+    CacheUse, ConsumerStatistics, GilStatistics, InFlightRate, Medium, Quantiles, QueueStatistics,
+    SettingChange, StageKind, StageStatistics, WorkerTimes,
 };
 
 /// A distribution of times in seconds.
@@ -424,38 +424,40 @@ impl Simulation {
     }
 
     /// Applies a change to the running pipeline.
-    pub(crate) fn apply(&mut self, change: &Change) {
+    pub(crate) fn apply(&mut self, change: &SettingChange) {
         match change {
-            Change::Threads { threads } => self.set_threads(*threads),
-            Change::Cpus { cpus } => {
+            SettingChange::Threads { threads } => self.set_threads(*threads),
+            SettingChange::Cpus { cpus } => {
                 self.cpus.advance(self.now);
                 self.cpus.capacity = *cpus;
                 if self.spec.threads == self.spec.cpus {
                     self.set_threads(cpus.round() as usize);
                 }
             }
-            Change::Concurrency { stage, items } => {
+            SettingChange::Concurrency { stage, items } => {
                 let stage = self.stage(stage);
                 stage.concurrency = *items;
                 stage.queue = stage.queue.max(*items);
             }
-            Change::Queue { stage, items } => self.stage(stage).queue = *items,
-            Change::Cost { stage, factor } => {
+            SettingChange::Queue { stage, items } => self.stage(stage).queue = *items,
+            SettingChange::Cost { stage, factor } => {
                 let stage = self.stage(stage);
                 stage.cpu = scaled(stage.cpu, *factor);
                 stage.wait = scaled(stage.wait, *factor);
                 stage.bytes *= factor;
                 stage.store.requests_per_second /= factor;
             }
-            Change::CacheShare { stage, share } => {
+            SettingChange::CacheShare { stage, share } => {
                 if let Some(cache) = &mut self.stage(stage).cache {
                     cache.0 = *share;
                 }
             }
-            Change::CompletionOrder { stage } => self.stage(stage).ordered = false,
-            Change::Memory { bytes } => self.spec.memory = *bytes as f64,
-            Change::WithoutGil => self.spec.gil = false,
-            Change::StepTime { time } => self.spec.step = Times::Constant(time.as_secs_f64()),
+            SettingChange::CompletionOrder { stage } => self.stage(stage).ordered = false,
+            SettingChange::Memory { bytes } => self.spec.memory = *bytes as f64,
+            SettingChange::WithoutGil => self.spec.gil = false,
+            SettingChange::StepTime { time } => {
+                self.spec.step = Times::Constant(time.as_secs_f64())
+            }
             change => unimplemented!("{change:?}"),
         }
         self.dispatch();
