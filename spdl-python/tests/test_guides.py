@@ -16,7 +16,7 @@ BLOCKS = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # The number of programs per page, and the test module that runs them.
 PAGES = {
     "README.md": (1, "test_guides"),
-    "docs/fields.md": (28, "test_fields_guide"),
+    "docs/fields.md": (30, "test_fields_guide"),
     "docs/migrating.md": (17, "test_migrating"),
     "docs/pack.md": (1, "test_guides"),
     "docs/parallelism.md": (2, "test_guides"),

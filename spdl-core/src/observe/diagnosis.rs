@@ -820,7 +820,7 @@ impl fmt::Display for Limit {
                 f,
                 "The GIL is the bottleneck: the {threads} worker threads run Python code one at a \
                  time, {} % of the requests for the GIL waited, and {} of the work is in stage \
-                 {stage:?}.",
+                 {stage:?}; processes or a free-threaded Python have no such limit.",
                 percent(*contended),
                 share_text(*part),
             ),

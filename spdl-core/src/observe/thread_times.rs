@@ -150,11 +150,14 @@ mod tests {
             }
             meter.snapshot().cpu_share
         };
-        assert!(share(std::thread::sleep).unwrap() < 0.2);
+        let waiting = share(std::thread::sleep).unwrap();
+        assert!(waiting < 0.2, "{waiting}");
         let computing = |time| {
             let began = thread_cpu_time().unwrap();
             while thread_cpu_time().unwrap() - began < time {}
         };
-        assert!(share(computing).unwrap() > 0.2);
+        // On a busy machine, a thread that computes gets a small part of a CPU.
+        let computing = share(computing).unwrap();
+        assert!(computing > 3.0 * waiting, "{computing}, {waiting}");
     }
 }
