@@ -73,8 +73,10 @@ impl VideoCues for MatroskaCues<'_> {
     fn index_between(&self, first: i64, last: i64) -> Result<VideoIndex> {
         let key = key_at(&self.keys, first);
         let VideoKeyFrame { timestamp, position } = self.keys[key];
-        if last >= first {
-            self.file.will_read(&[bytes_between(&self.keys, first, last, self.file.size())]);
+        let ahead = bytes_between(&self.keys, first, last, self.file.size());
+        // Damaged cues may name positions in any order, or outside of the file.
+        if last >= first && ahead.start < ahead.end && ahead.end <= self.file.size() {
+            self.file.will_read(&[ahead]);
         }
         let mut scan = MatroskaScan::new(self.file, self.limits);
         scan.timestamp_scale = self.timestamp_scale;
