@@ -458,7 +458,7 @@ impl Simulation {
             SettingChange::StepTime { time } => {
                 self.spec.step = Times::Constant(time.as_secs_f64())
             }
-            change => unimplemented!("{change:?}"),
+            change => panic!("the simulator cannot apply {change:?}"),
         }
         self.dispatch();
     }

@@ -967,8 +967,14 @@ impl SampleSpec {
         registry: &CodecRegistry,
         limits: &Limits,
     ) -> impl Fn() -> Result<FillRecord> + Send + Sync + 'static {
-        let (spec, registry, limits) = (self.clone(), registry.clone(), limits.clone());
+        let (spec, registry, limits) = (self.with_codecs(), registry.clone(), limits.clone());
         move || FillRecord::new(&spec, &registry, &limits)
+    }
+
+    /// The same with explicit codecs, so that all workers share the decoders of one registry.
+    fn with_codecs(&self) -> SampleSpec {
+        let (audio, video) = self.codecs();
+        SampleSpec { audio: Some(audio), video: Some(video), ..self.clone() }
     }
 
     /// What determines the batches, for
@@ -1090,5 +1096,19 @@ impl SampleSpec {
             None => format!("there is no field {name:?}"),
         };
         Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_workers_of_a_filler_share_decoders() {
+        let spec = SampleSpec::new().with_codecs();
+        let registry = || spec.codecs().1.0;
+        assert!(registry().shares_decoders_with(&registry()));
+        let other = SampleSpec::new().with_codecs().codecs().1.0;
+        assert!(!registry().shares_decoders_with(&other));
     }
 }

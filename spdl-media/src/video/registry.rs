@@ -101,6 +101,11 @@ impl VideoRegistry {
     pub(super) fn decoders(&self) -> &Arc<DecoderPool> {
         &self.decoders
     }
+
+    #[cfg(test)]
+    pub(crate) fn shares_decoders_with(&self, other: &VideoRegistry) -> bool {
+        Arc::ptr_eq(&self.decoders, &other.decoders)
+    }
 }
 
 fn unsupported(what: &str, names: impl Iterator<Item = &'static str>) -> Error {
