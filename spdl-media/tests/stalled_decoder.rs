@@ -64,6 +64,10 @@ impl VideoDecoder for SlowDecoder {
     fn reset(&mut self) {
         self.waiting = None;
     }
+
+    fn is_reusable(&self) -> bool {
+        true
+    }
 }
 
 /// One key frame, then frames of 100 ms, all of one byte.

@@ -256,6 +256,28 @@ fn frames_that_refer_to_a_damaged_frame_are_damaged() {
 }
 
 #[test]
+fn frames_do_not_depend_on_what_was_decoded_before() {
+    for name in FILES {
+        let file = read(name);
+        let index = reader().index(&&file[..]).expect(name);
+        let all: Vec<_> = (0..index.frames().len()).collect();
+        let mut used = reader().on_truncated(OnTruncated::Partial);
+        for packet in index.packets().iter().take(4) {
+            let VideoPacket { offset, bytes, .. } = *packet;
+            for part in [8, 4, 2] {
+                let mut damaged = file.clone();
+                damaged[(offset + u64::from(bytes / part)) as usize] ^= 0x5C;
+                hashes(&mut used, &file, &index, &all).expect(name);
+                let found = hashes(&mut used, &damaged, &index, &all).expect(name);
+                let mut fresh = reader().on_truncated(OnTruncated::Partial);
+                let expected = hashes(&mut fresh, &damaged, &index, &all).expect(name);
+                assert_eq!(found, expected, "{name}, packet at {offset}, 1/{part}");
+            }
+        }
+    }
+}
+
+#[test]
 fn several_threads_decode_the_same_frames() {
     for name in ["h264.mp4", "hevc_open_gop.mp4", "vp9.webm"] {
         let file = read(name);

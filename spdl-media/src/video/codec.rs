@@ -129,6 +129,10 @@ pub trait VideoDecoder: Send {
 
     /// Forgets all packets and frames.
     fn reset(&mut self);
+
+    /// Whether a [`reset`](Self::reset) leaves no trace, even in frames of damaged packets. Only such a
+    /// decoder is used for another video: frames never depend on what was decoded before.
+    fn is_reusable(&self) -> bool;
 }
 
 /// A decoded frame.

@@ -116,11 +116,11 @@ impl LentDecoder {
         &mut *self.open.decoder
     }
 
-    /// Keeps the decoder for another video.
+    /// Keeps the decoder for another video, if it is reusable.
     pub(super) fn give_back(self) {
         let LentDecoder { mut open, permit } = self;
-        open.decoder.reset();
-        if permit.is_counted {
+        if permit.is_counted && open.decoder.is_reusable() {
+            open.decoder.reset();
             // Dropping the permit makes room for it.
             permit.pool.lock().idle.push_back(open);
         }
@@ -181,6 +181,10 @@ mod tests {
         }
 
         fn reset(&mut self) {}
+
+        fn is_reusable(&self) -> bool {
+            true
+        }
     }
 
     fn lend(pool: &Arc<DecoderPool>, threads: u32, count: &Arc<AtomicUsize>) -> LentDecoder {

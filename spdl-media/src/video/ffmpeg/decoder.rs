@@ -169,6 +169,12 @@ impl VideoDecoder for FfmpegDecoder {
         // SAFETY: the context is open.
         unsafe { ffi::avcodec_flush_buffers(self.context.as_ptr()) };
     }
+
+    fn is_reusable(&self) -> bool {
+        // Others keep state that a flush does not clear, and that shows where packets are damaged: FFV1 the
+        // frame before, VP8 probabilities.
+        matches!(&*self.codec, "h264" | "hevc" | "vp9" | "av1")
+    }
 }
 
 impl std::fmt::Debug for FfmpegDecoder {
