@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use reqwest::Certificate;
 use reqwest::redirect::Policy;
+use rustls::crypto::CryptoProvider;
 use spdl_core::{Error, ErrorKind, Result};
 
 pub(crate) use self::body::{buffer_first_chunk, exact};
@@ -45,7 +46,7 @@ pub(crate) const MAX_OFFSET: u64 = i64::MAX as u64;
 /// Each concurrent request has its own connection, which is faster than one shared HTTP/2
 /// connection.
 pub(crate) fn client(options: &SourceOptions, is_local: bool) -> Result<reqwest::Client> {
-    let mut builder = reqwest::Client::builder()
+    let mut builder = client_builder()
         .http1_only()
         .redirect(Policy::none())
         .referer(false)
@@ -62,6 +63,15 @@ pub(crate) fn client(options: &SourceOptions, is_local: bool) -> Result<reqwest:
         let message = format!("cannot create an HTTP client: {}", causes(&error.without_url()));
         Error::new(ErrorKind::Io, message)
     })
+}
+
+/// A builder of clients whose TLS uses the cryptography that the program has chosen, by default `ring`.
+fn client_builder() -> reqwest::ClientBuilder {
+    if CryptoProvider::get_default().is_none() {
+        // An error means that another thread has chosen meanwhile.
+        _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    reqwest::Client::builder()
 }
 
 /// Cache of clients. Each set of options has one client for this machine and one for other servers.
@@ -105,7 +115,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate>> {
     }
     // Checks each certificate separately: the client's error does not name the invalid one.
     for certificate in &found {
-        let alone = reqwest::Client::builder().tls_certs_only([certificate.clone()]).build();
+        let alone = client_builder().tls_certs_only([certificate.clone()]).build();
         alone.map_err(|error| invalid(&causes(&error)))?;
     }
     Ok(found)
