@@ -1,4 +1,4 @@
-//! Decoding, transforms and augmentations of images and audio: from encoded bytes to a sample in a
+//! Decoding, transforms and augmentations of images, audio and video: from encoded bytes to a sample in a
 //! training batch.
 //!
 //! ```text
