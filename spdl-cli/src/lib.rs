@@ -39,8 +39,9 @@ pub use crate::commands::process_limits::{allocator_settings, restart_with_alloc
 pub fn run<T: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = T>) -> u8 {
     process_limits::prepare();
     silence_stage_panics();
-    let outcome = match Cli::try_parse_from(arguments) {
-        Ok(command) => command.run(),
+    let words: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let outcome = match Cli::try_parse_from(&words) {
+        Ok(command) => command.with_words(words).run(),
         Err(usage) => {
             // Fails only if standard output or standard error is closed.
             drop(usage.print());

@@ -134,6 +134,10 @@ pub use stage::{
 #[doc = include_str!("../../docs/profiling.md")]
 struct ProfilingGuide;
 
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guides/sizing-a-cluster.md")]
+struct SizingGuide;
+
 // Types of other crates that are part of this crate's API.
 pub use async_trait::async_trait;
 pub use futures_core::future::BoxFuture;

@@ -62,6 +62,7 @@ use crate::tools::Workspace;
   cargo xtask kernels               compile the CUDA kernels
   cargo xtask gpu                   run tests and measurements that need a CUDA device
   cargo xtask bench overhead        measure the scheduler's time per item and stage
+  cargo xtask bench plan            compare the plans of `spdl plan` with measured runs
   cargo xtask bench tar             compare reading of tar shards with webdataset and upstream
 
 Each task has its own help: cargo xtask TASK --help"

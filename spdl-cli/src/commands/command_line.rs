@@ -1,5 +1,7 @@
 //! The command line of the program: its subcommands, and the function that runs each.
 
+use std::ffi::OsString;
+
 use clap::{Parser, Subcommand};
 
 use super::bench::arguments::BenchArguments;
@@ -8,10 +10,11 @@ use super::doctor::DoctorArguments;
 use super::ls::LsArguments;
 use super::options::worker_threads;
 use super::pack::arguments::PackArguments;
+use super::plan::arguments::PlanArguments;
 use super::stat::arguments::StatArguments;
 use super::verify::arguments::VerifyArguments;
 use super::verify_order::VerifyOrderArguments;
-use super::{bench, cat, doctor, ls, pack, process_limits, stat, verify, verify_order};
+use super::{bench, cat, doctor, ls, pack, plan, process_limits, stat, verify, verify_order};
 use crate::ui::failure::Failure;
 
 /// Benchmarks data loading, packs data sets into shards, and inspects data sets
@@ -31,6 +34,8 @@ Examples:
   spdl bench clips/ --frames 16 --every 0.5s
                                         measure clips of videos per second
   spdl bench speech/ --mel 80           measure log-mel spectrograms of audio
+  spdl plan --step-ms 87 --batch 128 --devices 8 -- photos/
+                                        cores, memory, requests/s that a training needs
   spdl verify-order rank*.state         find samples that are missing or processed twice
   spdl pack photos/ shards/ --shuffle 7 write tar shards with indexes, checksums and a manifest
   spdl ls shards/                       list the shards, or the samples
@@ -55,6 +60,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Bench(Box<BenchArguments>),
+    Plan(Box<PlanArguments>),
     VerifyOrder(VerifyOrderArguments),
     Pack(PackArguments),
     Ls(LsArguments),
@@ -78,11 +84,20 @@ impl Command {
 }
 
 impl Cli {
+    /// Keeps the words of the command line for `spdl bench`.
+    pub(crate) fn with_words(mut self, words: Vec<OsString>) -> Self {
+        if let Command::Bench(arguments) = &mut self.command {
+            arguments.words = words;
+        }
+        self
+    }
+
     /// Runs the subcommand.
     pub(crate) fn run(&self) -> Result<(), Failure> {
         process_limits::check_address_space(self.command.threads())?;
         match &self.command {
             Command::Bench(arguments) => bench::run::run(arguments),
+            Command::Plan(arguments) => plan::run::run(arguments),
             Command::VerifyOrder(arguments) => verify_order::run(arguments),
             Command::Pack(arguments) => pack::run::run(arguments),
             Command::Ls(arguments) => ls::run(arguments),

@@ -3,6 +3,7 @@
 //! | file or folder | subcommand |
 //! |---|---|
 //! | `bench` | `spdl bench`: measures how fast a data set is loaded as training batches |
+//! | `plan` | `spdl plan`: what a training needs of a store, a network, cores and memory |
 //! | `pack` | `spdl pack`: writes a data set as tar shards |
 //! | `ls`, `cat`, `verify`, `stat` | list, read, check and summarise data sets |
 //! | `verify_order` | `spdl verify-order`: finds missing and repeated samples by checkpoint files |
@@ -11,7 +12,8 @@
 //! | `process_limits` | prepares the process for limits on memory and files |
 //! | `options`, `checkpoint_files` | options and checkpoint files that several subcommands use |
 //!
-//! Highest module: may import `ui`, `datasets`, `inspection`. A subcommand does not import another.
+//! Highest module: may import `ui`, `datasets`, `inspection`. A subcommand does not import
+//! another, except for `plan`, which measures with `bench`.
 
 mod bench;
 mod cat;
@@ -21,6 +23,7 @@ mod doctor;
 mod ls;
 mod options;
 mod pack;
+mod plan;
 pub(crate) mod process_limits;
 mod stat;
 mod verify;

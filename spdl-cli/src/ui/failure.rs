@@ -75,6 +75,12 @@ impl Failure {
         self
     }
 
+    /// Sets the exit code.
+    pub(crate) fn with_code(mut self, code: u8) -> Self {
+        self.code = code;
+        self
+    }
+
     /// Records that this signal stopped the run.
     pub(crate) fn by_signal(mut self, signal: i32) -> Self {
         self.signal = Some(signal);

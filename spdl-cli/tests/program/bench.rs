@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 28] = [
     "images",
     "seconds",
     "images_per_s",
@@ -18,6 +18,7 @@ const KEYS: [&str; 26] = [
     "memory",
     "first_batch_ms",
     "epoch_starts_s",
+    "epoch_images_per_s",
     "verdict",
     "diagnosis",
     "data_readiness",
@@ -34,6 +35,7 @@ const KEYS: [&str; 26] = [
     "kind",
     "cache",
     "checksum",
+    "arguments",
 ];
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod advice;
 mod any_data;
+mod baseline;
 mod bench;
 mod common;
 mod data;
@@ -12,6 +13,7 @@ mod limits;
 mod lists_and_classes;
 mod media;
 mod pack;
+mod plan;
 mod readme;
 mod report;
 mod rescue;

@@ -8,6 +8,7 @@
 //! | `thread_times` | [`ThreadTimes`]: CPU time of threads, as the system reports it |
 //! | `queueing` | formulas: mean-value analysis, stages that restore the order |
 //! | `model` | [`PipelineModel`]: predicts the throughput after a change |
+//! | `sizing` | [`Workload`]: what a training needs of store, network, cores and memory |
 //! | `diagnosis` | [`Diagnosis`]: what limits the throughput, and how much a change would gain |
 //! | `stalls` | [`Stall`]: a stage that makes no progress while the consumer waits |
 //! | `hooks` | [`Hook`]: callbacks of stages and items |
@@ -25,6 +26,7 @@ pub(crate) mod model;
 #[cfg(feature = "serde")]
 pub(crate) mod quarantine;
 mod queueing;
+pub(crate) mod sizing;
 pub(crate) mod stalls;
 pub(crate) mod statistics;
 pub(crate) mod thread_times;
@@ -42,6 +44,7 @@ pub use interval::Interval;
 pub use model::{PipelineModel, Prediction, Resource, SettingChange};
 #[cfg(feature = "serde")]
 pub use quarantine::{Entry, Quarantine, QuarantineList};
+pub use sizing::{ClusterPlan, PlanLimit, PlanNeeds, PlannedShards, PlannedUse, Workload};
 pub use stalls::{Stall, StallCause};
 pub use statistics::{
     CacheUse, ConsumerStatistics, Dropped, DroppedCount, GilStatistics, InFlightRate,

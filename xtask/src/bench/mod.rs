@@ -5,6 +5,7 @@ mod checksums;
 mod contest;
 mod images;
 mod peers;
+mod plan;
 mod plot;
 mod promises;
 mod python;
@@ -31,6 +32,7 @@ pub(crate) enum Benchmark {
     Checksums(checksums::Checksums),
     Images(images::Images),
     Overhead(Overhead),
+    Plan(plan::Plan),
     Python(python::Python),
     Ratios(ratios::Ratios),
     Recipes(recipes::Recipes),
@@ -48,6 +50,7 @@ pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Checksums(arguments) => checksums::run(workspace, arguments),
         Benchmark::Images(arguments) => images::run(workspace, arguments),
         Benchmark::Overhead(arguments) => engine_bench::overhead(workspace, arguments),
+        Benchmark::Plan(arguments) => plan::run(workspace, arguments),
         Benchmark::Python(arguments) => python::run(workspace, arguments),
         Benchmark::Ratios(arguments) => ratios::run(workspace, arguments),
         Benchmark::Recipes(arguments) => recipes::run(workspace, arguments),

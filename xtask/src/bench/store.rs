@@ -252,7 +252,7 @@ fn reads(contestant: &Contestant) -> Reads {
     }
 }
 
-fn fetch_stage(report: &Value) -> Option<&Value> {
+pub(super) fn fetch_stage(report: &Value) -> Option<&Value> {
     report["stages"].as_array()?.iter().find(|stage| stage["name"] == "fetch")
 }
 

@@ -1,16 +1,18 @@
 //! The options of `spdl bench`.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::{Args, Parser, ValueEnum};
 use spdl_core::{Error, ErrorKind, Shard};
 use spdl_media::SampleFormat;
 
 use super::shorthand::{MediaOptions, SampleNoun};
 use crate::commands::options::{FieldOptions, OnError, count};
 use crate::datasets::address::{path_or_url, shown};
+use crate::ui::failure::Failure;
 use crate::ui::format::byte_size;
 
 /// Measures how fast a data set is loaded as training batches, and reports the bottleneck
@@ -51,6 +53,12 @@ Examples:
 
   spdl bench photos/ --mode train --epochs 2 --batch 64 --step-ms 30
       measure whether training steps of 30 ms per batch have to wait for data
+
+  spdl bench photos/ --epochs 10 --json > old.json
+  spdl bench photos/ --epochs 10 --threads 4 --baseline old.json
+      are 4 threads faster? 10 rounds of both command lines, interleaved
+  spdl bench photos/ --epochs 10 --baseline old.json --baseline-program ./spdl-old
+      is this version of the program slower than spdl-old? exit code 3 if so
 
   spdl bench photos/ --report report.html
       write an HTML report with charts over time
@@ -165,6 +173,8 @@ Keys of the JSON object:
                     and the most that was reserved; one file may exceed the budget
   first_batch_ms    from the start of the pipeline to the first batch
   epoch_starts_s    [seconds], from the start to the first batch of each of the first 64 epochs
+  epoch_images_per_s
+                    [images per second] of each epoch
   verdict           at most three sentences: the bottleneck, and what would help by how much
   diagnosis         the same as data: {limit: {kind, ...}, items_per_s, source_items,
                     consumer_waits, helps: [effect], does_not_help: [effect]}, where an item is a
@@ -203,11 +213,30 @@ Keys of the JSON object:
                     batch size for padded fields and with `mix`;
                     null with --no-checksum. After a resume it includes the earlier runs, but not
                     if the checkpoints of several ranks were combined
+  arguments         the options that --baseline repeats; null with --save-state and --resume, and
+                    if a URL contains a password or a signature
+
+Comparison, --baseline FILE.json:
+  The rates of two runs differ by chance. A change is real if the 95 % confidence interval of the
+  ratio of the rates does not contain 0 %:
+    interleaved rounds  d = ln(this run / baseline) of each round; mean(d) +- t(n - 1) s(d) / sqrt(n)
+                        (Student's t interval of pairs). The order changes with each round
+    rates in FILE       the difference of the means of ln(rate) of all epochs but the first,
+                        +- t(v) sqrt(s1^2 / n1 + s2^2 / n2) (Welch's t interval)
+  The conclusion is `no-change` if the whole interval is within --threshold; otherwise `faster` or
+  `slower` if the interval does not contain 0 %; otherwise `cannot-tell`. A baseline for the second
+  method needs at least 3 epochs, better 10.
+  A baseline never names the program to run: only --baseline-program does.
+  Keys of the JSON object: method (interleaved or stored), baseline_images_per_s and images_per_s
+  (of each round), change and interval (0.05 is 5 % more images per second), confidence, threshold,
+  conclusion, sentence
 
 Exit codes:
   0  success
   1  the run failed; standard error gives the reason in one line
   2  invalid command line
+  3  --baseline: slower
+  4  --baseline: cannot tell
 Ctrl-C terminates the program with SIGINT (exit code 130 in a shell), without results or report.
 With --save-state, SIGTERM and Ctrl-C stop the run after the current batch: the program saves a
 checkpoint, prints the results so far, and then terminates itself with the same signal. A second
@@ -397,6 +426,41 @@ pub(crate) struct BenchArguments {
     /// Write an HTML report with charts to this file
     #[arg(long, value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
+
+    /// Compare with an earlier run, whose --json output is FILE, and report whether the rate has
+    /// really changed
+    ///
+    /// If options differ from those of FILE, or with --baseline-program, both command lines run alternately.
+    /// Otherwise, the present epochs are compared with those in FILE. The result replaces the usual output.
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["report", "save_state", "resume"])]
+    pub(crate) baseline: Option<PathBuf>,
+
+    /// The program for the baseline: for example an older version of spdl [default: this program]
+    #[arg(long, value_name = "PROGRAM", requires = "baseline")]
+    pub(crate) baseline_program: Option<PathBuf>,
+
+    /// Number of alternating runs of each command line with --baseline; 0 uses the rates in FILE
+    /// [default: 10]
+    #[arg(long, value_name = "N", requires = "baseline",
+          value_parser = RangedU64ValueParser::<u32>::new().range(0..=1000))]
+    pub(crate) rounds: Option<u32>,
+
+    /// The smallest change of the rate that matters with --baseline [default: 2%]
+    #[arg(long, value_name = "PERCENT", requires = "baseline", value_parser = percent)]
+    pub(crate) threshold: Option<f64>,
+
+    /// The whole command line, whose first words are the program and `bench`.
+    #[arg(skip)]
+    pub(crate) words: Vec<OsString>,
+}
+
+/// Parses a percentage above 0 and up to 100, such as `2%`, as a share.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim_end();
+    match number.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err("expected a percentage above 0% and up to 100%".to_owned()),
+    }
 }
 
 /// Parses the name of a layout.
@@ -447,7 +511,31 @@ pub(crate) enum Remainder {
     Uneven,
 }
 
+/// The command line of `spdl bench` without the name of the program.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct BenchCommandLine {
+    #[command(flatten)]
+    arguments: BenchArguments,
+}
+
 impl BenchArguments {
+    /// Parses the words that follow `spdl bench`.
+    ///
+    /// # Errors
+    /// A failure with exit code 2, whose line is the first line of the parser's message.
+    pub(crate) fn parse(words: &[OsString]) -> Result<Self, Failure> {
+        match BenchCommandLine::try_parse_from(words) {
+            Ok(BenchCommandLine { arguments }) => Ok(arguments),
+            Err(error) => {
+                let text = error.to_string();
+                let line = text.lines().next().unwrap_or_default();
+                let line = line.strip_prefix("error: ").unwrap_or(line);
+                Err(Failure::usage(format!("options of `spdl bench`: {line}")))
+            }
+        }
+    }
+
     /// The rank of this process.
     pub(crate) fn rank(&self) -> u64 {
         self.rank.unwrap_or(0).into()

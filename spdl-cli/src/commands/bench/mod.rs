@@ -20,6 +20,7 @@
 //! | `checksum` | the checksum over all delivered elements |
 //! | `resume`, `checkpoints` | reads and writes checkpoint states |
 //! | `snapshots`, `counter_history` | counters over time, and rates computed from them |
+//! | `baseline`, `comparison` | compares the rates with those of an earlier run |
 //! | `machine` | CPU time and memory of the process; the machine |
 //! | `outcome` | everything that a run measured |
 //! | `verdict` | the bottleneck of the run, and what would help |
@@ -27,15 +28,16 @@
 //! | `report`, `charts` | the result as an HTML page |
 
 pub(super) mod arguments;
+mod baseline;
 mod charts;
 mod checkpoints;
 mod checksum;
+mod comparison;
 mod counter_history;
 mod delivery;
 mod images;
 mod machine;
-mod outcome;
-
+pub(super) mod outcome;
 mod report;
 mod resume;
 pub(super) mod run;

@@ -30,6 +30,8 @@ pub(crate) struct Outcome {
     pub(crate) delivery: Delivery,
     pub(crate) cpu_time: Duration,
     pub(crate) peak_rss: Option<u64>,
+    /// Bytes of a sample in a batch.
+    pub(crate) row_bytes: u64,
     /// Number of delivered images from truncated files; `None` if a truncated file is an error.
     pub(crate) partial: Option<u64>,
     /// Seconds of audio in the samples that were decoded, without padding.

@@ -13,6 +13,7 @@ use spdl_io::layers::CacheStatistics;
 use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, image_fields};
 
 use super::arguments::{BenchArguments, Mode, OnTruncated};
+use super::baseline;
 use super::checkpoints::CheckpointSaver;
 use super::checksum::Checksum;
 use super::delivery;
@@ -41,6 +42,9 @@ const STALL_TIME: Duration = Duration::from_secs(60);
 
 /// Runs the benchmark, writes the report if it is requested, and prints the result.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
+    if let Some(baseline) = &arguments.baseline {
+        return baseline::run(arguments, baseline);
+    }
     // Check that the report can be written before a long run.
     let report = arguments.report.as_deref().map(ReportFile::prepare).transpose()?;
     let outcome = measure(arguments)?;
@@ -48,12 +52,24 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         report.write(&report::page(&outcome))?;
     }
     summary::print(&outcome)?;
+    check(&outcome)
+}
+
+/// Measures a run that delivers at least one sample and is not stopped.
+pub(crate) fn measure_whole(arguments: &BenchArguments) -> Result<Outcome, Failure> {
+    let outcome = measure(arguments)?;
+    check(&outcome)?;
+    Ok(outcome)
+}
+
+/// The failure of a run that a signal stopped, or that delivered nothing.
+fn check(outcome: &Outcome) -> Result<(), Failure> {
     if let Some(signal) = outcome.delivery.stopped_by {
-        return Err(stopped(&outcome, signal));
+        return Err(stopped(outcome, signal));
     }
     // A resumed run may already be complete.
     if outcome.delivery.images == 0 && outcome.resume_point.is_none() {
-        return Err(nothing_delivered(&outcome));
+        return Err(nothing_delivered(outcome));
     }
     Ok(())
 }
@@ -153,6 +169,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         delivery: delivery?,
         cpu_time,
         peak_rss: machine::peak_rss(),
+        row_bytes: (layout.live_bytes(1) / layout.live_batches(1) / layout.batch_size()) as u64,
         partial: allows_partial.then(|| counters.partial.get()),
         audio_seconds: counters.audio_microseconds.get() as f64 / 1e6,
         statistics,

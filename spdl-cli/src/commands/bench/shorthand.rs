@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::arguments::{BenchArguments, Mode, OnTruncated};
-use crate::commands::options::count;
+use crate::commands::options::{count, positive};
 use crate::ui::format::counted;
 
 /// The sample rate of Whisper in Hz, and the default.
@@ -196,14 +196,6 @@ impl MediaOptions {
         fields.insert(name.to_owned(), field);
         fields.insert("label".to_owned(), label);
         Some(json!({ "fields": fields }))
-    }
-}
-
-/// Parses a number above 0.
-fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
-        _ => Err("expected a number above 0".to_owned()),
     }
 }
 

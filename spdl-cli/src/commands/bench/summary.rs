@@ -10,6 +10,7 @@ use spdl_core::observe::{Dropped, StageStatistics};
 use spdl_io::datasets::DatasetKind;
 
 use super::arguments::Remainder;
+use super::baseline::repeatable;
 use super::delivery::{Delivery, TrainingSteps};
 use super::outcome::Outcome;
 use super::shorthand::SampleNoun;
@@ -67,6 +68,7 @@ fn as_json(outcome: &Outcome) -> Value {
         },
         "first_batch_ms": outcome.delivery.first.map(milliseconds),
         "epoch_starts_s": outcome.delivery.epochs.iter().map(Duration::as_secs_f64).collect::<Vec<_>>(),
+        "epoch_images_per_s": outcome.delivery.epoch_rates(),
         "verdict": verdict(outcome),
         "diagnosis": diagnosis(outcome),
         "data_readiness": outcome.statistics.data_readiness(),
@@ -102,6 +104,8 @@ fn as_json(outcome: &Outcome) -> Value {
             "disk_bytes": cache.disk_bytes,
         })),
         "checksum": outcome.delivery.checksum.map(|checksum| format!("{checksum:032x}")),
+        "arguments": repeatable(&outcome.arguments)
+            .map(|words| words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>()),
     })
 }
 
