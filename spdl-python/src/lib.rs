@@ -46,7 +46,7 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::interop::stalls::set_stall_time;
     #[pymodule_export]
-    use crate::interop::wait::uninterrupted;
+    use crate::interop::wait::{gil_wait, uninterrupted};
     #[pymodule_export]
     use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};
     #[pymodule_export]

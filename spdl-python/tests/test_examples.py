@@ -26,6 +26,7 @@ PROGRAMS = {
     "imagenet_pytorch": ["torch"],
     "migrate_from_torch_dataloader": ["torch", "PIL"],
     "migrate_from_upstream": ["PIL"],
+    "tune_settings": [],
 }
 # Programs that need no images.
 WITHOUT_IMAGES = {
@@ -33,6 +34,7 @@ WITHOUT_IMAGES = {
     "media_loaders": [],
     "pipeline_from_yaml": ["hydra"],
     "simulate_pipeline": [],
+    "starved_training": [],
     "text_sequences": [],
     "video_clips": [],
 }
@@ -319,3 +321,25 @@ def as_cell(source):
 
 def path_with(folder):
     return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
+def test_u06_reports_of_starved_trainings_name_the_cause(tmp_path):
+    printed = run(tmp_path, "starved_training", "--seconds", "3")
+    reports = {report.split("\n", 1)[0]: report for report in printed.strip().split("\n\n")}
+    assert 'Stage "read_object" is the bottleneck' in reports["slow-store"]
+    assert "4 items that may be in flight" in reports["slow-store"]
+    # The same setting neither helps nor does not help.
+    assert 'a higher concurrency of "read_object"' not in reports["slow-store"]
+    assert "The GIL is the bottleneck" in reports["gil"]
+    assert "The worker threads are the bottleneck: 2 threads" in reports["few-threads"]
+    for name in ("slow-store", "gil", "few-threads"):
+        assert "The training is starved" in reports[name]
+    assert "The training is not starved" in reports["fed"]
+
+
+def test_a_search_drives_the_tuner(target, images):
+    spdl = f"{sys.executable} -m spdl_rs"
+    printed = run(target, "tune_settings", images, "--program", spdl, "--seconds", "0.2")
+    assert re.match(r"defaults: [1-9][\d,]* samples/s\n", printed)
+    assert re.search(r"^threads \d+ -> \d+: [\d,]+ samples/s", printed, re.MULTILINE)
+    assert re.search(r"^\d+ measurements; [+-]\d+% in samples/s by ", printed, re.MULTILINE)

@@ -16,6 +16,7 @@ BLOCKS = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # The number of programs per page, and the test module that runs them.
 PAGES = {
     "README.md": (1, "test_guides"),
+    "docs/guides/is-my-training-starved.md": (1, "test_guides"),
     "docs/fields.md": (30, "test_fields_guide"),
     "docs/migrating.md": (17, "test_migrating"),
     "docs/pack.md": (1, "test_guides"),
@@ -86,3 +87,11 @@ def test_the_pack_page_program_runs():
     if importlib.util.find_spec("webdataset") is None:
         pytest.skip("webdataset is not installed")
     exec(program, {})
+
+
+def test_the_starved_training_program_prints_what_the_page_shows(capsys):
+    (program,) = programs("docs/guides/is-my-training-starved.md")
+    page = (ROOT / "docs/guides/is-my-training-starved.md").read_text(encoding="utf-8")
+    shown = page.partition("prints\n\n```text\n")[2].partition("```")[0]
+    exec(program, {"__name__": "program"})
+    assert capsys.readouterr().out == shown

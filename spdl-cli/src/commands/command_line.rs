@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use clap::{Parser, Subcommand};
 
 use super::bench::arguments::BenchArguments;
+use super::bench::profile::ProfileArguments;
+use super::bench::tune::TuneArguments;
 use super::cat::arguments::CatArguments;
 use super::doctor::DoctorArguments;
 use super::ls::LsArguments;
@@ -36,6 +38,8 @@ Examples:
   spdl bench speech/ --mel 80           measure log-mel spectrograms of audio
   spdl plan --step-ms 87 --batch 128 --devices 8 -- photos/
                                         cores, memory, requests/s that a training needs
+  spdl profile photos/ --step-time 87ms would a training step of 87 ms wait for data?
+  spdl tune photos/ --json              let a program search the best settings
   spdl verify-order rank*.state         find samples that are missing or processed twice
   spdl pack photos/ shards/ --shuffle 7 write tar shards with indexes, checksums and a manifest
   spdl ls shards/                       list the shards, or the samples
@@ -61,6 +65,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Bench(Box<BenchArguments>),
     Plan(Box<PlanArguments>),
+    Profile(Box<ProfileArguments>),
+    Tune(Box<TuneArguments>),
     VerifyOrder(VerifyOrderArguments),
     Pack(PackArguments),
     Ls(LsArguments),
@@ -75,6 +81,8 @@ impl Command {
     fn threads(&self) -> usize {
         match self {
             Command::Bench(arguments) => worker_threads(arguments.threads),
+            Command::Profile(arguments) => worker_threads(arguments.load.threads),
+            Command::Tune(arguments) => worker_threads(arguments.load.threads),
             Command::Pack(arguments) => worker_threads(arguments.threads),
             Command::Verify(arguments) => worker_threads(arguments.threads),
             Command::Stat(arguments) => worker_threads(arguments.threads),
@@ -98,6 +106,8 @@ impl Cli {
         match &self.command {
             Command::Bench(arguments) => bench::run::run(arguments),
             Command::Plan(arguments) => plan::run::run(arguments),
+            Command::Profile(arguments) => bench::profile::run(arguments),
+            Command::Tune(arguments) => bench::tune::run(arguments),
             Command::VerifyOrder(arguments) => verify_order::run(arguments),
             Command::Pack(arguments) => pack::run::run(arguments),
             Command::Ls(arguments) => ls::run(arguments),

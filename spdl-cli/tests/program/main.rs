@@ -20,4 +20,5 @@ mod rescue;
 mod resume;
 mod saving;
 mod spec;
+mod tuning;
 mod verify_order;

@@ -110,6 +110,11 @@ impl<T> Item<T> {
     pub(crate) fn new(header: ItemHeader, value: T) -> Self {
         Item { header, value, reservation: None }
     }
+
+    /// Bytes of the item in the memory budget, if it is measured.
+    pub(crate) fn reserved_bytes(&self) -> Option<usize> {
+        self.reservation.as_ref().map(Reservation::bytes)
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! | `statistics` | [`Statistics`], and the counters from which they are computed |
 //! | `histogram` | [`Quantiles`]: a log-linear histogram of durations |
 //! | `interval` | [`Interval`]: the difference between two snapshots of the counters |
+//! | `slowest` | [`SlowItem`]: the items that took longest |
 //! | `thread_times` | [`ThreadTimes`]: CPU time of threads, as the system reports it |
 //! | `queueing` | formulas: mean-value analysis, stages that restore the order |
 //! | `model` | [`PipelineModel`]: predicts the throughput after a change |
@@ -27,6 +28,7 @@ pub(crate) mod model;
 pub(crate) mod quarantine;
 mod queueing;
 pub(crate) mod sizing;
+pub(crate) mod slowest;
 pub(crate) mod stalls;
 pub(crate) mod statistics;
 pub(crate) mod thread_times;
@@ -45,6 +47,7 @@ pub use model::{PipelineModel, Prediction, Resource, SettingChange};
 #[cfg(feature = "serde")]
 pub use quarantine::{Entry, Quarantine, QuarantineList};
 pub use sizing::{ClusterPlan, PlanLimit, PlanNeeds, PlannedShards, PlannedUse, Workload};
+pub use slowest::{MAX_SLOWEST_LISTED, SlowCause, SlowItem};
 pub use stalls::{Stall, StallCause};
 pub use statistics::{
     CacheUse, ConsumerStatistics, Dropped, DroppedCount, GilStatistics, InFlightRate,

@@ -11,6 +11,7 @@ use crate::error::ErrorKind;
 use crate::memory::budget::MemoryStatistics;
 use crate::memory::buffer::PoolStatistics;
 use crate::observe::histogram::{Counts, Histogram, Quantiles};
+use crate::observe::slowest::{SlowItem, SlowestItems};
 use crate::observe::stalls::{Activity, StageProgress};
 use crate::source::sample::SampleId;
 use crate::stage::Medium;
@@ -60,6 +61,9 @@ pub struct Statistics {
     /// Number of samples left out with incomplete batches (`drop_last`) or by an early end of an
     /// epoch.
     pub left_out: u64,
+    /// The items that took longest in a stage, the slowest first: at most
+    /// [`MAX_SLOWEST_LISTED`](crate::observe::MAX_SLOWEST_LISTED).
+    pub slowest: Vec<SlowItem>,
 }
 
 /// Maximum length of [`Statistics::dropped`]; further dropped samples are only counted.
@@ -455,6 +459,7 @@ pub(crate) struct StageMeter {
     fill_capacity: AtomicU64,
     busy_nanos: AtomicU64,
     service: Histogram,
+    pub(crate) slowest: SlowestItems,
     ordered: AtomicBool,
     medium: OnceLock<Medium>,
     bytes: AtomicU64,
@@ -484,6 +489,7 @@ impl StageMeter {
             fill_capacity: AtomicU64::new(0),
             busy_nanos: AtomicU64::new(0),
             service: Histogram::default(),
+            slowest: SlowestItems::default(),
             ordered: AtomicBool::new(false),
             medium: OnceLock::new(),
             bytes: AtomicU64::new(0),

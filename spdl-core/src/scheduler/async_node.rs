@@ -493,12 +493,14 @@ where
 
     /// Puts an output into the outbox, or releases the place of a failed item.
     fn forward(&self, outbox: &mut Outbox<Out>, completed: CompletedItem<Out>) -> FailureAction {
-        let CompletedItem { header, result, mut reserved, carried, .. } = completed;
+        let CompletedItem { header, result, time, mut reserved, carried, .. } = completed;
         let result = result.and_then(|value| {
             let bytes = self.sizer.as_ref().map(|sizer| size_of_item(sizer, &value)).transpose()?;
             Ok((value, bytes))
         });
         self.core.tried(1);
+        let bytes = result.as_ref().ok().and_then(|(_, bytes)| *bytes);
+        self.core.meter.slowest.record(header.id, header.key(), time, bytes);
         let item = match result {
             Ok((value, bytes)) => {
                 self.core.meter.measured(bytes.unwrap_or(0));

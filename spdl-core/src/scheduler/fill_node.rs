@@ -194,9 +194,10 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                 fill.fill(value, SlotMut::new(&self.fields, &mut rows), &mut cx)
             })
         });
-        drop(reservation);
+        let bytes = reservation.map(|reservation| reservation.bytes());
         let busy = started.elapsed();
         sample.end(&self.core.meter, busy);
+        self.core.meter.slowest.record(header.id, header.key(), busy, bytes);
         self.core.record(1, u64::from(result.is_err()), busy);
         if !panicked {
             self.state.idle.lock().push(fill);

@@ -81,6 +81,7 @@ use crate::memory::budget::{Budget, MemoryStatistics, Reservation};
 use crate::memory::buffer::BufferPool;
 use crate::observe::hooks::Hooks;
 use crate::observe::interval::RawSnapshot;
+use crate::observe::slowest;
 use crate::observe::stalls::{Activity, StageProgress};
 use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter};
 use crate::observe::thread_times::ThreadTimes;
@@ -270,6 +271,9 @@ impl RunContext {
 
     pub(crate) fn statistics(&self) -> crate::observe::statistics::Statistics {
         let (dropped, dropped_counts) = self.failures.dropped();
+        let meters = self.meters();
+        let stages: Vec<_> = meters.iter().map(|meter| meter.snapshot()).collect();
+        let slow: Vec<_> = meters.iter().map(|meter| meter.slowest.items()).collect();
         crate::observe::statistics::Statistics {
             pipeline: self.number,
             elapsed: self.elapsed(),
@@ -278,7 +282,8 @@ impl RunContext {
             workers: self.worker_times.read(),
             gil: None,
             event_loop: None,
-            stages: self.meters.lock().iter().map(|meter| meter.snapshot()).collect(),
+            slowest: slowest::slowest(&stages, &slow),
+            stages,
             queues: self.queues.lock().iter().map(|queue| queue.raw().statistics()).collect(),
             consumer: self.consumer.snapshot(),
             buffers: self.buffers.statistics(),

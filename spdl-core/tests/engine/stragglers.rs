@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::common::{WriteNumber, layout, numbers, within_seconds};
 use async_trait::async_trait;
+use spdl_core::observe::MAX_SLOWEST_LISTED;
 use spdl_core::stage::{StageFn, stage_fn};
 use spdl_core::{AsyncContext, AsyncStage, Order, PipelineBuilder, Result, StageOptions};
 
@@ -189,4 +190,24 @@ fn in_input_order_a_slow_async_item_bounds_the_items_ahead() {
             PipelineBuilder::new(numbers(ITEMS)).async_stage(options(Order::Input), stage);
         blocked_by_the_first(builder, &gate);
     });
+}
+
+#[test]
+fn the_slowest_items_are_listed_with_their_stage() {
+    let slow = Duration::from_millis(40);
+    let pipeline = PipelineBuilder::from_iter(0..50)
+        .map("wait", move |n| {
+            std::thread::sleep(if n == 17 { slow } else { Duration::from_micros(200) });
+            Ok(n)
+        })
+        .threads(2)
+        .build()
+        .unwrap();
+    let monitor = pipeline.monitor();
+    assert_eq!(pipeline.count(), 50);
+    let slowest = monitor.statistics().slowest;
+    assert_eq!(slowest.len(), MAX_SLOWEST_LISTED);
+    assert_eq!((slowest[0].id.index, &*slowest[0].stage), (17, "wait"));
+    assert!(slowest[0].time >= slow && slowest[0].median < slow, "{}", slowest[0]);
+    assert!(slowest.is_sorted_by(|a, b| a.time >= b.time));
 }

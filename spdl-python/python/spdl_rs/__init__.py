@@ -31,14 +31,14 @@ your own Python functions as concurrent stages, with the interface of SPDL (`imp
 
 Exceptions for failed reads, corrupt data and CUDA derive from `SpdlError`, and also from the matching built-in
 exception: `NotFoundError` is a `FileNotFoundError`. Checks of arguments also raise plain `ValueError` and
-`TypeError`. `loader.stats()` and `loader.diagnose()` report what limits the throughput.
+`TypeError`. `loader.stats()` and `loader.diagnose()` report what limits the throughput, and `profile(loader, step)`
+how much a faster loader would gain.
 
 Terms: <https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md>.
 """
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._batches import Batches, ImageBatches
 from ._errors import (
@@ -78,6 +78,7 @@ from ._statistics import (
     DroppedCount,
     Quantiles,
     QueueStatistics,
+    SlowItem,
     StageStatistics,
     Statistics,
 )
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
         torch,
         usage,
     )
+    from ._training_profile import Interference, Rate, StageTime, TrainingProfile, profile
 
 __all__ = [
     "AudioBatch",
@@ -118,6 +120,7 @@ __all__ = [
     "ImageBatches",
     "ImageLoader",
     "ForkedProcessError",
+    "Interference",
     "InternalError",
     "InvalidArgumentError",
     "IoError",
@@ -129,18 +132,23 @@ __all__ = [
     "PermissionDeniedError",
     "Quantiles",
     "QueueStatistics",
+    "Rate",
     "Skip",
+    "SlowItem",
     "SpdlError",
     "StageStatistics",
+    "StageTime",
     "Statistics",
     "StoppedError",
     "TimedOutError",
+    "TrainingProfile",
     "TruncatedError",
     "UnavailableError",
     "UnsupportedError",
     "VideoBatch",
     "VideoLoader",
     "__version__",
+    "profile",
     "skip",
 ]
 
@@ -160,12 +168,16 @@ _MODULES = {
     "torch",
     "usage",
 }
+# Names of the module `_training_profile`.
+_PROFILE = {"Interference", "Rate", "StageTime", "TrainingProfile", "profile"}
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     # Imported lazily, so that `import spdl_rs` stays fast.
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
+    if name in _PROFILE:
+        return getattr(importlib.import_module("._training_profile", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypedDict
 
 
@@ -38,6 +39,9 @@ class StageStatistics(TypedDict):
     """Seconds spent in the stage, summed over concurrent calls. For a source: seconds in its `next()`."""
     busy_share: float
     """The average share of its concurrency that was in use, 0 to 1."""
+    cpu_share: float | None
+    """The share of `busy_s` in which the stage used a CPU, 0 to 1, estimated from some of the items; the rest is
+    waiting. `None` if unknown, and for a stage that does not run on worker threads."""
     fill_rate: float | None
     """For stages that group samples: the share of the capacity of groups that is not padding, 0 to 1. `None`
     for other stages, including those of `ImageLoader`."""
@@ -202,13 +206,37 @@ class DroppedCount(TypedDict):
     """The number of items or images."""
 
 
+class SlowItem(TypedDict):
+    """A sample that took long in one stage."""
+
+    key: str | None
+    """The path or address of the sample; `None` if unknown."""
+    stage: str
+    """The name of the stage."""
+    time_ms: float
+    """The processing time of the sample."""
+    median_ms: float
+    """The median processing time of the stage."""
+    bytes: int | None
+    """The encoded bytes of the sample; `None` if they are not counted."""
+    mean_bytes: int | None
+    """The mean number of encoded bytes of the samples."""
+    cause: str
+    """Why: `size` (many bytes), `latency` (a store or disk responded late), or `work` (decoding takes longer than the
+    size explains, for example because of the format)."""
+    epoch: int
+    """The number of the epoch."""
+    index: int
+    """The position in the order of that epoch."""
+
+
 class Statistics(TypedDict):
     """Statistics so far: of one epoch, or of the whole run of a pipeline.
 
     | key | value |
     |---|---|
     | `elapsed_s`, `threads` | seconds since the start; worker threads |
-    | `stages` | per stage: `name`, `kind`, `concurrency`, `items`, `failures`, `retries`, `busy_s`, `busy_share`, `fill_rate`, `service_ms` |
+    | `stages` | per stage: `name`, `kind`, `concurrency`, `items`, `failures`, `retries`, `busy_s`, `busy_share`, `cpu_share`, `fill_rate`, `service_ms` |
     | `queues` | per queue: `capacity`, `len`, `items`, `mean_len`, `put_wait_s`, `get_wait_s`, `wait_per_put_ms`, `wait_per_get_ms`, `occupancy` |
     | `consumer` | your loop: `items`, `first_item_s`, `waited_s`, `wait_ms` |
     | `buffers` | memory of batches: `live_bytes`, `peak_bytes`, `allocations` |
@@ -216,6 +244,7 @@ class Statistics(TypedDict):
     | `dropped` | per dropped sample: `key`, `stage`, `kind`, `reason`, `epoch`, `index`; at most 100,000 |
     | `dropped_total`, `dropped_counts` | their number, in total and for each stage and kind of error |
     | `left_out`, `filtered`, `partial` | samples in incomplete batches; rejected by `filter`; delivered in part |
+    | `slowest` | up to ten samples that took longest in a stage, with the likely cause |
     | `cache`, `decoded` | statistics of the cache; where images were decoded; `None` without them |
     | `diagnosis` | at most three sentences: what limits the throughput, and what would help by how much |
     | `bottleneck` | the same as data |
@@ -248,6 +277,8 @@ class Statistics(TypedDict):
     left_out: int
     """Images or samples left out because the last batch was incomplete (`drop_last=True`); of packed sequences
     (`spdl_rs.sequences`), the number of sequences."""
+    slowest: list[SlowItem]
+    """Samples that took longest in a stage, the slowest first; at most ten."""
     filtered: int | None
     """Samples for which the `filter` of a `Loader` returned `False`, or items of a `Pipeline` that an earlier run
     quarantined; `None` without `filter` and `quarantine`. Samples that are prefetched count too."""
@@ -263,3 +294,9 @@ class Statistics(TypedDict):
     bottleneck: Bottleneck
     """A text that names what limits the throughput: a stage, the source, the worker threads, the GIL, the CPUs,
     the memory or the consumer."""
+
+
+def slowest_of(parts: Iterable[Statistics]) -> list[SlowItem]:
+    """The slowest samples of several runs."""
+    items = [item for part in parts for item in part["slowest"]]
+    return sorted(items, key=lambda item: -item["time_ms"])[:10]

@@ -230,6 +230,17 @@ pub(crate) fn without_python<T: Send>(py: Python<'_>, wait: impl Send + FnOnce()
     result
 }
 
+/// Sleeps without the GIL. Returns how many seconds this thread then waited for the GIL.
+#[pyfunction]
+pub(crate) fn gil_wait(py: Python<'_>, seconds: f64) -> f64 {
+    let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let requested = py.detach(|| {
+        thread::sleep(length);
+        Instant::now()
+    });
+    requested.elapsed().as_secs_f64()
+}
+
 /// Calls `work` on another thread, so that no signal handler interrupts it.
 ///
 /// Python runs signal handlers on the main thread only. `work` must be short, because Ctrl-C has

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use spdl_core::Statistics;
 use spdl_core::observe::{
-    Dropped, DroppedCount, Interval, Quantiles, QueueStatistics, StageStatistics,
+    Dropped, DroppedCount, Interval, Quantiles, QueueStatistics, SlowItem, StageStatistics,
 };
 use spdl_cuda::images::ImageStatistics;
 use spdl_io::layers::CacheStatistics;
@@ -60,6 +60,7 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("dropped_total", from.dropped_total)?;
     dict.set_item("dropped_counts", list(py, &from.dropped_counts, |one| dropped_count(py, one))?)?;
     dict.set_item("left_out", from.left_out)?;
+    dict.set_item("slowest", list(py, &from.slowest, |one| slow_item(py, one, extra.store))?)?;
     dict.set_item("filtered", extra.filtered)?;
     dict.set_item("partial", extra.partial)?;
     dict.set_item("cache", extra.cache.map(|it| cache(py, &it)).transpose()?)?;
@@ -115,6 +116,7 @@ fn stage<'py>(
     dict.set_item("retries", stage.retries)?;
     dict.set_item("busy_s", stage.busy.as_secs_f64())?;
     dict.set_item("busy_share", stage.busy_share(elapsed))?;
+    dict.set_item("cpu_share", stage.cpu_share)?;
     dict.set_item("fill_rate", stage.fill_rate)?;
     dict.set_item("service_ms", quantiles(py, &stage.service)?)?;
     Ok(dict)
@@ -171,6 +173,24 @@ pub(crate) fn dropped<'py>(
     dict.set_item("reason", &dropped.reason)?;
     dict.set_item("epoch", dropped.id.epoch)?;
     dict.set_item("index", dropped.id.index)?;
+    Ok(dict)
+}
+
+fn slow_item<'py>(
+    py: Python<'py>,
+    slow: &SlowItem,
+    store: Option<&str>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("key", slow.key.as_deref().map(|key| address_in(store, key)))?;
+    dict.set_item("stage", &*slow.stage)?;
+    dict.set_item("time_ms", milliseconds(slow.time))?;
+    dict.set_item("median_ms", milliseconds(slow.median))?;
+    dict.set_item("bytes", slow.bytes)?;
+    dict.set_item("mean_bytes", slow.mean_bytes)?;
+    dict.set_item("cause", slow.cause.as_str())?;
+    dict.set_item("epoch", slow.id.epoch)?;
+    dict.set_item("index", slow.id.index)?;
     Ok(dict)
 }
 

@@ -9,6 +9,7 @@ use clap::{Args, Parser, ValueEnum};
 use spdl_core::{Error, ErrorKind, Shard};
 use spdl_media::SampleFormat;
 
+use super::settings::StageSettings;
 use super::shorthand::{MediaOptions, SampleNoun};
 use crate::commands::options::{FieldOptions, OnError, count};
 use crate::datasets::address::{path_or_url, shown};
@@ -452,6 +453,10 @@ pub(crate) struct BenchArguments {
     /// The whole command line, whose first words are the program and `bench`.
     #[arg(skip)]
     pub(crate) words: Vec<OsString>,
+
+    /// Settings that `spdl tune` changes.
+    #[arg(skip)]
+    pub(crate) settings: StageSettings,
 }
 
 /// Parses a percentage above 0 and up to 100, such as `2%`, as a share.

@@ -13,7 +13,7 @@ use super::checksum::Checksum;
 /// Maximum number of epochs with a recorded start.
 const EPOCHS_KEPT: usize = 64;
 /// The interval at which a consumer that waits for a batch checks for signals.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What the consumer received and measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -171,7 +171,7 @@ pub(crate) fn take_all(
 }
 
 /// Sleeps for `step`, or until `stop` returns true.
-fn simulate_step(step: Duration, stop: impl Fn() -> bool) {
+pub(super) fn simulate_step(step: Duration, stop: impl Fn() -> bool) {
     let begun = Instant::now();
     while let Some(left) = step.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
         if stop() {
@@ -182,7 +182,7 @@ fn simulate_step(step: Duration, stop: impl Fn() -> bool) {
 }
 
 /// Whether a row of a batch is a sample or its first part, which is counted. Grouping may divide samples.
-fn is_start(batch: &Batch, row: usize) -> bool {
+pub(super) fn is_start(batch: &Batch, row: usize) -> bool {
     batch.starts().get(row).is_none_or(|&start| start == 0)
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use spdl_core::{Dataset, DatasetSource, Labeled, PipelineBuilder, Result};
 use spdl_io::datasets::DatasetKind;
-use spdl_io::{Bytes, Cache, FetchLabeled, Record, StoredRecord};
+use spdl_io::{Bytes, Cache, FetchLabeled, LocalFetcher, Record, StoredRecord};
 use spdl_media::encode::{BmpEncoder, ImageEncoder};
 use spdl_media::fill::SampleSpec;
 use spdl_media::{CodecRegistry, Limits, Shrink};
@@ -95,6 +95,11 @@ impl Images {
     /// The path or URL of an image for error messages, without secrets.
     pub(crate) fn address_of(&self, key: &str) -> String {
         self.opened.set.address_of(key)
+    }
+
+    /// The number of samples that are read at the same time; `None` if it adapts.
+    pub(crate) fn reads_in_flight(&self) -> Option<usize> {
+        self.opened.set.is_local.then(|| LocalFetcher::new().max_threads())
     }
 
     /// The cache, for its counters.

@@ -1,4 +1,5 @@
 //! `spdl bench`: measures how fast a data set is loaded as training batches, and finds the bottleneck.
+//! `spdl profile` and `spdl tune` measure the same pipeline for a limited time.
 //!
 //! ```text
 //! arguments ──► run ──► outcome ──► summary (text or JSON) ──► standard output
@@ -26,6 +27,10 @@
 //! | `verdict` | the bottleneck of the run, and what would help |
 //! | `summary` | the result as text and as JSON |
 //! | `report`, `charts` | the result as an HTML page |
+//! | `rounds` | takes batches for a limited time, with the noise of their rate |
+//! | `profile` | `spdl profile` |
+//! | `tune`, `protocol` | `spdl tune`: its command line, and its line protocol |
+//! | `settings` | the settings that `spdl tune` changes |
 
 pub(super) mod arguments;
 mod baseline;
@@ -38,11 +43,16 @@ mod delivery;
 mod images;
 mod machine;
 pub(super) mod outcome;
+pub(super) mod profile;
+mod protocol;
 mod report;
 mod resume;
+mod rounds;
 pub(super) mod run;
+mod settings;
 mod shorthand;
 mod snapshots;
 mod spec;
 mod summary;
+pub(super) mod tune;
 mod verdict;

@@ -22,6 +22,7 @@ use super::machine;
 use super::outcome::Outcome;
 use super::report;
 use super::resume::{self, EarlierChecksum, ResumePoint, Resumed};
+use super::rounds::{self, Extent, Rounds};
 use super::shorthand::SampleNoun;
 use super::snapshots::SnapshotThread;
 use super::spec::Spec;
@@ -33,10 +34,12 @@ use crate::ui::progress::Progress;
 use crate::ui::{format, stderr};
 
 /// The stage that fills batches.
-const DECODE: &str = "decode";
+pub(super) const DECODE: &str = "decode";
 /// The key of the batch size in the fingerprint of a checkpoint (the settings that determine the
 /// batches).
 const BATCH_SIZE: &str = "stage decode: batch size";
+/// The largest number of epochs.
+const MAX_EPOCHS: u32 = 1_000_000;
 /// A stage that makes no progress for this time is reported.
 const STALL_TIME: Duration = Duration::from_secs(60);
 
@@ -175,6 +178,43 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         statistics,
         snapshots,
     })
+}
+
+/// The options of a run that ends by its time, not after a number of epochs.
+pub(super) fn without_end(arguments: &BenchArguments) -> BenchArguments {
+    BenchArguments { epochs: MAX_EPOCHS, ..arguments.clone() }
+}
+
+/// Builds a pipeline, and takes batches for a limited time. See [`rounds::take`].
+///
+/// # Errors
+/// Errors of the pipeline. A failure if the batches need more memory than is available.
+pub(super) fn take_rounds(
+    arguments: &BenchArguments,
+    images: &Images,
+    extent: Extent,
+    step: Option<Duration>,
+) -> Result<Rounds, Failure> {
+    check_memory(arguments, &layout(arguments, images))?;
+    let counters = SampleCounters::default();
+    let rounds = build(arguments, images, None, &counters, STALL_TIME, stderr::note)
+        .and_then(|pipeline| arguments.settings.apply(pipeline))
+        .and_then(|pipeline| rounds::take(pipeline, extent, step));
+    let mut rounds = rounds.map_err(|error| {
+        let stage = error.stage().unwrap_or("pipeline");
+        let error = match error.key() {
+            Some(key) => error.clone().renamed(images.address_of(key)),
+            None => error.clone(),
+        };
+        Failure::of(&format!("{stage} failed"), &error, &arguments.shown())
+    })?;
+    if let Some(cache) = images.cache() {
+        add_cache(&mut rounds.statistics, &cache.statistics());
+    }
+    for slow in &mut rounds.statistics.slowest {
+        slow.key = slow.key.as_deref().map(|key| images.address_of(key).into());
+    }
+    Ok(rounds)
 }
 
 /// A warning if the cache could not write entries, for example to a full disk.
@@ -379,6 +419,10 @@ fn build(
         .threads(worker_threads(arguments.threads))
         .shard(arguments.shard()?)
         .on_stall(stall_time, move |stall| warn(&format!("spdl: warning: {stall}")));
+    let pipeline = match arguments.settings.prefetch {
+        Some(batches) => pipeline.prefetch(batches),
+        None => pipeline,
+    };
     // If all images of a run of one epoch fail, the summary lists them before the run fails.
     let pipeline = if arguments.epochs == 1 { pipeline.allow_total_loss() } else { pipeline };
     match state {

@@ -344,6 +344,11 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         outlet: &mut QueueOutlet<'_, In, S>,
     ) -> Option<StageInstance<In, S>> {
         let (mut items, mut failures) = (0, 0);
+        // Only the time of a single item is known; slow items are processed one at a time.
+        let single = match &inputs[..] {
+            [item] => Some((item.header.id, item.header.key().cloned(), item.reserved_bytes())),
+            _ => None,
+        };
         let started = Instant::now();
         let sample = CpuSample::start(started);
         let mut broken_instance = false;
@@ -416,6 +421,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         // busy time of this stage.
         let busy = started.elapsed().saturating_sub(outlet.waited);
         self.core.meter.record(items, failures, busy);
+        if let Some((id, key, bytes)) = single {
+            self.core.meter.slowest.record(id, key.as_ref(), busy, bytes);
+        }
         // While it waited for room, the worker ran other stages.
         if outlet.waited.is_zero() {
             sample.end(&self.core.meter, busy);

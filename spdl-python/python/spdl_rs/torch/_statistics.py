@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from .. import _spdl_rs
-from .._statistics import Quantiles, StageStatistics, Statistics
+from .._statistics import Quantiles, StageStatistics, Statistics, slowest_of
 from ..pipeline._failures.stage_names import renamed
 from ..pipeline._hooks.durations import DurationHistogram
 
@@ -91,6 +91,7 @@ def combine(readers: Sequence[ReadStatistics]) -> Statistics:
         "elapsed_s": max(part["elapsed_s"] for part in parts),
         "threads": threads,
         "stages": stages,
+        "slowest": slowest_of(parts),
         "consumer": {
             **slowest["consumer"],
             "items": sum(part["consumer"]["items"] for part in parts),
@@ -154,6 +155,7 @@ def _stage(
         "retries": 0,
         "busy_s": busy,
         "busy_share": share,
+        "cpu_share": None,
         "fill_rate": None,
         "service_ms": service,
     }

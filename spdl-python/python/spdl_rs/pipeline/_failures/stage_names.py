@@ -16,6 +16,7 @@ from ..._statistics import Statistics
 
 _FULL = re.compile(r"(?:\d+:(?P<place>[\d.]+):)?(?P<name>.*)", re.DOTALL)
 _PART = re.compile(r"/part\d+\Z")
+_USELESS = " would not help."
 
 
 def plain(name: str) -> str:
@@ -76,7 +77,27 @@ def in_plain_words(statistics: Statistics) -> Statistics:
         known[name] = plain(stage)
         if shared[known[name]] > 1 and place(stage):
             known[name] = f"{known[name]} (stage {place(stage)})"
-    return renamed(statistics, known)
+    return _without_contradictions(renamed(statistics, known))
+
+
+def _without_contradictions(statistics: Statistics) -> Statistics:
+    """Removes changes that do not help from the diagnosis, if the same change of another part of the stage helps."""
+
+    def kind(effect: Any) -> tuple[Any, Any]:
+        return effect["change"]["setting"], effect["change"].get("stage")
+
+    bottleneck = statistics.get("bottleneck") or {}
+    helps = {kind(effect) for effect in bottleneck.get("helps", ())}
+    useless = bottleneck.get("does_not_help", [])
+    bottleneck["does_not_help"] = [effect for effect in useless if kind(effect) not in helps]
+    before, _, last = statistics["diagnosis"].rpartition(". ")
+    if last.endswith(_USELESS):
+        contradicted = {f'a higher concurrency of "{stage}"' for setting, stage in helps if setting == "concurrency"}
+        names = last.removesuffix(_USELESS).split(" or ")
+        names = [name for name in names if name[0].lower() + name[1:] not in contradicted]
+        last = f"{' or '.join(names)}{_USELESS}" if names else ""
+        statistics["diagnosis"] = f"{before}. {last[:1].upper()}{last[1:]}".rstrip()
+    return statistics
 
 
 def renamed(statistics: Statistics, names: Mapping[str, str]) -> Statistics:

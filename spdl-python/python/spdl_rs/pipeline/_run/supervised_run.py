@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import _spdl_rs
-from ..._statistics import Statistics
+from ..._statistics import Statistics, slowest_of
 from .._event_loop.supervisor import LoopSupervisor
 from .._failures.failure import PipelineFailure, with_others
 
@@ -105,4 +105,5 @@ class AllMonitors:
         whole["dropped_total"] = sum(one["dropped_total"] for one in every)
         whole["dropped_counts"] = [count for one in every for count in one["dropped_counts"]]
         whole["left_out"] = sum(one["left_out"] for one in every)
+        whole["slowest"] = slowest_of(every)
         return whole
