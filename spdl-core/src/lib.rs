@@ -64,7 +64,7 @@
 //! | reduce padding | [`bucket`](PipelineBuilder::bucket), [`pack`](PipelineBuilder::pack), [`concat_and_split`](PipelineBuilder::concat_and_split) |
 //! | upload batches to a device | [`upload`](PipelineBuilder::upload) with a [`Device`], [`buffers`](PipelineBuilder::buffers) |
 //! | limit memory | [`measured`](PipelineBuilder::measured), [`memory`](PipelineBuilder::memory) |
-//! | set threads and concurrency | [`threads`](PipelineBuilder::threads), [`StageOptions`], [`Control`](pipeline::Control) |
+//! | set threads and concurrency | [`threads`](PipelineBuilder::threads), [`StageOptions`], [`Control`](pipeline::Control); automatically: [`tune`](PipelineBuilder::tune) |
 //! | handle failed items | [`OnError`], [`Retry`], [`on_drop`](PipelineBuilder::on_drop) |
 //! | run epoch by epoch | [`epochs`](PipelineBuilder::epochs), [`Pipeline::next_epoch`] |
 //! | reproduce a run | [`deterministic`](PipelineBuilder::deterministic), or [`record_order`](PipelineBuilder::record_order) and [`replay`](PipelineBuilder::replay) |
@@ -133,6 +133,9 @@ pub use stage::{
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/profiling.md")]
 struct ProfilingGuide;
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guides/which-number.md")]
+struct WhichNumberGuide;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guides/sizing-a-cluster.md")]

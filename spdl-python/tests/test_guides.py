@@ -17,6 +17,7 @@ BLOCKS = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PAGES = {
     "README.md": (1, "test_guides"),
     "docs/guides/is-my-training-starved.md": (1, "test_guides"),
+    "docs/guides/which-number.md": (1, "test_guides"),
     "docs/fields.md": (30, "test_fields_guide"),
     "docs/migrating.md": (17, "test_migrating"),
     "docs/pack.md": (1, "test_guides"),
@@ -71,6 +72,15 @@ def test_the_parallelism_page_programs_print_what_the_page_shows(tmp_path, capsy
     exec(of_zip, {"__name__": "program"})
     printed = re.search(r"# (\[.*\])$", of_zip, re.MULTILINE)[1]
     assert capsys.readouterr().out.strip() == printed
+
+
+def test_the_which_number_page_program_prints_what_the_page_shows(tmp_path, monkeypatch, capsys):
+    (program,) = programs("docs/guides/which-number.md")
+    page = (ROOT / "docs/guides/which-number.md").read_text(encoding="utf-8")
+    shown = page.partition("prints\n\n```text\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(program, {"__name__": "program"})
+    assert capsys.readouterr().out == shown
 
 
 def test_the_resume_page_program_prints_what_the_page_shows(capsys):

@@ -440,7 +440,7 @@ impl SettingChange {
 }
 
 /// Changes of settings: groups of values of one setting, the smallest change first.
-fn settings(measured: &Measurements<'_>) -> Vec<Vec<SettingChange>> {
+pub(super) fn settings(measured: &Measurements<'_>) -> Vec<Vec<SettingChange>> {
     let mut groups = Vec::new();
     let shares_pool = |stage: &StageStatistics| stage.kind.uses_cpu_pool() && !stage.dedicated;
     let threads = measured.threads.max(1);
@@ -537,7 +537,7 @@ fn rounded(number: f64) -> String {
 }
 
 impl Measurements<'_> {
-    fn limit(&self) -> Limit {
+    pub(super) fn limit(&self) -> Limit {
         if self.consumer.items == 0 || self.elapsed.is_zero() {
             return self.all_failed().unwrap_or(Limit::Unknown);
         }

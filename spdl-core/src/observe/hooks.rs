@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use crate::error::{Error, ErrorKind, Result, panicked};
 use crate::item::ItemHeader;
 use crate::observe::statistics::StageKind;
+use crate::observe::tuner::TuningDecision;
 use crate::source::sample::SampleId;
 
 /// Callbacks of a pipeline, called before and after each stage and each item.
@@ -95,6 +96,12 @@ pub trait Hook: Debug + Send + Sync + 'static {
     fn after_item(&self, stage: &StageInfo, item: &ItemInfo<'_>, outcome: ItemOutcome<'_>) {
         let _ = (stage, item, outcome);
     }
+
+    /// Called after [`tune`](crate::PipelineBuilder::tune) has changed a setting, and again when the
+    /// change is kept or reset. `pipeline` is [`StageInfo::pipeline`].
+    fn tuned(&self, pipeline: u64, decision: &TuningDecision) {
+        let _ = (pipeline, decision);
+    }
 }
 
 impl<H: Hook + ?Sized> Hook for Arc<H> {
@@ -116,6 +123,10 @@ impl<H: Hook + ?Sized> Hook for Arc<H> {
 
     fn after_item(&self, stage: &StageInfo, item: &ItemInfo<'_>, outcome: ItemOutcome<'_>) {
         (**self).after_item(stage, item, outcome);
+    }
+
+    fn tuned(&self, pipeline: u64, decision: &TuningDecision) {
+        (**self).tuned(pipeline, decision);
     }
 }
 

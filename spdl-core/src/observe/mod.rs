@@ -11,6 +11,7 @@
 //! | `model` | [`PipelineModel`]: predicts the throughput after a change |
 //! | `sizing` | [`Workload`]: what a training needs of store, network, cores and memory |
 //! | `diagnosis` | [`Diagnosis`]: what limits the throughput, and how much a change would gain |
+//! | `tuner` | [`Tuner`]: tries changes of settings, and keeps those that raise the throughput |
 //! | `stalls` | [`Stall`]: a stage that makes no progress while the consumer waits |
 //! | `hooks` | [`Hook`]: callbacks of stages and items |
 //! | `quarantine` | `Quarantine`: a file that lists the samples that failure policies dropped |
@@ -32,6 +33,7 @@ pub(crate) mod slowest;
 pub(crate) mod stalls;
 pub(crate) mod statistics;
 pub(crate) mod thread_times;
+pub(crate) mod tuner;
 
 pub use crate::stage::Medium;
 pub use crate::sync::Counter;
@@ -54,3 +56,4 @@ pub use statistics::{
     MAX_DROPPED_LISTED, QueueStatistics, StageKind, StageStatistics, Statistics, WorkerTimes,
 };
 pub use thread_times::ThreadTimes;
+pub use tuner::{Tuner, TuningDecision};

@@ -13,6 +13,7 @@ use crate::memory::buffer::PoolStatistics;
 use crate::observe::histogram::{Counts, Histogram, Quantiles};
 use crate::observe::slowest::{SlowItem, SlowestItems};
 use crate::observe::stalls::{Activity, StageProgress};
+use crate::observe::tuner::TuningDecision;
 use crate::source::sample::SampleId;
 use crate::stage::Medium;
 use crate::stage::aggregate::FillRate;
@@ -64,6 +65,9 @@ pub struct Statistics {
     /// The items that took longest in a stage, the slowest first: at most
     /// [`MAX_SLOWEST_LISTED`](crate::observe::MAX_SLOWEST_LISTED).
     pub slowest: Vec<SlowItem>,
+    /// The changes of settings that [`tune`](crate::PipelineBuilder::tune) has tried, oldest first;
+    /// at most the last 256.
+    pub decisions: Vec<TuningDecision>,
 }
 
 /// Maximum length of [`Statistics::dropped`]; further dropped samples are only counted.

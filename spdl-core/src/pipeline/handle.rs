@@ -19,6 +19,7 @@ use crate::observe::statistics::{Dropped, Statistics};
 use crate::pipeline::builder::{Driver, IntervalListener};
 use crate::pipeline::control::{ConcurrencyControls, Control};
 use crate::pipeline::definition::Definition;
+use crate::pipeline::tuning::{TuningClock, TuningTask};
 use crate::resume::delivery::Delivery;
 use crate::resume::replay::OrderRecord;
 use crate::resume::state::State;
@@ -88,6 +89,10 @@ pub struct Pipeline<T> {
     delivered_to: SampleId,
     definition: Definition,
     controls: Arc<ConcurrencyControls>,
+    /// The tuner, until it is started.
+    tuning: Option<TuningTask>,
+    /// Starts an evaluation of the tuner.
+    tuning_clock: Option<TuningClock>,
     /// Items taken from the last queue that the consumer has not received yet.
     ready: VecDeque<Item<T>>,
     /// When `ready` was last filled, and with how many items.
@@ -152,7 +157,8 @@ pub(crate) struct PipelineParts<T> {
     /// Minimum depth of the last queue, if no prefetch is set.
     pub(crate) min_prefetch: Option<usize>,
     pub(crate) definition: Definition,
-    pub(crate) controls: ConcurrencyControls,
+    pub(crate) controls: Arc<ConcurrencyControls>,
+    pub(crate) tuning: Option<TuningTask>,
 }
 
 /// Ends the pipeline if a runtime drops one of its tasks early; otherwise the consumer would wait
@@ -256,7 +262,9 @@ impl<T: Send + 'static> Pipeline<T> {
             allows_total_loss: parts.allows_total_loss,
             delivered_to: SampleId::default(),
             definition: parts.definition,
-            controls: Arc::new(parts.controls),
+            controls: parts.controls,
+            tuning_clock: parts.tuning.as_ref().map(TuningTask::clock),
+            tuning: parts.tuning,
             ready: VecDeque::new(),
             filled: None,
             // Model checks have no clock.
@@ -345,6 +353,12 @@ impl<T: Send + 'static> Pipeline<T> {
                 while shared.stop_signal.while_running(clock.sleep(interval)).await.is_some() {
                     reporter.report(&shared);
                 }
+            }));
+        }
+        if let Some(tuning) = self.tuning.take() {
+            let shared = Arc::clone(&self.shared);
+            runtime.spawn(Box::pin(async move {
+                let _ = shared.stop_signal.while_running(tuning.run()).await;
             }));
         }
         // A consumer of a stream has no waiting thread that checks for stalls. The caller's runtime
@@ -630,6 +644,9 @@ impl<T: Send + 'static> Pipeline<T> {
                     && let Some(depth) = prefetch.delivered(items, now - before)
                 {
                     self.output.resize(depth);
+                }
+                if let Some(clock) = &mut self.tuning_clock {
+                    clock.delivered(now);
                 }
                 self.waiting_since = None;
                 let count = self.ready.len() as u64;

@@ -6,6 +6,7 @@
 //! | `handle` | [`Pipeline`], [`Epoch`], [`Monitor`]: iterator, stream and statistics of a run |
 //! | `options` | [`StageOptions`], [`Order`] |
 //! | `control` | [`Control`]: changes concurrency while a pipeline runs |
+//! | `tuning` | [`Tune`], [`StaticSettings`]: the tuner of a running pipeline, and settings of an earlier run |
 //! | `definition` | [`Definition`]: a pipeline as data, printed or compared |
 //! | `profile` | [`Profile`]: throughput of each stage at several concurrencies |
 //! | `saved_steps` | `SavedSteps`: steps of a training run with a state saved after each |
@@ -22,6 +23,7 @@ pub(crate) mod profile;
 pub(crate) mod saved_steps;
 #[cfg(all(test, spdl_shuttle))]
 mod shuttle_graphs;
+pub(crate) mod tuning;
 
 pub use crate::scheduler::failure::OnError;
 pub use builder::{Path, PipelineBuilder, path};
@@ -34,3 +36,4 @@ pub use options::{Order, StageOptions};
 pub use profile::{Profile, ProfileOptions, Rate, StageProfile};
 #[cfg(feature = "serde")]
 pub use saved_steps::SavedSteps;
+pub use tuning::{StaticSettings, StaticStage, Tune};

@@ -116,7 +116,8 @@ impl StageOptions {
     /// queue is then empty for at most 5 % of the time. The number shrinks if more than 10 % of the
     /// items fail, or if the queue is hardly ever empty, but not below 16. The
     /// [statistics](crate::Statistics) show the current number. A number set here is fixed until
-    /// [`Control`](crate::pipeline::Control) changes it. If [`queue`](StageOptions::queue) is set,
+    /// [`Control`](crate::pipeline::Control) or [`tune`](crate::PipelineBuilder::tune) changes it. If
+    /// [`queue`](StageOptions::queue) is set,
     /// or [`prefetch`](crate::PipelineBuilder::prefetch) for the last stage, the number stays 16.
     #[must_use]
     pub fn concurrency(mut self, concurrency: usize) -> Self {

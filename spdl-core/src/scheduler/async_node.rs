@@ -43,11 +43,11 @@ pub(crate) struct AsyncNode<In, Out, S: ?Sized> {
     pub(crate) settings_changed: Arc<AtomicWaker>,
     pub(crate) ordered: bool,
     /// Present if the in-flight window is tuned automatically.
-    pub(crate) tuning: Option<Tuning>,
+    pub(crate) tuning: Option<WindowTuning>,
 }
 
 /// How the output queue follows the in-flight window.
-pub(crate) enum Tuning {
+pub(crate) enum WindowTuning {
     /// The capacity is set to fit the window.
     Queue,
     /// The pipeline's last queue, whose prefetch depth is also tuned: the minimum capacity is set.
@@ -254,10 +254,10 @@ where
 
     /// Sets the capacity of the output queue to twice the window. A full queue may accept items
     /// again only after half of its capacity has been taken out.
-    fn make_room(&self, tuning: &Tuning, size: usize) {
+    fn make_room(&self, tuning: &WindowTuning, size: usize) {
         match tuning {
-            Tuning::Queue => self.output.resize(size.saturating_mul(2)),
-            Tuning::LastQueue => self.output.set_least(size.saturating_mul(2)),
+            WindowTuning::Queue => self.output.resize(size.saturating_mul(2)),
+            WindowTuning::LastQueue => self.output.set_least(size.saturating_mul(2)),
         }
     }
 

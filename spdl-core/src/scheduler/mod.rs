@@ -85,6 +85,7 @@ use crate::observe::slowest;
 use crate::observe::stalls::{Activity, StageProgress};
 use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter};
 use crate::observe::thread_times::ThreadTimes;
+use crate::observe::tuner::TuningDecision;
 use crate::resume::ledger::Ledger;
 use crate::runtime::stop::StopSignal;
 use crate::scheduler::failure::{DropListener, FailureAction, FailureBudget, Failures};
@@ -137,6 +138,8 @@ pub(crate) struct RunContext {
     queues: Mutex<Vec<Arc<dyn AnyQueue>>>,
     meters: Mutex<Vec<Arc<StageMeter>>>,
     background_errors: Mutex<Vec<Error>>,
+    /// The changes of settings that the tuner has tried.
+    pub(crate) decisions: Mutex<Vec<TuningDecision>>,
 }
 
 impl RunContext {
@@ -164,6 +167,7 @@ impl RunContext {
             queues: Mutex::new(Vec::new()),
             meters: Mutex::new(Vec::new()),
             background_errors: Mutex::new(Vec::new()),
+            decisions: Mutex::new(Vec::new()),
         }
     }
 
@@ -240,6 +244,12 @@ impl RunContext {
         self.meters.lock().iter().find(|meter| &*meter.name == stage).cloned()
     }
 
+    /// The queue after a stage.
+    pub(crate) fn queue_after(&self, stage: &str) -> Option<Arc<dyn AnyQueue>> {
+        let at = self.meters.lock().iter().position(|meter| &*meter.name == stage)?;
+        self.queues.lock().get(at).cloned()
+    }
+
     /// The progress of each stage, or `None` if the consumer does not wait for an item.
     pub(crate) fn progress_while_waiting(&self) -> Option<Vec<StageProgress>> {
         if self.stopped() || !self.queues.lock().last().is_some_and(|last| last.is_awaited()) {
@@ -292,6 +302,7 @@ impl RunContext {
             dropped_counts,
             left_out: self.left_out.load(Ordering::Relaxed),
             memory: self.memory(),
+            decisions: self.decisions.lock().clone(),
         }
     }
 }

@@ -539,6 +539,8 @@ pub(crate) trait AnyQueue: Send + Sync {
     fn raw(&self) -> QueueSnapshot;
     /// Whether a task or the consumer waits for an item.
     fn is_awaited(&self) -> bool;
+    /// Sets the capacity, which is also the new minimum.
+    fn set_capacity(&self, capacity: usize);
 }
 
 impl<T: Send> AnyQueue for Queue<T> {
@@ -558,6 +560,11 @@ impl<T: Send> AnyQueue for Queue<T> {
 
     fn is_awaited(&self) -> bool {
         self.state.lock().receiver.is_some()
+    }
+
+    fn set_capacity(&self, capacity: usize) {
+        self.set_least(capacity);
+        self.resize(capacity);
     }
 }
 

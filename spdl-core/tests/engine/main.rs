@@ -25,3 +25,4 @@ mod retried_randomness;
 mod stalls;
 mod states;
 mod stragglers;
+mod tuning;

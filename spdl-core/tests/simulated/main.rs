@@ -2,6 +2,7 @@
 
 mod pipelines;
 mod simulator;
+mod tuning;
 
 use std::time::Duration;
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use spdl_core::Statistics;
 use spdl_core::memory::MemoryStatistics;
 use spdl_core::observe::{
-    CacheUse, ConsumerStatistics, GilStatistics, InFlightRate, Medium, Quantiles, QueueStatistics,
-    SettingChange, StageKind, StageStatistics, WorkerTimes,
+    CacheUse, ConsumerStatistics, GilStatistics, InFlightRate, Interval, Medium, Quantiles,
+    QueueStatistics, SettingChange, StageKind, StageStatistics, WorkerTimes,
 };
 
 /// A distribution of times in seconds.
@@ -769,6 +769,20 @@ impl Simulation {
         queue.items.push_back(reserved);
         queue.put += 1;
         self.stages[at].out += 1;
+    }
+
+    /// The statistics since the start or the last reset, as an interval, and a reset of all counters.
+    pub(crate) fn next_interval(&mut self) -> Interval {
+        let statistics = self.statistics();
+        let mut interval = Interval::default();
+        (interval.started_after, interval.length) = (seconds(self.began), statistics.elapsed);
+        (interval.threads, interval.cpus) = (statistics.threads, statistics.cpus);
+        (interval.workers, interval.gil) = (statistics.workers, statistics.gil);
+        (interval.stages, interval.queues) = (statistics.stages, statistics.queues);
+        (interval.consumer, interval.memory) = (statistics.consumer, statistics.memory);
+        self.reset();
+        self.stages.iter_mut().for_each(|stage| stage.rates.clear());
+        interval
     }
 
     /// The statistics since the start or the last reset.

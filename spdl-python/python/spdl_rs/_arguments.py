@@ -163,6 +163,16 @@ def flag(name: str, value: Any, *, or_number: bool = False) -> bool:
     return bool(value)
 
 
+def tune(value: Any) -> bool | str:
+    """Returns the argument `tune`: a flag, or the path of a file of settings."""
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return os.fsdecode(value)
+    try:
+        return flag("tune", value)
+    except TypeError:
+        raise TypeError(f"tune must be True, False or a path, not {shown(value)}") from None
+
+
 def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """Returns `value` if it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:

@@ -62,6 +62,7 @@ class BatchLoader(Generic[B]):
         mix: CopyPaste | Mix | Mosaic | None = None,
         functions: _functions.Functions | None = None,
         memory_budget: SupportsIndex | None = None,
+        tune: bool | Path = False,
     ) -> None:
         """Checks the arguments that do not depend on the data."""
         check.choice("remainder", remainder, ("drop", "pad", "uneven"))
@@ -93,6 +94,7 @@ class BatchLoader(Generic[B]):
             memory_budget=None
             if memory_budget is None
             else check.whole("memory_budget", memory_budget, 1, 2**63 - 1),
+            tune=check.tune(tune),
         )
 
     def _open(
@@ -398,7 +400,7 @@ class BatchLoader(Generic[B]):
         (`decode="host"`). If no batch remains, the iterator is empty, and the following iterator starts the
         next epoch.
 
-        The data and the arguments must be the same, except `threads`, `on_error`, `memory_budget`, `device`,
+        The data and the arguments must be the same, except `threads`, `on_error`, `memory_budget`, `tune`, `device`,
         `allocator`, the cache, and, of `Loader`, `executor` and `processes`. For a result of `combine_states`, `rank`
         and `world_size` may differ too. `output` of `Loader` is not compared: it may differ if the functions accept
         what they then get. Existing iterators are not affected.
@@ -484,6 +486,24 @@ class BatchLoader(Generic[B]):
         True
         """
         return self.stats()["diagnosis"]
+
+    def freeze(self, path: Path) -> None:
+        """Writes the settings of the epoch that was started last as a JSON file, which the argument `tune` reads.
+
+        The file has the number of threads, the concurrency of the stages and the capacities of the queues: as tuned
+        with `tune=True`, or by default.
+
+        Raises:
+            ValueError: No epoch was started.
+            OSError: The file cannot be written.
+
+        >>> loader = ImageLoader("photos", batch_size=4, size=32, tune=True)
+        >>> batches = list(loader)
+        >>> loader.freeze("settings.json")
+        >>> len(list(ImageLoader("photos", batch_size=4, size=32, tune="settings.json")))
+        1
+        """
+        self._settings.freeze(os.fsdecode(path))
 
     def stats(self) -> Statistics:
         """Returns the statistics of the epoch that was started last: timings, throughput, dropped samples.

@@ -115,7 +115,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             is one of several ranks. The loader delivers the images `rank`,
             `rank + world_size` and so on of the global order, which is the same for all ranks.
         world_size: The number of ranks. `None`: 1, or that of `rank="auto"`. All other arguments except `rank`,
-            `threads`, `on_error`, `memory_budget`, `device`, `allocator`, the cache, and, of `Loader`, `executor`
+            `threads`, `on_error`, `memory_budget`, `tune`, `device`, `allocator`, the cache, and, of `Loader`, `executor`
             and `processes` must be the same on all ranks.
         remainder: What to do with the last images if the data set is not divisible by `world_size`.
             `"drop"`: no rank delivers these images. `"pad"`: images from the beginning of the epoch are
@@ -155,6 +155,11 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         memory_budget: The memory for encoded images and for batches in bytes, at least two batches (four with
             `decode="device"`). Batches that your loop has received do not count. `None`: enough for all batches
             in preparation, at least 32 MiB and at most a quarter of the memory that this process may use.
+        tune: `True`: the number of threads, the concurrency of stages and the prefetch depth change while an epoch
+            runs. One of them changes at a time, and only changes that raise the measured throughput are kept;
+            `stats()["decisions"]` lists them. The next epoch begins with the settings of the last one. A path: the
+            settings that `freeze` has written, which do not change. `False`: only the number of requests in flight
+            adapts. Batches never depend on these settings.
         device: Where batches are delivered. `"cpu"`: NumPy arrays. `"cuda"`, `"cuda:1"` and so on:
             `spdl_rs.cuda.DeviceArray`s on that GPU. Batches are assembled in pinned memory and uploaded
             ahead of your loop; only the stream that uses a batch waits for its transfer. `"auto"`:
@@ -251,6 +256,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         sequential: bool = False,
         sequential_memory: SupportsIndex = 2**30,
         memory_budget: SupportsIndex | None = None,
+        tune: bool | Path = False,
         device: str = "cpu",
         allocator: AllocatorLike | None = None,
         decode: Literal["host", "device"] = "host",
@@ -294,6 +300,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             device=on_device,
             decode_with=_libraries(device, on_device) if decode == "device" else None,
             memory_budget=memory_budget,
+            tune=tune,
         )
         self._description = f"train={train}, seed={seed}"
         self._open(

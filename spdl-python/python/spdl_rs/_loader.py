@@ -94,6 +94,7 @@ class Loader(BatchLoader[Any]):
         image_folder: The folder of the images of COCO annotations, or of labels of ImageNet's validation images.
             Default: the first folder near the annotations that contains the first image.
         memory_budget: See `ImageLoader`. `mix`, `map` and `batch_map` need a further batch each.
+        tune: See `ImageLoader`.
         named_fields: The fields: `image=fields.Image(224)`.
 
     Batches are filled with the samples that `filter` keeps, and `stats()["filtered"]` counts the others: those of
@@ -217,6 +218,7 @@ class Loader(BatchLoader[Any]):
         sequential_memory: SupportsIndex = 2**30,
         image_folder: Path | None = None,
         memory_budget: SupportsIndex | None = None,
+        tune: bool | Path = False,
         **named_fields: Field,
     ) -> None:
         from .fields import Array, Audio, Depth, Image, Key, Mask, Video
@@ -286,6 +288,7 @@ class Loader(BatchLoader[Any]):
             mix=_checked_mix(mix, self._fields, group),
             functions=functions,
             memory_budget=memory_budget,
+            tune=tune,
         )
         label = _label_of(self._fields)
         self._open(

@@ -65,6 +65,7 @@ class LoaderOptions(TypedDict, total=False):
     sequential: bool
     sequential_memory: SupportsIndex
     memory_budget: SupportsIndex | None
+    tune: bool | Path
 
 
 class _MediaLoader(Loader):
@@ -149,7 +150,8 @@ class VideoLoader(_MediaLoader):
         label_field, classes: See `ImageLoader`.
         output: The arrays of a batch: `"numpy"`, `"torch"` or `"jax"`.
         options: `seed`, `threads`, `on_error`, `drop_last`, `rank`, `world_size`, `remainder`, `cache`, `cache_size`,
-            `cache_memory`, `max_file_bytes`, `sequential`, `sequential_memory` and `memory_budget`: see `ImageLoader`.
+            `cache_memory`, `max_file_bytes`, `sequential`, `sequential_memory`, `memory_budget` and `tune`: see
+            `ImageLoader`.
 
     Raises:
         TypeError, ValueError: An argument has the wrong type or is out of range.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 
 class Quantiles(TypedDict):
@@ -230,6 +230,30 @@ class SlowItem(TypedDict):
     """The position in the order of that epoch."""
 
 
+# `from` is a keyword, so it cannot be an attribute of a class.
+_From = TypedDict("_From", {"from": int})
+
+
+class TuningDecision(_From):
+    """A change of a setting that `tune=True` has tried."""
+
+    time_s: float
+    """Seconds from the start of the epoch or pipeline to the change."""
+    setting: Literal["threads", "concurrency", "queue"]
+    stage: str | None
+    """The name of the stage; `None` for `threads`. `queue` is the queue after the stage."""
+    to: int
+    """The value after the change; `from` is the value before."""
+    reason: str
+    """What limited the throughput, and the predicted gain."""
+    rate_before: float
+    """Items per second of one stage before the change."""
+    rate_after: float | None
+    """Items per second of this stage after the change; `None` while it is measured."""
+    kept: bool | None
+    """Whether the change was kept, or reset; `None` while its effect is measured."""
+
+
 class Statistics(TypedDict):
     """Statistics so far: of one epoch, or of the whole run of a pipeline.
 
@@ -246,6 +270,7 @@ class Statistics(TypedDict):
     | `left_out`, `filtered`, `partial` | samples in incomplete batches; rejected by `filter`; delivered in part |
     | `slowest` | up to ten samples that took longest in a stage, with the likely cause |
     | `cache`, `decoded` | statistics of the cache; where images were decoded; `None` without them |
+    | `decisions` | the changes of settings that `tune=True` has tried |
     | `diagnosis` | at most three sentences: what limits the throughput, and what would help by how much |
     | `bottleneck` | the same as data |
 
@@ -290,6 +315,8 @@ class Statistics(TypedDict):
     decoded: Decoded | None
     """Where images were decoded, with `decode="device"`. `None` with `decode="host"`, and if `device="auto"`
     found no device: see `spdl_rs.cuda.fallbacks`."""
+    decisions: list[TuningDecision]
+    """The changes of settings that `tune=True` has tried, the oldest first; at most the last 256."""
     diagnosis: str
     bottleneck: Bottleneck
     """A text that names what limits the throughput: a stage, the source, the worker threads, the GIL, the CPUs,

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use spdl_core::observe::Dropped;
-use spdl_core::pipeline::Monitor;
+use spdl_core::pipeline::{Control, Monitor};
 use spdl_core::stage::DeviceBatch;
 use spdl_core::{Batch, Pipeline, PipelineBuilder, Result, State};
 use spdl_cuda::CudaDevice;
@@ -100,6 +100,14 @@ impl Batches {
             Batches::Host(pipeline) => pipeline.monitor(),
             Batches::OfFunctions(pipeline) => pipeline.monitor(),
             Batches::Device(pipeline) => pipeline.monitor(),
+        }
+    }
+
+    pub(crate) fn control(&self) -> Control {
+        match self {
+            Batches::Host(pipeline) => pipeline.control(),
+            Batches::OfFunctions(pipeline) => pipeline.control(),
+            Batches::Device(pipeline) => pipeline.control(),
         }
     }
 

@@ -30,6 +30,7 @@ use crate::interop::error::{to_exception, without_exception};
 use crate::interop::failure_policy::dropped_samples;
 use crate::interop::fork::OwnerProcess;
 use crate::interop::stalls::{Stalls, log};
+use crate::interop::tuning::RunControl;
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, SIGNAL_CHECK_INTERVAL, drop_within, without_python};
 use crate::operators::DECODE;
 use crate::statistics::{HasState, Monitor, address_in, dropped, state_to_json};
@@ -52,6 +53,8 @@ pub(crate) struct Epoch {
     is_empty: AtomicBool,
     /// Counts the samples that a function filtered out.
     filtered: Option<Counter>,
+    /// The settings of the run, which the loader keeps.
+    last_run: Arc<Mutex<RunControl>>,
     /// The address of the data set without credentials, for messages.
     place: String,
     /// Whether dropped images were logged, or the error of the epoch reported them.
@@ -162,6 +165,7 @@ impl Epoch {
             let monitor = monitor.with_work(progress, opened.cache(), opened.store());
             if let Some(run) = &mut *work.run() {
                 run.pipeline.start()?;
+                *settings.last_run() = RunControl::Running(run.pipeline.control());
             }
             Ok((work, monitor, number))
         });
@@ -182,6 +186,7 @@ impl Epoch {
             },
             loader: settings.loader(),
             number,
+            last_run: Arc::clone(&settings.last_run),
             place: samples.place(),
             reported: AtomicBool::new(false),
             owner: OwnerProcess::current(),
@@ -537,7 +542,11 @@ impl SharedSettings<'_> {
             .threads(threads)
             .shard(shard)
             .hook(trace::StageHook);
-        Ok(pipeline)
+        let earlier = settings.last_run().settings();
+        Ok(match settings.tune.tune(earlier) {
+            Some(tune) => pipeline.tune(tune),
+            None => pipeline,
+        })
     }
 }
 
@@ -633,6 +642,7 @@ impl Epoch {
         }
         let mut run = held.take();
         if let Some(run) = &mut run {
+            self.last_run.lock().unwrap_or_else(PoisonError::into_inner).end();
             *self.work.dropped() = run.pipeline.take_dropped();
         }
         drop(held);

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use spdl_core::source::Remainder;
@@ -16,6 +16,7 @@ use super::fields::SampleFields;
 use crate::cuda::CudaDevice;
 use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
+use crate::interop::tuning::{RunControl, TuneArgument, TuneSetting};
 use crate::operators::{Described, ImageDecoder, description};
 
 /// What a batch holds.
@@ -52,6 +53,9 @@ pub(crate) struct Settings {
     pub(crate) mix: Option<BatchMix>,
     /// Memory for encoded samples and batches, in bytes; `None` for the default.
     pub(crate) memory_budget: Option<usize>,
+    pub(crate) tune: TuneSetting,
+    /// The settings of the epoch that was started last.
+    pub(crate) last_run: Arc<Mutex<RunControl>>,
 }
 
 #[pymethods]
@@ -60,7 +64,8 @@ impl Settings {
     #[new]
     #[pyo3(signature = (
         content, *, batch_size, seed, shuffle, threads, max_failures, drop_last, rank, world_size,
-        remainder, mix, device=None, decode_with=None, memory_budget=None
+        remainder, mix, device=None, decode_with=None, memory_budget=None,
+        tune=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -79,6 +84,7 @@ impl Settings {
         device: Option<Py<CudaDevice>>,
         decode_with: Option<Vec<PathBuf>>,
         memory_budget: Option<usize>,
+        tune: Option<TuneArgument>,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
         let content = match content {
@@ -112,7 +118,15 @@ impl Settings {
             decode_with,
             mix,
             memory_budget,
+            tune: TuneSetting::of(tune).map_err(fault)?,
+            last_run: Arc::default(),
         })
+    }
+
+    /// Writes the settings of the epoch that was started last as a file.
+    fn freeze(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let written = py.detach(|| self.last_run().freeze(path));
+        written.map_err(|error| to_exception(py, &error))
     }
 
     /// How many of `samples` samples this rank reads in an epoch.
@@ -127,6 +141,10 @@ impl Settings {
 }
 
 impl Settings {
+    pub(crate) fn last_run(&self) -> MutexGuard<'_, RunControl> {
+        self.last_run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Checks that a sample has the fields of a batch.
     ///
     /// # Errors

@@ -25,8 +25,9 @@ use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
 use crate::interop::fork::OwnerProcess;
 use crate::interop::stalls::Stalls;
+use crate::interop::tuning::{RunControl, TuneArgument, TuneSetting};
 use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, drop_within, without_python};
-use crate::statistics::{Intervals, Monitor, state_to_json};
+use crate::statistics::{IntervalTimes, Intervals, Monitor, state_to_json};
 use crate::trace;
 
 /// How long dropping a pipeline waits for its threads.
@@ -55,8 +56,7 @@ pub(crate) struct PipelineRun {
     /// A Python function to call once, after the run has ended.
     on_end: Mutex<Option<Py<PyAny>>>,
     monitor: Py<Monitor>,
-    /// `None` after the end, because it keeps the stages, which hold Python functions.
-    control: Mutex<Option<Control>>,
+    control: Mutex<RunControl>,
     /// The checkpoint state and the recorded order when the run was halted or ended.
     last: Mutex<Option<Progress>>,
     continuous: bool,
@@ -89,10 +89,15 @@ pub(super) struct RunSettings {
     record_order: bool,
     /// A recorded order.
     replay: Option<String>,
+    tune: Option<TuneArgument>,
 }
 
 impl RunSettings {
-    fn apply(self, pipeline: PipelineBuilder<Item>) -> Result<PipelineBuilder<Item>> {
+    fn apply(
+        self,
+        pipeline: PipelineBuilder<Item>,
+        mut times: IntervalTimes,
+    ) -> Result<PipelineBuilder<Item>> {
         let mut pipeline = pipeline.memory(self.memory.unwrap_or(UNLIMITED_MEMORY));
         if let Some(text) = &self.resume {
             let state = serde_json::from_str(text).map_err(|error| {
@@ -109,6 +114,9 @@ impl RunSettings {
         }
         if let Some(text) = &self.replay {
             pipeline = pipeline.replay(OrderRecord::parse(text)?);
+        }
+        if let Some(tune) = TuneSetting::of(self.tune)?.tune(None) {
+            pipeline = pipeline.tune(tune.edit_intervals(move |interval| times.add_to(interval)));
         }
         Ok(pipeline)
     }
@@ -180,9 +188,10 @@ impl PipelineRun {
         let on_error = failure_policy(&max_failures)?;
         let mut all = vec![Arc::clone(&workers.pool)];
         all.extend(pools.iter().map(|workers| Arc::clone(&workers.pool)));
-        let times = all.iter().map(|pool| Arc::clone(&pool.times)).collect();
+        let times: Vec<_> = all.iter().map(|pool| Arc::clone(&pool.times)).collect();
         let inbox = inbox.map(|inbox| inbox.clone());
         let loop_times = inbox.as_ref().map(Inbox::times);
+        let interval_times = IntervalTimes::new(py, times.clone(), loop_times.clone())?;
         let python_side = Arc::new(PythonSide { queues: described.queues, pools: all, inbox });
         let mut pipeline = described
             .pipeline
@@ -194,7 +203,7 @@ impl PipelineRun {
             .hook(trace::StageHook);
         pipeline = settings
             .unwrap_or_default()
-            .apply(pipeline)
+            .apply(pipeline, interval_times)
             .map_err(|error| to_exception(py, &error))?;
         let stalls = Stalls::default();
         pipeline = stalls.watch(pipeline);
@@ -226,7 +235,7 @@ impl PipelineRun {
             stalls,
             on_end: Mutex::default(),
             monitor,
-            control: Mutex::new(Some(control)),
+            control: Mutex::new(RunControl::Running(control)),
             last: Mutex::default(),
             continuous: described.continuous,
             owner: OwnerProcess::current(),
@@ -337,6 +346,12 @@ impl PipelineRun {
     fn set_threads(&self, py: Python<'_>, threads: usize) -> PyResult<()> {
         let set = py.detach(|| self.control()?.set_threads(threads));
         set.map_err(|error| to_exception(py, &error))
+    }
+
+    /// Writes the present settings, or the last ones, as a file.
+    fn freeze(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let written = py.detach(|| self.run_control().freeze(path));
+        written.map_err(|error| to_exception(py, &error))
     }
 
     /// Whether the run has ended.
@@ -476,12 +491,18 @@ impl PipelineRun {
     }
 
     fn control(&self) -> Result<Control> {
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        control.ok_or_else(|| Error::new(ErrorKind::Stopped, "the pipeline has ended"))
+        match &*self.run_control() {
+            RunControl::Running(control) => Ok(control.clone()),
+            _ => Err(Error::new(ErrorKind::Stopped, "the pipeline has ended")),
+        }
+    }
+
+    fn run_control(&self) -> MutexGuard<'_, RunControl> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn drop_control(&self) {
-        drop(self.control.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.run_control().end();
     }
 
     fn take_run(&self) -> Option<ActiveRun> {

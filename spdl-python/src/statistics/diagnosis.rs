@@ -4,10 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pyo3::prelude::*;
 use spdl_core::Statistics;
-use spdl_core::observe::{CacheUse, Diagnosis, GilStatistics, Limit, StageKind, WorkerTimes};
+use spdl_core::observe::{
+    CacheUse, Diagnosis, GilStatistics, Interval, Limit, StageKind, StageStatistics, WorkerTimes,
+};
 use spdl_io::layers::CacheStatistics;
 
+use super::dict::has_gil;
 use crate::interop::wait::GilRequests;
 
 /// The CPU time of threads, and their requests for the GIL.
@@ -67,10 +71,77 @@ impl PoolTimes {
             (gil.contended, gil.waited) = (self.contended, self.waited);
             statistics.gil = Some(gil);
         }
-        for stage in &mut statistics.stages {
-            stage.holds_gil = has_gil && stage.kind.uses_cpu_pool() && !stage.dedicated;
-        }
+        mark_python(&mut statistics.stages, has_gil);
     }
+}
+
+/// Adds the times of threads that run Python functions to successive intervals.
+pub(crate) struct IntervalTimes {
+    pools: Vec<Arc<ThreadTimes>>,
+    event_loop: Option<Arc<ThreadTimes>>,
+    has_gil: bool,
+    /// The times at the end of the last interval.
+    last: RunTimes,
+}
+
+/// Times since the start of a run.
+#[derive(Clone, Copy, Default)]
+struct RunTimes {
+    workers: Option<WorkerTimes>,
+    event_loop: Option<WorkerTimes>,
+    /// The requests for the GIL: all, and those that waited.
+    requests: (u64, u64),
+    waited: Duration,
+}
+
+impl IntervalTimes {
+    pub(crate) fn new(
+        py: Python<'_>,
+        pools: Vec<Arc<ThreadTimes>>,
+        event_loop: Option<Arc<ThreadTimes>>,
+    ) -> PyResult<Self> {
+        let has_gil = has_gil(py)?;
+        Ok(IntervalTimes { pools, event_loop, has_gil, last: RunTimes::default() })
+    }
+
+    /// Adds the times since the last call.
+    pub(crate) fn add_to(&mut self, interval: &mut Interval) {
+        let counts = self.pools.iter().map(|pool| pool.gil.counts());
+        let now = RunTimes {
+            workers: self.pools.iter().filter_map(|pool| pool.times.read()).reduce(sum),
+            event_loop: self.event_loop.as_ref().and_then(|thread| thread.times.read()),
+            requests: counts.fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1)),
+            waited: self.pools.iter().map(|pool| pool.gil.waited()).sum(),
+        };
+        let last = std::mem::replace(&mut self.last, now);
+        let workers = now.workers.map(|now| since(now, last.workers));
+        interval.workers = interval.workers.into_iter().chain(workers).reduce(sum);
+        interval.event_loop = now.event_loop.map(|now| since(now, last.event_loop));
+        if self.has_gil && !self.pools.is_empty() {
+            let mut gil = GilStatistics::default();
+            let all = now.requests.0.saturating_sub(last.requests.0);
+            let contended = now.requests.1.saturating_sub(last.requests.1);
+            gil.contended = contended as f64 / all.max(1) as f64;
+            gil.waited = now.waited.saturating_sub(last.waited);
+            interval.gil = Some(gil);
+        }
+        mark_python(&mut interval.stages, self.has_gil);
+    }
+}
+
+/// Marks the stages that run Python functions.
+fn mark_python(stages: &mut [StageStatistics], has_gil: bool) {
+    for stage in stages {
+        stage.holds_gil = has_gil && stage.kind.uses_cpu_pool() && !stage.dedicated;
+    }
+}
+
+fn since(now: WorkerTimes, earlier: Option<WorkerTimes>) -> WorkerTimes {
+    let earlier = earlier.unwrap_or_default();
+    let mut since = WorkerTimes::default();
+    since.on_cpu = now.on_cpu.saturating_sub(earlier.on_cpu);
+    since.waited = now.waited.saturating_sub(earlier.waited);
+    since
 }
 
 fn sum(a: WorkerTimes, b: WorkerTimes) -> WorkerTimes {

@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyList};
 use spdl_core::Statistics;
 use spdl_core::observe::{
     Dropped, DroppedCount, Interval, Quantiles, QueueStatistics, SlowItem, StageStatistics,
+    TuningDecision,
 };
 use spdl_cuda::images::ImageStatistics;
 use spdl_io::layers::CacheStatistics;
@@ -65,6 +66,7 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("partial", extra.partial)?;
     dict.set_item("cache", extra.cache.map(|it| cache(py, &it)).transpose()?)?;
     dict.set_item("decoded", extra.decoded.as_ref().map(|it| decoded(py, it)).transpose()?)?;
+    dict.set_item("decisions", list(py, &from.decisions, |one| decision(py, one))?)?;
     let diagnosis = py.detach(|| from.diagnose());
     dict.set_item("diagnosis", in_words(&diagnosis, extra.has_executors))?;
     let as_json = serde_json::to_string(&diagnosis).map_err(io::Error::other)?;
@@ -133,6 +135,22 @@ fn queue<'py>(py: Python<'py>, queue: &QueueStatistics) -> PyResult<Bound<'py, P
     dict.set_item("wait_per_put_ms", quantiles(py, &queue.wait_per_put)?)?;
     dict.set_item("wait_per_get_ms", quantiles(py, &queue.wait_per_get)?)?;
     dict.set_item("occupancy", queue.occupancy)?;
+    Ok(dict)
+}
+
+/// A change of a setting that the tuner has tried.
+fn decision<'py>(py: Python<'py>, decision: &TuningDecision) -> PyResult<Bound<'py, PyDict>> {
+    let (setting, stage) = decision.setting();
+    let dict = PyDict::new(py);
+    dict.set_item("time_s", decision.time.as_secs_f64())?;
+    dict.set_item("setting", setting)?;
+    dict.set_item("stage", stage)?;
+    dict.set_item("from", decision.from)?;
+    dict.set_item("to", decision.to())?;
+    dict.set_item("reason", &decision.reason)?;
+    dict.set_item("rate_before", decision.rate_before)?;
+    dict.set_item("rate_after", decision.rate_after)?;
+    dict.set_item("kept", decision.kept)?;
     Ok(dict)
 }
 

@@ -94,6 +94,14 @@ impl EventBuffer {
         }
     }
 
+    /// Adds an event without a duration, which concerns the whole process.
+    pub(super) fn instant(&mut self, name: &str, kind: &str, details: &[(&str, Value<'_>)]) {
+        self.begin(name, "i", Some(Instant::now()));
+        self.text.push_str(",\"s\":\"p\"");
+        self.kind(kind);
+        self.details(details);
+    }
+
     pub(super) fn counter(&mut self, name: &str, value: f64, moment: Instant) {
         self.begin(name, "C", Some(moment));
         self.push(format_args!(",\"args\":{{\"value\":{value}}}}}"));

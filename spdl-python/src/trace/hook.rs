@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use spdl_core::Hook;
-use spdl_core::observe::{ItemInfo, ItemOutcome, StageInfo, StageKind};
+use spdl_core::observe::{ItemInfo, ItemOutcome, StageInfo, StageKind, TuningDecision};
 
 use super::event::{Span, Value};
 use super::{is_on, session};
@@ -43,6 +43,20 @@ impl Hook for StageHook {
             StageKind::Async => events.async_span(span),
             _ => events.span(span),
         });
+    }
+
+    fn tuned(&self, _pipeline: u64, decision: &TuningDecision) {
+        if !is_on() {
+            return;
+        }
+        let text = decision.to_string();
+        let details = [("decision", Value::Text(&text))];
+        let name = match decision.kept {
+            None => "setting changed",
+            Some(true) => "setting kept",
+            Some(false) => "setting reset",
+        };
+        session::write(|events| events.instant(name, "tuning", &details));
     }
 }
 

@@ -11,6 +11,7 @@ use crate::error::{ErrorKind, Result};
 use crate::observe::exporters::folding::{Fold, RepeatFolder};
 use crate::observe::hooks::{Hook, ItemInfo, ItemOutcome, StageInfo};
 use crate::observe::interval::Interval;
+use crate::observe::tuner::TuningDecision;
 use crate::source::sample::SampleId;
 use crate::sync::Mutex;
 
@@ -24,6 +25,7 @@ use crate::sync::Mutex;
 /// | `DEBUG` | span `item` in `stage`, for each item of a stage that computes | `stage`, `epoch`, `index`, `key` |
 /// | `TRACE` | event `item done`, for each item of a stage that computes or is async | the fields of `item`, `elapsed_us`, `ok` |
 /// | `WARN` | event `item failed` | the fields of `item`, `kind`, `error`, `count`, `hidden` |
+/// | `INFO` | event `setting tuned` | `pipeline`, `setting`, `stage`, `from`, `to`, `rate_before`, `rate_after`, `kept`, `reason` |
 /// | `INFO` | event `stage ended` | `stage`, `hidden` |
 ///
 /// Repeated failures are rate-limited. Failures form a group if they have the same stage and kind,
@@ -170,6 +172,23 @@ impl Hook for TracingHook {
         Ok(())
     }
 
+    fn tuned(&self, pipeline: u64, decision: &TuningDecision) {
+        let (setting, stage) = decision.setting();
+        tracing::info!(
+            target: "spdl",
+            pipeline,
+            setting,
+            stage,
+            from = decision.from,
+            to = decision.to(),
+            rate_before = decision.rate_before,
+            rate_after = decision.rate_after,
+            kept = decision.kept,
+            reason = decision.reason,
+            "setting tuned"
+        );
+    }
+
     fn stage_ended(&self, stage: &StageInfo) {
         let trace = self.stages.lock().remove(&(stage.pipeline, stage.index));
         let Some(trace) = trace else { return };
@@ -234,6 +253,7 @@ impl Hook for TracingHook {
 mod tests {
     use super::*;
     use crate::error::Error;
+    use crate::observe::model::SettingChange;
     use crate::observe::statistics::StageKind;
     use crate::source::sample::SampleId;
     use std::fmt;
@@ -311,6 +331,28 @@ mod tests {
         let recorder = Recorder { level, log: Arc::clone(&log), spans: 0.into() };
         tracing::subscriber::with_default(recorder, || work(&TracingHook::new()));
         log.lock().clone()
+    }
+
+    #[test]
+    fn changes_of_settings_are_events() {
+        let mut decision = TuningDecision {
+            time: Duration::from_secs(3),
+            change: SettingChange::Concurrency { stage: "fetch".into(), items: 64 },
+            from: 16,
+            reason: "why".into(),
+            rate_before: 100.0,
+            rate_after: None,
+            kept: None,
+        };
+        let log = recorded(Level::INFO, |hook| {
+            hook.tuned(7, &decision);
+            (decision.rate_after, decision.kept) = (Some(390.0), Some(true));
+            hook.tuned(7, &decision);
+        });
+        let start = "event in -: INFO setting tuned pipeline=7 setting=\"concurrency\" stage=\"fetch\" \
+                     from=16 to=64 rate_before=100.0";
+        assert_eq!(log[0], format!("{start} reason=\"why\""));
+        assert_eq!(log[1], format!("{start} rate_after=390.0 kept=true reason=\"why\""));
     }
 
     fn stage(kind: StageKind) -> StageInfo {

@@ -15,16 +15,17 @@ use crate::memory::budget::Budget;
 use crate::observe::hooks::{Hook, Hooks, StageInfo};
 use crate::observe::stalls::{Activity, StallWatch};
 use crate::observe::statistics::{StageKind, StageMeter};
-use crate::pipeline::control::{ConcurrencyControl, ConcurrencyControls, StageControl};
+use crate::pipeline::control::{ConcurrencyControl, ConcurrencyControls, Control, StageControl};
 use crate::pipeline::definition::Definition;
 use crate::pipeline::handle::{Pipeline, PipelineParts};
 use crate::pipeline::options::{StageOptions, Workers};
+use crate::pipeline::tuning::Tune;
 use crate::resume::delivery::Delivery;
 use crate::resume::ledger::{Ledger, PartialItem};
 use crate::resume::state::{SOURCES, State};
 use crate::runtime::Runtime;
 use crate::runtime::executor::CpuExecutor;
-use crate::scheduler::async_node::Tuning;
+use crate::scheduler::async_node::WindowTuning;
 use crate::scheduler::cpu_node::Sizer;
 use crate::scheduler::failure::FailureBudget;
 use crate::scheduler::merge_node::MergeProgress;
@@ -167,6 +168,13 @@ impl Plan {
             });
             self.drivers.push(Driver { blocks: false, task });
         }
+        let controls = Arc::new(ConcurrencyControls { pool: self.pool, stages: self.controls });
+        let control = Control::new(Arc::clone(&self.shared), Arc::clone(&controls));
+        let tune = self.settings.tune.filter(|_| self.settings.profile_items.is_none());
+        let tuning = match tune {
+            Some(tune) => tune.begin(control, Arc::clone(&self.hooks))?,
+            None => None,
+        };
         Ok(Pipeline::new(PipelineParts {
             output,
             shared: self.shared,
@@ -182,7 +190,8 @@ impl Plan {
                 || self.settings.profile_items.is_some(),
             min_prefetch: self.min_prefetch,
             definition,
-            controls: ConcurrencyControls { pool: self.pool, stages: self.controls },
+            controls,
+            tuning,
         }))
     }
 
@@ -509,13 +518,20 @@ impl Plan {
             let error = Error::new(ErrorKind::Unsupported, message);
             self.add_error(error.with_stage(Arc::clone(&options.name)));
         }
-        let mut add_control = |handle| {
-            let name = Arc::clone(core.name());
-            self.controls.push(StageControl { name, handle, adjustable: !fixed, widen: None });
+        // If the settings are tuned, a set concurrency above 1 is a starting value.
+        let is_tuned = self.settings.tune.as_ref().is_some_and(|it| it.fixed_settings().is_none());
+        let is_free = options.concurrency.is_none_or(|set| is_tuned && set > 1);
+        let control = |handle| StageControl {
+            name: Arc::clone(core.name()),
+            identity: Arc::clone(options.identified()),
+            handle,
+            adjustable: !fixed,
+            follows_threads: !fixed && is_free && matches!(options.workers, Workers::Shared),
+            widen: None,
         };
         let place = match &options.workers {
             Workers::Shared => {
-                add_control(ConcurrencyControl::Pool);
+                self.controls.push(control(ConcurrencyControl::Pool));
                 return Arc::clone(&self.pool);
             }
             Workers::Dedicated { cpus } => WorkerSource::Threads { cpus: cpus.clone() },
@@ -523,15 +539,13 @@ impl Plan {
                 // Stages on the same executor share one worker pool, so that its workers can run
                 // any of them.
                 let pool = self.executor_pool(executor, core.concurrency());
-                let name = Arc::clone(core.name());
-                let handle = ConcurrencyControl::Executor(Arc::clone(&pool));
-                self.controls.push(StageControl { name, handle, adjustable: !fixed, widen: None });
+                self.controls.push(control(ConcurrencyControl::Executor(Arc::clone(&pool))));
                 return pool;
             }
         };
         core.meter.set_dedicated();
         let pool = WorkerPool::new(&options.name, &self.shared, place);
-        add_control(ConcurrencyControl::Dedicated(Arc::clone(&pool)));
+        self.controls.push(control(ConcurrencyControl::Dedicated(Arc::clone(&pool))));
         self.pools.push((Arc::clone(&pool), core.concurrency()));
         pool
     }
@@ -555,17 +569,24 @@ impl Plan {
 
     /// Returns how the in-flight window of an async stage is adjusted; `None` if it is fixed by
     /// settings.
-    pub(super) fn tuning(&self, options: &StageOptions, last: bool) -> Option<Tuning> {
+    pub(super) fn tuning(&self, options: &StageOptions, last: bool) -> Option<WindowTuning> {
         let Settings { prefetch, profile_items, .. } = &self.settings;
         let is_set = options.concurrency.is_some()
             || options.queue.is_some()
             || profile_items.is_some()
+            || self.is_static(options)
             || (last && prefetch.is_some());
         match (is_set || MODELLED, last) {
             (true, _) => None,
-            (false, true) => Some(Tuning::LastQueue),
-            (false, false) => Some(Tuning::Queue),
+            (false, true) => Some(WindowTuning::LastQueue),
+            (false, false) => Some(WindowTuning::Queue),
         }
+    }
+
+    /// Whether static settings give the concurrency of a stage.
+    fn is_static(&self, options: &StageOptions) -> bool {
+        let fixed = self.settings.tune.as_ref().and_then(Tune::fixed_settings);
+        fixed.is_some_and(|fixed| fixed.stages.contains_key(&**options.identified()))
     }
 
     /// Creates the queue after a stage. The capacity of the last queue is the prefetch depth, but
@@ -582,7 +603,9 @@ impl Plan {
         // A profile fills the input queue of a stage with all items before the stage starts.
         let profile_items = self.settings.profile_items.unwrap_or(0).saturating_mul(self.sources);
         let capacity = capacity.max(profile_items);
-        if last && self.settings.prefetch.is_none() && self.settings.profile_items.is_none() {
+        let is_fixed = self.settings.tune.as_ref().is_some_and(|it| it.fixed_settings().is_some());
+        let is_set = self.settings.prefetch.is_some() || is_fixed;
+        if last && !is_set && self.settings.profile_items.is_none() {
             self.min_prefetch = Some(capacity);
         }
         let producers = producers.map(|pool| Arc::clone(&pool.signal));

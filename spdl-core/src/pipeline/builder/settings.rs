@@ -19,6 +19,7 @@ use crate::observe::statistics::Dropped;
 use crate::pipeline::definition::{Definition, PipelineSettings, Setting};
 use crate::pipeline::handle::Pipeline;
 use crate::pipeline::options::Order;
+use crate::pipeline::tuning::Tune;
 use crate::resume::replay::OrderRecord;
 use crate::resume::state::State;
 use crate::runtime::Runtime;
@@ -50,6 +51,7 @@ pub(super) struct Settings {
     pub(super) hooks: Vec<Arc<dyn Hook>>,
     pub(super) on_drop: Vec<DropListener>,
     pub(super) interval: Option<(Duration, IntervalListener)>,
+    pub(super) tune: Option<Tune>,
     pub(super) stall_time: Duration,
     pub(super) on_stall: Option<StallListener>,
     pub(super) background: Vec<(Arc<str>, Background)>,
@@ -81,6 +83,7 @@ impl Settings {
             hooks: Vec::new(),
             on_drop: Vec::new(),
             interval: None,
+            tune: None,
             stall_time: STALL_TIME,
             on_stall: None,
             background: Vec::new(),
@@ -271,6 +274,44 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.interval = Some((interval, Box::new(listener))))
     }
 
+    /// Tunes the settings while the pipeline runs, or fixes them to those of an earlier run.
+    ///
+    /// [`Tune::automatic`] changes one setting at a time and keeps the change only if the measured
+    /// throughput rises: the number of threads, the concurrency of stages, and the capacity of
+    /// queues, of which the last is the prefetch depth. Numbers that are set in the builder are
+    /// starting values. Exception: a stage whose concurrency is set to 1 keeps it. Order and content
+    /// of the items never depend on these settings, if the pipeline is
+    /// [deterministic](Self::deterministic). [`Statistics::decisions`](crate::Statistics::decisions)
+    /// lists all changes. See [`Tuner`](crate::observe::Tuner) for the rules.
+    ///
+    /// The tuner measures only while items are delivered, at most every 0.5 s. While the consumer
+    /// uses an item, it needs no CPU. Default: no tuning, except the in-flight window of
+    /// [async stages](crate::StageOptions::concurrency) and the [prefetch depth](Self::prefetch).
+    ///
+    /// ```
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_core::pipeline::Tune;
+    /// let pipeline = PipelineBuilder::from_iter(0..1000)
+    ///     .map("work", |n| Ok(n + 1))
+    ///     .tune(Tune::automatic())
+    ///     .build()?;
+    /// let (monitor, control) = (pipeline.monitor(), pipeline.control());
+    /// assert_eq!(pipeline.count(), 1000);
+    /// for decision in monitor.statistics().decisions {
+    ///     println!("{decision}");
+    /// }
+    /// let settings = control.freeze();
+    /// assert!(settings.stages.contains_key("work"));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`build`](Self::build) returns `InvalidArgument` if fixed settings name a stage that this
+    /// pipeline does not have.
+    pub fn tune(self, tune: Tune) -> Self {
+        self.set(|settings| settings.tune = Some(tune))
+    }
+
     /// Calls `listener` if a stage has work but finishes no item for the time `after`, while the
     /// consumer waits for an item. Zero means 1 ms.
     ///
@@ -409,6 +450,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         }
         if let Some((interval, _)) = &settings.interval {
             add("report every", format!("{interval:?}"));
+        }
+        if let Some(tune) = &settings.tune {
+            add("tune", tune.to_string());
         }
         if settings.on_stall.is_some() {
             add("report stalls after", format!("{:?}", settings.stall_time));

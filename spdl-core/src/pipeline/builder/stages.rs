@@ -376,9 +376,14 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let tuning = plan.tuning(&options, out.last);
             let queue = plan.queue(&core, out.last, capacity, None);
             let settings_changed = Arc::new(AtomicWaker::new());
-            let (name, handle) =
-                (Arc::clone(core.name()), ConcurrencyControl::Task(Arc::clone(&settings_changed)));
-            plan.controls.push(StageControl { name, handle, adjustable: true, widen: None });
+            plan.controls.push(StageControl {
+                name: Arc::clone(core.name()),
+                identity: Arc::clone(options.identified()),
+                handle: ConcurrencyControl::Task(Arc::clone(&settings_changed)),
+                adjustable: true,
+                follows_threads: false,
+                widen: None,
+            });
             plan.control_queue(core.name(), &queue);
             let ordered = options.order.unwrap_or_else(|| plan.settings.order()) == Order::Input;
             if ordered {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from ..._arguments import shown
+from ..._arguments import Path, shown
 from ..._failure_policy import Skip
 from .._hooks.background import BackgroundTaskFactory
 from .._run.options import defaults
@@ -40,6 +40,7 @@ def build_pipeline(
     key: Callable[[Any], str] | None = None,
     record_order: bool = False,
     replay: str | None = None,
+    tune: bool | Path = False,
 ) -> Pipeline[U]:
     """Creates a pipeline from a configuration. Nothing runs before the pipeline is started.
 
@@ -83,11 +84,16 @@ def build_pipeline(
         record_order: Whether `Pipeline.order_record` returns the order of the delivered items.
         replay: A text of `Pipeline.order_record`. The pipeline delivers the items in this order, and leaves out all
             others; stages keep the order. The source must be the same.
+        tune: `True`: `num_threads`, the concurrency of stages and the lengths of queues are starting values. One of
+            them changes at a time while the pipeline runs, and only changes that raise the measured throughput are
+            kept. A stage with a concurrency of 1 keeps it, because its function may not support more. Pass `True` only
+            if the other functions may run in more threads than given here. `stats()["decisions"]` lists the changes. A
+            path: the settings that `Pipeline.freeze` has written, which do not change.
 
     Raises:
         TypeError: An argument has the wrong type, for example `max_failures` is a float.
         ValueError: An argument is out of range, or only some of the joined pipelines are continuous. Or one of the
-            last five arguments is used for a pipeline with a region, a merge function or a custom queue, or
+            last six arguments is used for a pipeline with a region, a merge function or a custom queue, or
             `record_order` or `replay` for one with several sources.
         OSError: The quarantine file cannot be read or written.
 
@@ -125,7 +131,7 @@ def build_pipeline(
             task_hook_factory,
             background_tasks,
             epoch,
-            RunSettings.of(memory_budget, quarantine, key, record_order, replay),
+            RunSettings.of(memory_budget, quarantine, key, record_order, replay, tune),
         )
         if isinstance(pipeline_cfg.src, JoinConfig) and (record_order or replay is not None):
             raise ValueError("record_order and replay require a pipeline with one source")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Generic, Literal, TypeVar
 
+from ..._arguments import Path
 from ..._failure_policy import Skip
 from ...io._operators import BatchImages
 from ...usage import log_api_usage_once
@@ -289,6 +290,7 @@ class PipelineBuilder(Generic[T, U]):
         key: Callable[[Any], str] | None = None,
         record_order: bool = False,
         replay: str | None = None,
+        tune: bool | Path = False,
     ) -> Pipeline[U]:
         """Creates the pipeline: see `build_pipeline` for the arguments.
 
@@ -316,6 +318,7 @@ class PipelineBuilder(Generic[T, U]):
             key=key,
             record_order=record_order,
             replay=replay,
+            tune=tune,
         )
 
     def __repr__(self) -> str:

@@ -116,4 +116,5 @@ def renamed(statistics: Statistics, names: Mapping[str, str]) -> Statistics:
 
     statistics["diagnosis"] = rename(statistics["diagnosis"])
     statistics["bottleneck"] = rename(statistics["bottleneck"])
+    statistics["decisions"] = rename(statistics["decisions"])
     return statistics

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # The capacity of queues between stages.
 _BETWEEN = 2
+# How many worker threads a tuned pipeline may use, unless it begins with more.
+_MOST_TUNED_THREADS = 16
 
 
 class Assembly:
@@ -282,7 +284,10 @@ class Assembly:
         """Creates the worker threads of a run, for stages without separate threads."""
         count = self._instrumentation.options.num_threads
         workers = self.shared = _spdl_rs.Workers(count)
-        self.threads += [(f"spdl_worker_thread_{at}", workers) for at in range(count)]
+        # Tuning may use more threads. Unused threads sleep.
+        most = max(count, _MOST_TUNED_THREADS) if self._settings.tune else count
+        self.threads += [(f"spdl_worker_thread_{at}", workers) for at in range(most)]
+        self.counts[workers] = most
         return workers
 
     def _info(self, config: StageConfig, place: str) -> StageInfo:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ... import _spdl_rs
 from ..._arguments import flag, function, seconds, shown, whole
+from ..._arguments import tune as checked_tune
 from .._hooks.background import BackgroundTaskFactory
 from .._hooks.task_hooks import TaskHook, TaskStatsHook
 from ..defs._checks import budget, threads
@@ -78,10 +79,11 @@ class RunSettings:
     key: Callable[[Any], str] | None = None
     record_order: bool = False
     replay: str | None = None
+    tune: bool | str = False
 
     @staticmethod
     def of(
-        memory_budget: Any, quarantine: Any, key: Any, record_order: Any, replay: Any
+        memory_budget: Any, quarantine: Any, key: Any, record_order: Any, replay: Any, tune: Any
     ) -> RunSettings:
         """Checks the options.
 
@@ -99,7 +101,8 @@ class RunSettings:
                 raise ValueError("key has no effect without quarantine; pass the path of a file")
         if replay is not None and not isinstance(replay, str):
             raise TypeError(f"replay must be a text of order_record(), not {shown(replay)}")
-        return RunSettings(memory_budget, quarantine, key, flag("record_order", record_order), replay)
+        record_order, tune = flag("record_order", record_order), checked_tune(tune)
+        return RunSettings(memory_budget, quarantine, key, record_order, replay, tune)
 
     def refuse(self, what: str) -> None:
         """Raises `ValueError` if any of these options is used."""
@@ -124,6 +127,7 @@ class RunSettings:
             "quarantine": self.quarantine,
             "record_order": self.record_order,
             "replay": self.replay,
+            "tune": self.tune,
         }
 
 

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import functools
 import itertools
+import os
 import queue
 import threading
 import time
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, SupportsIndex, TypeVar, cast
 
 from ... import _loader_state, _notebook_page, _spdl_rs
+from ..._arguments import Path
 from ..._arguments import timeout as checked_timeout
 from ..._errors import UnsupportedError
 from ..._locks import ForkSafeLock
@@ -371,6 +373,31 @@ class Pipeline(Generic[T]):
         if self._assembly is None or self._assembly.inner_runs:
             raise RuntimeError("a pipeline with custom queues or merge functions has no Control")
         return Control(self._assembly, self._threads, self._starting)
+
+    def freeze(self, path: Path) -> None:
+        """Writes the settings as a JSON file, which the argument `tune` of `build` reads.
+
+        The file has the number of threads, the concurrency of the stages and the capacities of the queues: the
+        present ones, or those at the end.
+
+        Raises:
+            RuntimeError: The pipeline was not started, or consists of several parts, because of a custom queue or merge
+                function.
+            OSError: The file cannot be written.
+
+        >>> import tempfile
+        >>> from spdl_rs.pipeline import PipelineBuilder
+        >>> builder = PipelineBuilder().add_source(range(5)).pipe(str, concurrency=2).add_sink()
+        >>> pipeline = builder.build(num_threads=2, tune=True)
+        >>> items = list(pipeline)
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     pipeline.freeze(file.name)
+        ...     sorted(builder.build(num_threads=1, tune=file.name))
+        ['0', '1', '2', '3', '4']
+        """
+        if self._assembly is None or self._assembly.inner_runs:
+            raise RuntimeError("the pipeline was not started, or has custom queues or merge functions")
+        self._assembly.run.freeze(os.fsdecode(path))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(

@@ -104,6 +104,7 @@ class AllMonitors:
         whole["dropped"] = [dropped for one in every for dropped in one["dropped"]]
         whole["dropped_total"] = sum(one["dropped_total"] for one in every)
         whole["dropped_counts"] = [count for one in every for count in one["dropped_counts"]]
+        whole["decisions"] = [decision for one in every for decision in one["decisions"]]
         whole["left_out"] = sum(one["left_out"] for one in every)
         whole["slowest"] = slowest_of(every)
         return whole
