@@ -539,10 +539,11 @@ mod tests {
 
     #[test]
     fn the_scarcest_resource_is_the_wall() {
+        type Change = fn(&mut Workload);
         // 1,000 samples/s, 100 MB/s, one core.
         let mut base = training(100, 0.1, 100_000);
         base.cpu_time = Some(Duration::from_millis(1));
-        let walls: [(fn(&mut Workload), PlanLimit); 5] = [
+        let walls: [(Change, PlanLimit); 5] = [
             (|it| it.cores = Some(0.5), PlanLimit::Cores),
             (|it| it.network_bytes_per_s = Some(50e6), PlanLimit::Network),
             (|it| it.store_bytes_per_s = Some(50e6), PlanLimit::StoreBandwidth),
