@@ -215,13 +215,16 @@ fn samples_of_truncated_files_are_errors_or_partial() {
 }
 
 #[test]
-fn chained_ogg_files_are_unsupported_and_missing_pages_are_errors() {
+fn chained_ogg_files_are_unsupported_without_ffmpeg_and_missing_pages_are_errors() {
     for name in ["stereo.ogg", "mono.opus"] {
         let file = data(name);
         let chained = [&file[..], &file].concat();
-        let error = decode(&chained, &AudioRequest::all()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
-        assert!(error.message().contains("chained"), "{name}: {error}");
+        let outcome = decode(&chained, &AudioRequest::all());
+        if cfg!(not(feature = "ffmpeg")) {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
+            assert!(error.message().contains("chained"), "{name}: {error}");
+        }
         // Without its page of comments and tables, a stream has no packets to decode.
         let pages: Vec<usize> =
             (0..file.len()).filter(|at| file[*at..].starts_with(b"OggS")).collect();
@@ -486,6 +489,73 @@ mod containers {
                 "{name}"
             );
         }
+    }
+
+    #[test]
+    fn what_our_codecs_refuse_is_decoded_by_ffmpeg() {
+        let adpcm = adpcm();
+        let found = whole(&adpcm);
+        // 4 blocks of 505 samples: the predictor of each is its number, and all differences are 0.
+        let blocks: Vec<f32> =
+            (0..4).flat_map(|block| [block as f32 * 1000.0 / 32_768.0; 505]).collect();
+        assert_eq!(found, [blocks]);
+        let info = reader().inspect(&adpcm).unwrap();
+        assert_eq!((info.sample_rate, info.channels, info.frames), (8000, 1, Some(2020)));
+        // From a file that is not in memory.
+        let path = std::env::temp_dir().join(format!("spdl-adpcm-{}.wav", std::process::id()));
+        std::fs::write(&path, &adpcm).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        let mut waveform = Waveform::new(&AudioLimits::default());
+        reader().decode_source(&file, &AudioRequest::all(), &mut waveform).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(waveform.channels(), found);
+        // The header tells that blocks are missing.
+        let error = decode(&adpcm[..adpcm.len() - 1], &AudioRequest::all()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Truncated, "{error}");
+    }
+
+    /// A WAV file of 4 blocks of IMA ADPCM.
+    fn adpcm() -> Vec<u8> {
+        const BLOCK: u16 = 256;
+        let mut format = wav(1, &[])[20..36].to_vec();
+        format[..2].copy_from_slice(&0x11_u16.to_le_bytes());
+        format[4..8].copy_from_slice(&8000_u32.to_le_bytes());
+        format[8..12].copy_from_slice(&4055_u32.to_le_bytes());
+        format[12..14].copy_from_slice(&BLOCK.to_le_bytes());
+        format[14..16].copy_from_slice(&4_u16.to_le_bytes());
+        format.extend([2, 0, 0xF9, 0x01]);
+        let block = |number: i16| [&(1000 * number).to_le_bytes()[..], &[0; 254]].concat();
+        let data: Vec<u8> = (0..4).flat_map(block).collect();
+        let size = |bytes: usize| (bytes as u32).to_le_bytes();
+        let fact = size(2020);
+        let chunks = [
+            [b"fmt ", &size(format.len())[..], &format].concat(),
+            [b"fact", &size(4)[..], &fact].concat(),
+            [b"data", &size(data.len())[..], &data].concat(),
+        ]
+        .concat();
+        [b"RIFF", &size(chunks.len() + 4)[..], b"WAVE", &chunks].concat()
+    }
+
+    #[test]
+    fn chained_vorbis_files_have_frames_of_all_their_parts() {
+        let file = data("stereo.ogg");
+        let one = whole(&file)[0].len();
+        // FFmpeg may drop the first block of a part.
+        let both = whole(&[&file[..], &file].concat())[0].len();
+        assert!((2 * one - 1024..=2 * one).contains(&both), "{both} of {}", 2 * one);
+    }
+
+    #[test]
+    fn errors_name_all_decoders_that_refuse_a_file() {
+        let mut unknown = adpcm();
+        unknown[20..22].copy_from_slice(&0x7654_u16.to_le_bytes());
+        let error = decode(&unknown, &AudioRequest::all()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let message = error.message();
+        assert!(message.contains("unsupported WAV format: 4-bit format 0x7654 (wav); "), "{error}");
+        assert!(message.ends_with("(ffmpeg)"), "{error}");
+        assert_eq!(error.offset(), Some(20));
     }
 
     #[test]

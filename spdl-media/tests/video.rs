@@ -5,15 +5,19 @@
 #[path = "video/files.rs"]
 mod files;
 
+use std::sync::{Arc, Mutex};
+
 use files::{golden, read};
 use sha2::{Digest, Sha256};
-use spdl_core::ErrorKind;
-use spdl_media::MediaSource;
-use spdl_media::OnTruncated;
+use spdl_core::observe::Counter;
+use spdl_core::{BatchLayout, ErrorKind, Field, Fill, FillContext, PipelineBuilder, SlotMut};
+use spdl_media::fill::{FillVideo, WrittenClip};
 use spdl_media::image::{ChromaPosition, ChromaSiting, ColorModel, Picture, YCbCrEncoding};
 use spdl_media::video::{
-    ClipDecoded, VideoColor, VideoIndex, VideoLimits, VideoPacket, VideoReader, VideoRegistry,
+    ClipDecoded, VideoClip, VideoColor, VideoIndex, VideoLimits, VideoPacket, VideoReader,
+    VideoRegistry, VideoTransform,
 };
+use spdl_media::{ImageTransform, Limits, MediaSource, OnTruncated};
 
 /// The files whose hashes are those of 8-bit planes.
 const FILES: [&str; 24] = [
@@ -97,6 +101,26 @@ fn all_frames_are_those_of_ffmpeg() {
         assert_eq!(found, golden(name, "hash"), "{name}");
         assert_eq!(decoded.missing, [0; 0]);
     }
+}
+
+#[cfg(feature = "testing")]
+#[test]
+fn the_codec_of_ffmpeg_keeps_the_contract() {
+    let names = [
+        "av1.mp4",
+        "grey.mkv",
+        "h264.mkv",
+        "h264.mp4",
+        "h264.ts",
+        "hevc_open_gop.mp4",
+        "mpeg2.mp4",
+        "mpeg4.avi",
+        "vp8_hidden.webm",
+        "vp9.webm",
+    ];
+    let files = names.map(read);
+    let files: Vec<&[u8]> = files.iter().map(|file| &file[..]).collect();
+    spdl_media::testing::video_contract(&spdl_media::video::ffmpeg::FfmpegCodec, &files);
 }
 
 #[test]
@@ -211,6 +235,115 @@ fn damaged_and_missing_frames_are_errors_or_counted() {
     assert!(!decoded.missing.is_empty() && decoded.missing.len() < 20, "{decoded:?}");
     for (place, (found, expected)) in found.iter().zip(&expected).enumerate() {
         assert!(decoded.missing.contains(&place) || found == expected, "frame {place}");
+    }
+}
+
+#[test]
+fn a_file_that_ends_early_is_an_error_or_partial() {
+    for name in
+        ["h264.mkv", "vp9.webm", "h264_live.mkv", "h264_fragmented.mp4", "mpeg4.avi", "h264.ts"]
+    {
+        let file = read(name);
+        let expected = golden(name, "hash");
+        let mut partial = reader().on_truncated(OnTruncated::Partial);
+        for size in [file.len() * 5 / 6, file.len() - 5] {
+            let cut = &file[..size];
+            let error = reader().index(&cut).unwrap_err();
+            let found = (error.kind(), error.offset());
+            assert_eq!(found, (ErrorKind::Truncated, Some(size as u64)), "{name}: {error}");
+            let index = partial.index(&cut).expect(name);
+            assert!(index.is_truncated(), "{name}");
+            let all: Vec<_> = (0..index.frames().len()).collect();
+            let (found, decoded) = hashes(&mut partial, cut, &index, &all).expect(name);
+            assert!(decoded.missing.len() < all.len() && all.len() <= expected.len(), "{name}");
+            let intact = all.iter().filter(|frame| !decoded.missing.contains(frame));
+            // Frames of an open end are presented in another order.
+            assert!(intact.clone().all(|&frame| expected.contains(&found[frame])), "{name}");
+        }
+        assert!(!partial.index(&&file[..]).expect(name).is_truncated(), "{name}");
+    }
+}
+
+/// Writes clips of videos into a field of a batch.
+struct FillClip(FillVideo, Arc<Mutex<Vec<WrittenClip>>>);
+
+impl Fill<Vec<u8>> for FillClip {
+    fn fill(
+        &mut self,
+        file: Vec<u8>,
+        mut slot: SlotMut<'_>,
+        cx: &mut FillContext<'_>,
+    ) -> spdl_core::Result<()> {
+        let written = self.0.write(&file[..], &mut slot, 0, &|part| cx.rng_of_part(part))?;
+        self.1.lock().unwrap().push(written);
+        Ok(())
+    }
+
+    fn check_fields(&self, fields: &[Field]) -> spdl_core::Result<()> {
+        self.0.check_field(&fields[0])
+    }
+}
+
+#[test]
+fn clips_of_a_file_that_ends_early_are_errors_or_partial() {
+    let file = read("vp9.webm");
+    let cut = &file[..file.len() * 2 / 3];
+    let written = |on_truncated: OnTruncated| {
+        let image = ImageTransform::new(8).on_truncated(on_truncated);
+        // The first also fits into the rest of the file, which has cues.
+        [VideoClip::new(2).every_seconds(0.1), VideoClip::new(20).every_frames(1)].map(|clip| {
+            let transform = VideoTransform::new(clip, image.clone());
+            let layout =
+                BatchLayout::new(1, [Field::new("clip", transform.dtype(), &transform.shape())]);
+            let clips = Arc::new(Mutex::new(Vec::new()));
+            let partial = Counter::default();
+            let fill = {
+                let (clips, partial) = (clips.clone(), partial.clone());
+                move || {
+                    let registry = VideoRegistry::with_defaults();
+                    let (video, image) = (VideoLimits::default(), Limits::default());
+                    let fill = FillVideo::new(&registry, &transform, &video, &image)?;
+                    Ok(FillClip(fill.count_partial(partial.clone()), clips.clone()))
+                }
+            };
+            let pipeline = PipelineBuilder::from_iter([cut.to_vec()]).fill("decode", layout, fill);
+            let batch = pipeline.build().unwrap().next().unwrap()?;
+            let clip = clips.lock().unwrap().remove(0);
+            Ok::<_, spdl_core::Error>((batch, clip, partial.get()))
+        })
+    };
+    for outcome in written(OnTruncated::Error) {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Truncated);
+    }
+    let [start, all] = written(OnTruncated::Partial).map(Result::unwrap);
+    assert_eq!((start.1.valid, start.2), (2, 1));
+    let (batch, clip, partial) = all;
+    assert!((2..20).contains(&clip.valid) && partial == 1, "{clip:?}");
+    let frames = batch.array("clip").unwrap().as_bytes().chunks(8 * 8 * 3);
+    let black: Vec<_> = frames.map(|frame| frame.iter().all(|&value| value == 0)).collect();
+    assert_eq!(black, Vec::from_iter((0..20).map(|frame| frame >= clip.valid)));
+    assert_eq!(black, Vec::from_iter(clip.seconds.iter().map(|seconds| seconds.is_nan())));
+}
+
+#[test]
+fn frames_keep_their_times_if_others_of_an_avi_file_are_damaged() {
+    let file = read("mpeg4.avi");
+    let index = reader().index(&&file[..]).unwrap();
+    let all: Vec<_> = (0..20).collect();
+    let mut partial = reader().on_truncated(OnTruncated::Partial);
+    for packet in 1..index.packets().len() {
+        let range = index.packets()[packet];
+        let bytes = &index.packet_bytes().unwrap()[range.offset as usize..][..range.bytes as usize];
+        let at = file.windows(bytes.len()).position(|window| window == bytes).unwrap();
+        let mut damaged = file.clone();
+        damaged[at..at + bytes.len()].fill(0);
+        let found = reader().index(&&damaged[..]).unwrap();
+        let times = |index: &VideoIndex| Vec::from_iter((0..20).map(|frame| index.seconds(frame)));
+        assert_eq!(times(&found), times(&index), "packet {packet}");
+        let error = hashes(&mut reader(), &damaged, &found, &all).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        let (_, decoded) = hashes(&mut partial, &damaged, &found, &all).unwrap();
+        assert!(!decoded.missing.is_empty(), "packet {packet}");
     }
 }
 
@@ -379,7 +512,12 @@ fn the_matrix_and_range_are_those_of_the_stream() {
 #[test]
 fn the_container_names_the_colours_that_the_stream_does_not() {
     let siting = ChromaSiting { across: ChromaPosition::First, down: ChromaPosition::First };
-    let color = VideoColor { matrix: Some(9), is_full_range: Some(true), siting: Some(siting) };
+    let color = VideoColor {
+        matrix: Some(9),
+        is_full_range: Some(true),
+        siting: Some(siting),
+        ..VideoColor::default()
+    };
     assert_eq!(encoding("h264.mp4", Some(color)).0, YCbCrEncoding::BT2020);
     // The stream names matrix and range.
     assert_eq!(encoding("h264_bt709.mp4", Some(color)).0, YCbCrEncoding::BT709.limited());

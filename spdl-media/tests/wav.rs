@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use proptest::prelude::*;
 use spdl_core::{ErrorKind, Result};
-use spdl_media::audio::{WavHeader, WavSample};
+use spdl_media::audio::{
+    AudioLimits, AudioReader, AudioRegistry, AudioRequest, WavHeader, WavSample, Waveform,
+};
 
 const EXTENSIBLE: u16 = 0xFFFE;
 
@@ -192,6 +194,96 @@ fn files_over_4_gib_have_64_bit_sizes() {
     assert_eq!(kind(WavHeader::from_bytes(&without.into())), ErrorKind::Corrupt);
     let header = WavHeader::from_bytes(&long(&sizes, b"RIFF").into()).unwrap();
     assert_eq!(header.frames(), 0);
+}
+
+/// A chunk of Sony Wave64: a GUID, the size with this header of 24 bytes, and padding to multiples of 8 bytes.
+fn wave64_chunk(name: &[u8; 4], content: &[u8]) -> Vec<u8> {
+    let guid_tail = b"\xF3\xAC\xD3\x11\x8C\xD1\x00\xC0\x4F\x8E\xDB\x8A";
+    let size = (content.len() as u64 + 24).to_le_bytes();
+    let mut chunk = [&name[..], guid_tail, &size, content].concat();
+    chunk.resize(chunk.len().next_multiple_of(8), 0);
+    chunk
+}
+
+fn wave64(chunks: &[Vec<u8>]) -> Vec<u8> {
+    let content = chunks.concat();
+    let riff = b"riff\x2E\x91\xCF\x11\xA5\xD6\x28\xDB\x04\xC1\x00\x00";
+    let wave = b"wave\xF3\xAC\xD3\x11\x8C\xD1\x00\xC0\x4F\x8E\xDB\x8A";
+    let size = (content.len() as u64 + 40).to_le_bytes();
+    [&riff[..], &size, wave, &content].concat()
+}
+
+#[test]
+fn wave64_files_have_the_samples_of_wav_files() {
+    let samples: Vec<u8> = (0..3001_u32).flat_map(|it| (it * it % 65_521).to_le_bytes()).collect();
+    for format in [format(1, 16, 2, 8000), extensible(3, 32, 1)] {
+        let chunks = [
+            wave64_chunk(b"fmt ", &format),
+            wave64_chunk(b"junk", &[1; 3]),
+            wave64_chunk(b"data", &samples),
+            wave64_chunk(b"levl", &[2; 5]),
+        ];
+        let found = wave64(&chunks);
+        let header = WavHeader::from_bytes(&found.clone().into()).unwrap();
+        let expected = WavHeader::from_bytes(&file(&format, &samples)).unwrap();
+        assert_eq!(header.sample().unwrap(), expected.sample().unwrap());
+        assert_eq!(
+            (header.frames(), header.channels(), header.sample_rate()),
+            (expected.frames(), expected.channels(), expected.sample_rate())
+        );
+        let range = header.data_range();
+        assert_eq!(found[range.start as usize..range.end as usize], samples);
+
+        let mut reader = AudioReader::new(&AudioRegistry::with_defaults(), &AudioLimits::default());
+        let mut decode = |file: &[u8], request: &AudioRequest| {
+            let mut out = Waveform::new(&AudioLimits::default());
+            reader.decode(file, request, &mut out).map(|_| out.channels().to_vec())
+        };
+        for request in [AudioRequest::all(), AudioRequest::frames(700..1003)] {
+            let expected = decode(&file(&format, &samples), &request).unwrap();
+            assert_eq!(decode(&found, &request).unwrap(), expected);
+        }
+        // The end of the samples.
+        let cut = &found[..range.end as usize - 7];
+        let error = decode(cut, &AudioRequest::all()).unwrap_err();
+        assert_eq!((error.kind(), error.offset()), (ErrorKind::Truncated, Some(cut.len() as u64)));
+        decode(cut, &AudioRequest::frames(0..100)).unwrap();
+    }
+}
+
+#[test]
+fn wave64_sizes_must_be_those_of_the_file() {
+    let file =
+        wave64(&[wave64_chunk(b"fmt ", &format(1, 16, 1, 8000)), wave64_chunk(b"data", &[7; 16])]);
+    let header = |file: &[u8]| WavHeader::from_bytes(&file.to_vec().into());
+    let whole = header(&file).unwrap();
+    assert_eq!((whole.frames(), whole.data_range()), (8, 104..120));
+    for size in 4..file.len() {
+        assert_eq!(kind(header(&file[..size])), ErrorKind::Truncated, "{size} bytes");
+    }
+    let with_size = |chunk: usize, size: u64| {
+        let mut file = file.clone();
+        file[chunk + 16..chunk + 24].copy_from_slice(&size.to_le_bytes());
+        header(&file)
+    };
+    let (fmt, data) = (40, 80);
+    for size in [0, 23] {
+        assert_eq!(kind(with_size(fmt, size)), ErrorKind::Corrupt);
+        assert_eq!(kind(with_size(data, size)), ErrorKind::Corrupt);
+    }
+    for size in [41, u64::MAX / 2 - 1, u64::MAX] {
+        assert_eq!(kind(with_size(fmt, size)), ErrorKind::Truncated, "{size}");
+    }
+    for size in [41, 1 << 40] {
+        assert_eq!(kind(with_size(data, size)), ErrorKind::Truncated, "{size}");
+    }
+    // A program that writes to a pipe does not know the size.
+    for size in [u64::MAX / 2, u64::MAX] {
+        assert_eq!(with_size(data, size).unwrap().frames(), 8);
+    }
+    let mut other = file.clone();
+    other[30] ^= 1;
+    assert_eq!(kind(header(&other)), ErrorKind::Corrupt);
 }
 
 #[test]

@@ -235,6 +235,23 @@ def test_invalid_arguments(make, message):
         make()
 
 
+@pytest.mark.parametrize("name", ["h264.mkv", "vp9.webm", "mpeg4.avi", "h264.ts", "h264_fragmented.mp4"])
+def test_videos_that_end_early_are_errors_or_partial(tmp_path, name):
+    data = (SOURCE.parent / name).read_bytes()
+    (tmp_path / name).write_bytes(data[: len(data) * 5 // 6])
+    for settings in ({"every": 1, "frames": FRAMES}, {"frames": 2}, {"frames": 2, "fps": 10}):
+        with pytest.raises(TruncatedError, match=f"{name}.*the file ends before its container does"):
+            clips(tmp_path / name, **settings)
+    for settings, count in (({"every": 1, "frames": FRAMES}, None), ({"frames": 2}, 2)):
+        video = fields.Video((HEIGHT, WIDTH), on_truncated="partial", min_partial=0.1, **settings)
+        loader = Loader([tmp_path / name], batch_size=1, video=video, n=fields.VideoFrames())
+        (batch,) = loader
+        assert loader.stats()["partial"] == 1
+        if count is None:
+            assert 0 < int(batch["n"][0]) < FRAMES
+            assert not batch["video"][0, -1].any()
+
+
 def test_a_damaged_video_needs_a_share_of_its_frames(tmp_path):
     (tmp_path / "short.mp4").write_bytes((SOURCE.parent / "h264_faststart.mp4").read_bytes()[:-400])
     video = whole(on_truncated="partial", min_partial=1.0)

@@ -790,10 +790,22 @@ def test_k08_packets_of_another_kind_are_an_error():
         BSF(codec, "null").filter(demux_audio(media.AUDIO / "stereo.mp3"))
 
 
+@pytest.mark.parametrize(("transfer", "number"), [("smpte2084", 16), ("arib-std-b67", 18)])
+def test_probe_flags_hdr_video(tmp_path, transfer, number):
+    pixels = media.noise((2, 3 * 48 // 2, 64))[:, None]
+    settings = {"colorspace": "bt2020nc", "color_primaries": "bt2020", "color_trc": transfer}
+    path = media.write_video(tmp_path / "hdr.mkv", pixels, "yuv420p", "mpeg4", size=(48, 64), **settings)
+    found = probe(path).video
+    assert (found.color_primaries, found.color_transfer, found.color_matrix) == (9, number, 9)
+    assert found.is_hdr
+
+
 def test_probe_reads_format_duration_and_codecs(tmp_path):
     found = probe(H264)
     assert (found.format, found.duration, found.audio) == ("mov,mp4,m4a,3gp,3g2,mj2", 2.0, None)
     assert (found.video.name, found.video.width, found.video.height) == ("h264", 64, 48)
+    video = found.video
+    assert (video.color_primaries, video.color_transfer, video.color_matrix, video.is_hdr) == (2, 2, 2, False)
     found = probe(media.wav_bytes(media.ramp(800), 8000))
     assert (found.format, found.duration, found.video) == ("wav", 0.1, None)
     assert (found.audio.sample_rate, found.audio.num_channels) == (8000, 1)

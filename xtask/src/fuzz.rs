@@ -507,7 +507,7 @@ const SIGNATURES: [(&str, &[&[u8]]); 22] = [
     ("tfrecord", &[]),
     ("tiff", &[b"II*\0", b"MM\0*"]),
     ("audio", &[b"fLaC", b"OggS", b"ID3", b"\xFF\xFB", b"\xFF\xF3", b"\xFF\xFD", b"\xFF\xF1"]),
-    ("wav", &[b"RF64", b"BW64", b"RIFX"]),
+    ("wav", &[b"RF64", b"BW64", b"RIFX", b"riff"]),
     ("webp", &[b"RIFF"]),
     ("zip", &[b"PK\x03\x04", b"PK\x05\x06"]),
 ];

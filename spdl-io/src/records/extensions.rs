@@ -7,9 +7,9 @@ pub const IMAGE_EXTENSIONS: [&str; 10] =
 
 /// File name extensions of audio, for
 /// [`ImageFolder::with_extensions`](crate::ImageFolder::with_extensions). Letter case is ignored.
-pub const AUDIO_EXTENSIONS: [&str; 16] = [
+pub const AUDIO_EXTENSIONS: [&str; 17] = [
     "wav", "wave", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "aifc", "au",
-    "mka", "caf", "wma",
+    "mka", "caf", "wma", "w64",
 ];
 
 /// File name extensions of video, for

@@ -21,7 +21,8 @@ pub trait AudioCodec: Debug + Send + Sync + 'static {
     /// The short name of the format, as in error messages: `flac`.
     fn name(&self) -> &'static str;
 
-    /// Whether a file with these first bytes (at most [`AUDIO_SNIFF_BYTES`]) has this format.
+    /// Whether a file with these first bytes (at most [`AUDIO_SNIFF_BYTES`]) has this format. If its decoder returns
+    /// `Unsupported`, the next codec that recognises the file decodes it.
     fn sniff(&self, head: &[u8]) -> bool;
 
     /// Whether [`AudioDecoder::parts`] selects parts of files. If so, a file in a store is read in parts. The

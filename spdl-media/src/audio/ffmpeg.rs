@@ -25,7 +25,7 @@ const EXACT: [&str; 6] = ["mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "aiff", "c
 const TOLERANCE: u64 = 4096;
 
 /// The formats that FFmpeg decodes, and that have no codec of this crate: audio in MP4, MOV, Matroska, WebM, AVI, MPEG
-/// streams, AIFF, CAF and others.
+/// streams, AIFF, CAF and others; also what the codecs of this crate refuse, such as ADPCM in WAV and Speex in Ogg.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FfmpegAudioCodec;
 
@@ -39,7 +39,7 @@ impl AudioCodec for FfmpegAudioCodec {
             head.get(offset..).is_some_and(|rest| rest.starts_with(signature))
         };
         let boxes: [&[u8]; 6] = [b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"];
-        let starts: [&[u8]; 17] = [
+        let starts: [&[u8]; 18] = [
             b"\x1A\x45\xDF\xA3",
             b"caff",
             b"\x30\x26\xB2\x75\x8E\x66\xCF\x11",
@@ -57,11 +57,15 @@ impl AudioCodec for FfmpegAudioCodec {
             b".RMF",
             b"OggS",
             b"Creative Voice File",
+            // Wave64. RIFX is missing: FFmpeg reads its samples in the wrong byte order.
+            b"riff\x2E\x91\xCF\x11",
         ];
         boxes.iter().any(|name| at(4, name))
             || starts.iter().any(|signature| at(0, signature))
             || (at(0, b"FORM") && (at(8, b"AIFF") || at(8, b"AIFC")))
-            || (at(0, b"RIFF") && at(8, b"AVI "))
+            || (at(0, b"RIFF") && (at(8, b"AVI ") || at(8, b"WAVE")))
+            // ADTS: a sync word of 12 bits, and layer 0.
+            || head.first_chunk().is_some_and(|&[a, b]| a == 0xFF && b & 0xF6 == 0xF0)
             // A packet of an MPEG transport stream, without an error, that is not scrambled.
             || (at(0, b"G") && head.get(1..4).is_some_and(|it| it[0] & 0x80 == 0 && it[2] & 0xD0 == 0x10))
     }

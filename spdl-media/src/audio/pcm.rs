@@ -8,12 +8,12 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::{AudioCodec, AudioDecoded, AudioDecoder, AudioInfo, AudioRequest};
 use super::limits::AudioLimits;
-use super::wav::{WavHeader, WavSample};
+use super::wav::{WavHeader, WavSample, is_wave64};
 use super::waveform::Waveform;
 use crate::image::OnTruncated;
 use crate::source::MediaSource;
 
-/// WAV: RIFF, RF64 and BW64 with uncompressed samples, A-law or µ-law.
+/// WAV: RIFF, RF64, BW64 and Wave64 with uncompressed samples, A-law or µ-law.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WavCodec;
 
@@ -27,7 +27,7 @@ impl AudioCodec for WavCodec {
 
     fn sniff(&self, head: &[u8]) -> bool {
         let is_riff = [b"RIFF", b"RF64", b"BW64", b"RIFX"].iter().any(|it| head.starts_with(*it));
-        is_riff && head.get(8..12) == Some(b"WAVE")
+        is_riff && head.get(8..12) == Some(b"WAVE") || is_wave64(head)
     }
 
     fn has_parts(&self) -> bool {
@@ -67,7 +67,6 @@ impl AudioDecoder for WavDecoder {
         out: &mut Waveform,
     ) -> Result<AudioDecoded> {
         let header = header(file)?;
-        let sample = header.sample()?;
         let is_truncated = lacks_frames(&header, request);
         if is_truncated && !request.accepts_truncated() {
             let message = format!(
@@ -77,6 +76,7 @@ impl AudioDecoder for WavDecoder {
             );
             return Err(Error::new(ErrorKind::Truncated, message).with_offset(file.size()));
         }
+        let sample = header.sample()?;
         let (frames, range) = samples_of(&header, request);
         out.start(header.sample_rate(), header.channels(), frames)?;
         if frames > 0 {
@@ -98,6 +98,7 @@ impl AudioDecoder for WavDecoder {
         request: &AudioRequest,
     ) -> Result<Option<Vec<Range<u64>>>> {
         let header = header(file)?;
+        header.sample()?;
         let is_error = lacks_frames(&header, request) && !request.accepts_truncated();
         let (frames, range) = samples_of(&header, request);
         Ok(Some(if is_error || frames == 0 { Vec::new() } else { vec![range] }))

@@ -19,7 +19,7 @@ use crate::source::{MediaSource, Tail};
 const ID3_HEADER: u64 = 10;
 
 /// The audio codecs of a program. The first bytes of a file select the codec; the file name has no
-/// influence.
+/// influence. If several codecs recognise a file, and the first one returns `Unsupported`, the next one decodes it.
 ///
 /// The program builds the registry; codecs do not register themselves. Clones are cheap: they share
 /// the codecs.
@@ -63,23 +63,27 @@ impl AudioRegistry {
     /// # Errors
     /// `Truncated` for an empty file; `Unsupported` if no codec matches.
     pub fn find(&self, encoded: &[u8]) -> Result<&Arc<dyn AudioCodec>> {
-        self.position(encoded).map(|at| &self.codecs[at])
+        self.position(encoded, 0).map(|at| &self.codecs[at]).ok_or_else(|| self.unknown(encoded))
     }
 
-    fn position(&self, encoded: &[u8]) -> Result<usize> {
-        if encoded.is_empty() {
-            return Err(Error::new(ErrorKind::Truncated, "the file is empty"));
-        }
+    /// The first codec from `start` on that recognises a file.
+    fn position(&self, encoded: &[u8], start: usize) -> Option<usize> {
         let head = &encoded[..encoded.len().min(AUDIO_SNIFF_BYTES)];
-        self.codecs.iter().position(|codec| codec.sniff(head)).ok_or_else(|| {
-            let known: Vec<_> = self.codecs.iter().map(|codec| codec.name()).collect();
-            let start = head[..head.len().min(8)].escape_ascii();
-            let message = format!(
-                "unknown audio format: the file starts with \"{start}\"; registered codecs: {}",
-                if known.is_empty() { "none".into() } else { known.join(", ") }
-            );
-            Error::new(ErrorKind::Unsupported, message)
-        })
+        (start..self.codecs.len()).find(|&at| !encoded.is_empty() && self.codecs[at].sniff(head))
+    }
+
+    /// The error for a file that no codec recognises.
+    fn unknown(&self, encoded: &[u8]) -> Error {
+        if encoded.is_empty() {
+            return Error::new(ErrorKind::Truncated, "the file is empty");
+        }
+        let known: Vec<_> = self.codecs.iter().map(|codec| codec.name()).collect();
+        let start = encoded[..encoded.len().min(8)].escape_ascii();
+        let message = format!(
+            "unknown audio format: the file starts with \"{start}\"; registered codecs: {}",
+            if known.is_empty() { "none".into() } else { known.join(", ") }
+        );
+        Error::new(ErrorKind::Unsupported, message)
     }
 }
 
@@ -198,19 +202,21 @@ impl AudioReader {
         Ok(parts.map(|parts| parts.into_iter().map(moved).collect()))
     }
 
-    /// Whether the format of a file selects parts.
+    /// Whether the decoder of a file selects parts.
     #[cfg(feature = "records")]
-    pub(crate) fn has_parts(&self, file: &dyn MediaSource) -> Result<bool> {
+    pub(crate) fn has_parts(&mut self, file: &dyn MediaSource) -> Result<bool> {
         let audio = Tail::new(file, tags_of(file)?);
         let mut memory = Vec::new();
-        Ok(self.registry.find(head_of(&audio, &mut memory)?)?.has_parts())
+        let codec = self.registry.find(head_of(&audio, &mut memory)?)?;
+        // The first codec may refuse the file.
+        Ok(codec.has_parts() && self.parts(file, &AudioRequest::frames(0..0))?.is_some())
     }
 
     /// Calls the decoder of a file, without its tags.
     fn with_source<T>(
         &mut self,
         file: &dyn MediaSource,
-        call: impl FnOnce(&mut dyn AudioDecoder, &dyn MediaSource) -> Result<T>,
+        mut call: impl FnMut(&mut dyn AudioDecoder, &dyn MediaSource) -> Result<T>,
     ) -> Result<T> {
         let tags = tags_of(file)?;
         let audio = Tail::new(file, tags);
@@ -220,13 +226,37 @@ impl AudioReader {
         result.map_err(|error| shifted(error, tags))
     }
 
-    /// Calls the decoder of a file, whose first bytes are `encoded`.
+    /// Calls the decoder of a file, whose first bytes are `encoded`: of the codecs that recognise it, the first one
+    /// that does not return `Unsupported`.
     fn with_decoder<T>(
         &mut self,
         encoded: &[u8],
-        call: impl FnOnce(&mut dyn AudioDecoder) -> Result<T>,
+        mut call: impl FnMut(&mut dyn AudioDecoder) -> Result<T>,
     ) -> Result<T> {
-        let at = self.registry.position(encoded)?;
+        let mut refusals: Vec<(&str, Error)> = Vec::new();
+        let mut start = 0;
+        while let Some(at) = self.registry.position(encoded, start) {
+            match self.with_decoder_at(at, &mut call) {
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    refusals.push((self.registry.codecs[at].name(), error));
+                }
+                outcome => return outcome,
+            }
+            start = at + 1;
+        }
+        Err(match refusals.len() {
+            0 => self.registry.unknown(encoded),
+            1 => refusals.remove(0).1,
+            _ => refused_by_all(&refusals),
+        })
+    }
+
+    /// Calls the decoder of the codec of this number.
+    fn with_decoder_at<T>(
+        &mut self,
+        at: usize,
+        call: &mut impl FnMut(&mut dyn AudioDecoder) -> Result<T>,
+    ) -> Result<T> {
         let codec = &self.registry.codecs[at];
         let slot = &mut self.decoders[at];
         // `AssertUnwindSafe` is correct, because a decoder that panicked is dropped with its state.
@@ -250,6 +280,17 @@ impl std::fmt::Debug for AudioReader {
             .field("registry", &self.registry)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
+    }
+}
+
+/// The error for a file that several codecs recognise, but do not support.
+fn refused_by_all(refusals: &[(&str, Error)]) -> Error {
+    let reason = |(name, error): &(&str, Error)| format!("{} ({name})", error.message());
+    let reasons: Vec<_> = refusals.iter().map(reason).collect();
+    let error = Error::new(ErrorKind::Unsupported, reasons.join("; "));
+    match refusals.iter().find_map(|(_, error)| error.offset()) {
+        Some(offset) => error.with_offset(offset),
+        None => error,
     }
 }
 

@@ -1,4 +1,4 @@
-//! WAV files: RIFF, and RF64 or BW64 for more than 4 GiB.
+//! WAV files: RIFF, and RF64, BW64 or Sony Wave64 for more than 4 GiB.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,6 +13,14 @@ use crate::image::OnTruncated;
 const START: u64 = 12;
 /// A chunk header: identifier and size.
 const CHUNK: u64 = 8;
+/// The start of a Wave64 file: the GUID `riff`, the size, the GUID `wave`.
+const WAVE64_START: u64 = 40;
+/// A chunk header of Wave64: GUID and size, which includes the header.
+const WAVE64_CHUNK: u64 = 24;
+/// The GUID of a Wave64 file.
+const WAVE64_RIFF: [u8; 16] = *b"riff\x2E\x91\xCF\x11\xA5\xD6\x28\xDB\x04\xC1\x00\x00";
+/// The last 12 bytes of the GUIDs of chunks in Wave64, which follow the identifiers of RIFF.
+const WAVE64_GUID_TAIL: [u8; 12] = *b"\xF3\xAC\xD3\x11\x8C\xD1\x00\xC0\x4F\x8E\xDB\x8A";
 /// The bytes of the chunk `fmt ` to read: up to the length of `WAVE_FORMAT_EXTENSIBLE`.
 const FORMAT: u64 = 40;
 /// The sizes in the chunk `ds64`.
@@ -21,6 +29,8 @@ const LONG_SIZES: u64 = 24;
 const MAX_CHUNKS: usize = 10_000;
 /// The 32-bit size of a chunk that is too long, or whose size was unknown when it was written.
 const UNKNOWN: u64 = 0xFFFF_FFFF;
+/// The sizes in Wave64, from this one on, that were unknown when they were written.
+const WAVE64_UNKNOWN: u64 = i64::MAX.cast_unsigned();
 
 const PCM: u16 = 1;
 const FLOAT: u16 = 3;
@@ -182,11 +192,17 @@ impl WavHeader {
         mut read: impl FnMut(Range<u64>) -> Result<Bytes>,
     ) -> Result<Self> {
         let start = read(0..len.min(START))?;
-        let is_long = check_start(&start, len)?;
+        let is_wave64 = start.starts_with(b"riff");
+        let (is_long, mut offset, header_bytes, alignment) = match is_wave64 {
+            true => {
+                check_wave64_start(&read(0..len.min(WAVE64_START))?, len)?;
+                (false, WAVE64_START, WAVE64_CHUNK, 8)
+            }
+            false => (check_start(&start, len)?, START, CHUNK, 2),
+        };
         let (mut format, mut long_data_size) = (None, None);
-        let mut offset = START;
         for _ in 0..MAX_CHUNKS {
-            let content = offset.saturating_add(CHUNK);
+            let content = offset.saturating_add(header_bytes);
             if content > len {
                 let what = if format.is_none() { "fmt" } else { "data" };
                 return Err(truncated(
@@ -195,12 +211,17 @@ impl WavHeader {
                 ));
             }
             let chunk = read(offset..content)?;
-            let size = u64::from(u32_at(&chunk, 4));
+            let (name, size, unknown) = match is_wave64 {
+                true => wave64_chunk(&chunk, offset)?,
+                false => {
+                    (chunk.get(..4).unwrap_or_default(), u64::from(u32_at(&chunk, 4)), UNKNOWN)
+                }
+            };
             let mut part = |most: u64| match content.checked_add(size.min(most)) {
                 Some(end) if end <= len => read(content..end),
                 _ => Err(truncated("truncated WAV: the file ends inside a chunk", len)),
             };
-            match chunk.get(..4).unwrap_or_default() {
+            match name {
                 b"fmt " if format.is_some() => {
                     return Err(corrupt("corrupt WAV: second fmt chunk", offset));
                 }
@@ -217,7 +238,7 @@ impl WavHeader {
                         corrupt("corrupt WAV: data chunk before the fmt chunk", offset)
                     })?;
                     let size = match long_data_size {
-                        _ if size != UNKNOWN => Some(size),
+                        _ if size < unknown => Some(size),
                         None if is_long => {
                             return Err(corrupt("corrupt WAV: missing ds64 chunk", offset));
                         }
@@ -227,8 +248,9 @@ impl WavHeader {
                 }
                 _ => {}
             }
-            // Chunks are padded to even sizes.
-            offset = content.saturating_add(size).saturating_add(size & 1);
+            // Chunks are padded: to even sizes, in Wave64 to multiples of 8 bytes.
+            let padded = size.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
+            offset = content.saturating_add(padded);
         }
         let message = format!("WAV file with more than {MAX_CHUNKS} chunks before the data chunk");
         Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(offset))
@@ -254,7 +276,7 @@ impl WavHeader {
             // An incomplete last frame is dropped.
             _ => len - available.checked_rem(u64::from(format.block_align)).unwrap_or(0),
         };
-        let missing = size.map_or(0, |size| size - size.min(available));
+        let missing = size.map_or(0, |size| size.saturating_sub(end - start));
         Ok(WavHeader { format, data: start..end, missing })
     }
 
@@ -428,6 +450,40 @@ fn check_start(start: &[u8], len: u64) -> Result<bool> {
         return Err(truncated("truncated WAV: the file ends inside the RIFF header", len));
     }
     Ok(is_long)
+}
+
+/// Whether a file starts with the GUIDs of Wave64.
+pub(super) fn is_wave64(head: &[u8]) -> bool {
+    let wave = head.get(24..).and_then(|wave| wave.strip_prefix(b"wave"));
+    head.starts_with(&WAVE64_RIFF) && wave.is_some_and(|tail| tail.starts_with(&WAVE64_GUID_TAIL))
+}
+
+/// Checks the start of a Wave64 file.
+fn check_wave64_start(start: &[u8], len: u64) -> Result<()> {
+    match is_wave64(start) {
+        true => Ok(()),
+        false if len < WAVE64_START => {
+            Err(truncated("truncated WAV: the file ends inside the Wave64 header", len))
+        }
+        false => Err(corrupt("Wave64 header not found: not a WAV file", 0)),
+    }
+}
+
+/// The identifier and the size of the content of a chunk of Wave64, and the least unknown size. Chunks with other GUIDs
+/// have an empty identifier.
+fn wave64_chunk(header: &[u8], offset: u64) -> Result<(&[u8], u64, u64)> {
+    let (guid, size) = header.split_at_checked(16).unwrap_or_default();
+    let name = guid.strip_suffix(&WAVE64_GUID_TAIL).unwrap_or_default();
+    match number(size).checked_sub(WAVE64_CHUNK) {
+        Some(size) => Ok((name, size, WAVE64_UNKNOWN - WAVE64_CHUNK)),
+        None => {
+            let message = format!(
+                "corrupt WAV: Wave64 chunk of {} bytes: expected at least 24",
+                number(size)
+            );
+            Err(corrupt(&message, offset))
+        }
+    }
 }
 
 fn format_name(format: Option<u16>) -> String {

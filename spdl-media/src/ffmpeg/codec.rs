@@ -150,6 +150,12 @@ impl StreamCodec {
         }
     }
 
+    /// The colour primaries, transfer characteristics and matrix coefficients of a video: numbers of ITU-T H.273;
+    /// 2 if they are unspecified.
+    pub fn color_numbers(&self) -> [u64; 3] {
+        names::of_colors(self.parameters.fields())
+    }
+
     /// Width / height of a pixel; the numerator is 0 if it is unknown.
     pub fn sample_aspect_ratio(&self) -> Rational {
         self.parameters.fields().sample_aspect_ratio.into()

@@ -52,6 +52,7 @@ pub(crate) struct Input<'a> {
     io: NonNull<ffi::AVIOContext>,
     /// What the callbacks of `io` use. `io` has a pointer to it.
     reader: NonNull<SourceReader<'a>>,
+    has_damaged_end: bool,
 }
 
 /// Reads a source from a position.
@@ -203,7 +204,7 @@ impl<'a> Input<'a> {
             drop(unsafe { Box::from_raw(reader.as_ptr()) });
             return Err(out_of_memory("the reader of a media file"));
         };
-        let mut input = Input { format, io, reader };
+        let mut input = Input { format, io, reader, has_damaged_end: false };
         {
             // SAFETY: the context is new, and nothing else refers to it.
             let fields = unsafe { &mut *format.as_ptr() };
@@ -328,7 +329,13 @@ impl<'a> Input<'a> {
             return Err(out_of_memory("a packet"));
         }
         // A damaged end of the file is treated as its end.
+        self.has_damaged_end |= code < 0 && code != ffi::AVERROR_EOF;
         Ok(code >= 0)
+    }
+
+    /// Whether [`read`](Self::read) ended at damage instead of the end of the file.
+    pub(crate) fn has_damaged_end(&self) -> bool {
+        self.has_damaged_end
     }
 
     /// The duration of the file in seconds, as its header has it.

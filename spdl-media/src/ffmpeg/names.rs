@@ -73,6 +73,17 @@ pub(crate) fn of_codec(parameters: &ffi::AVCodecParameters) -> String {
     unsafe { text(name) }
 }
 
+/// Primaries, transfer characteristics and matrix coefficients of a stream: numbers of ITU-T H.273, of which 2 is
+/// unspecified.
+pub(crate) fn of_colors(parameters: &ffi::AVCodecParameters) -> [u64; 3] {
+    let numbers = [
+        number_of!(parameters.color_primaries),
+        number_of!(parameters.color_trc),
+        number_of!(parameters.color_space),
+    ];
+    numbers.map(|number| u64::try_from(number).unwrap_or(2))
+}
+
 fn unknown(what: &str, name: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("FFmpeg has no {what} {name:?}"))
 }

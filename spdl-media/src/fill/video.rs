@@ -121,7 +121,7 @@ impl FillVideo {
         Ok(self)
     }
 
-    /// Counts the samples with missing frames.
+    /// Counts the samples with missing frames, and those of files that end early.
     #[must_use]
     pub fn count_partial(mut self, counter: Counter) -> Self {
         self.partial = counter;
@@ -207,7 +207,12 @@ impl FillVideo {
             decoded = self.reader.decode(&bytes, &index, &chosen.frames, &mut each);
         }
         drop(memory);
-        let decoded = decoded?;
+        let mut decoded = decoded?;
+        if index.is_truncated() {
+            // Frames that the rest of the file lacks are no frames of a short video.
+            decoded.missing.retain(|&place| place < chosen.valid);
+            decoded.missing.extend(chosen.valid..frames);
+        }
         for &place in &decoded.missing {
             sample.part(place * values..(place + 1) * values).fill_with_zeros();
         }
@@ -221,7 +226,7 @@ impl FillVideo {
             );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        if !decoded.missing.is_empty() {
+        if !decoded.missing.is_empty() || index.is_truncated() {
             self.partial.add(1);
         }
         let missing = decoded.missing.iter().filter(|place| **place < chosen.valid).count();

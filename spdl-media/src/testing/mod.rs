@@ -19,11 +19,14 @@
 //! |---|---|
 //! | `contract` | the contract tests of image codecs |
 //! | `audio` | those of audio codecs |
+//! | `video` | those of video codecs |
 //!
-//! Imports: [`image`](crate::image), [`audio`](crate::audio).
+//! Imports: [`image`](crate::image), [`audio`](crate::audio), [`video`](crate::video).
 
 mod audio;
 mod contract;
+mod video;
 
 pub use audio::audio_contract;
 pub use contract::{codec_contract, memory_contract};
+pub use video::video_contract;

@@ -208,7 +208,8 @@ impl VideoClip {
     ///
     /// # Errors
     /// The errors of [`validate`](Self::validate); `InvalidArgument` if the video ends before the start of
-    /// the clip, or before its end and short videos are errors.
+    /// the clip, or before its end and short videos are errors; the last frame of a
+    /// [truncated](VideoIndex::is_truncated) video is repeated instead.
     pub fn choose(&self, index: &VideoIndex, rng: Option<&mut SampleRng>) -> Result<ChosenFrames> {
         self.validate()?;
         let rng = rng.filter(|_| self.is_random);
@@ -277,7 +278,7 @@ impl VideoClip {
             return Ok(chosen);
         }
         match self.short {
-            ShortVideo::Error => {
+            ShortVideo::Error if !index.is_truncated() => {
                 let message = format!(
                     "the video has {} of the {count} frames of the clip ({total} frames, {seconds:.3} s); \
                      choose fewer frames, or repeat the frames of short videos (in Python `short=\"repeat\"`)",
@@ -285,7 +286,7 @@ impl VideoClip {
                 );
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
-            ShortVideo::RepeatLast => {
+            ShortVideo::Error | ShortVideo::RepeatLast => {
                 let last = chosen.frames[chosen.valid - 1];
                 chosen.frames.resize(count, last);
             }
@@ -388,6 +389,8 @@ mod tests {
             assert!(error.message().contains("3 of the 5 frames"), "{error}");
             let chosen = clip.clone().short(ShortVideo::RepeatLast).choose(&video(3), None);
             assert_eq!(chosen.unwrap(), ChosenFrames { frames: vec![0, 1, 2, 2, 2], valid: 3 });
+            let truncated = clip.choose(&video(3).truncated(), None).unwrap();
+            assert_eq!(truncated, ChosenFrames { frames: vec![0, 1, 2, 2, 2], valid: 3 });
             let chosen = clip.short(ShortVideo::Cycle).choose(&video(3), None).unwrap();
             assert_eq!(chosen, ChosenFrames { frames: vec![0, 1, 2, 0, 1], valid: 3 });
         }

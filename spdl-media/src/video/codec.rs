@@ -25,7 +25,8 @@ pub trait VideoContainer: Debug + Send + Sync + 'static {
     /// Reads the index of one video stream: the first, or the one that the container prefers.
     ///
     /// If the container has tables, only these are read. For any input, the result is an
-    /// index or one of these errors.
+    /// index or one of these errors. A file that ends after its first packets has an index that is
+    /// [truncated](VideoIndex::truncated).
     ///
     /// # Errors
     /// `Truncated` if the file ends inside the tables, `Corrupt` if they violate the format or there

@@ -24,10 +24,18 @@ pub struct VideoStream {
     pub color: VideoColor,
 }
 
-/// How the samples of a video encode colours. Properties that are not named are `None`.
+/// How the samples of a video encode colours. Properties that are not named are `None`. Numbers are those of
+/// ITU-T H.273.
+///
+/// Frames are converted to RGB without a change of primaries or of transfer characteristics: tone mapping of HDR video
+/// is left to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VideoColor {
-    /// The matrix coefficients, a number of ITU-T H.273: 1 for BT.709.
+    /// The colour primaries: 1 for BT.709, 9 for BT.2020.
+    pub primaries: Option<u8>,
+    /// The transfer characteristics: 1 for BT.709, 16 for PQ (SMPTE ST 2084), 18 for HLG (ARIB STD-B67).
+    pub transfer: Option<u8>,
+    /// The matrix coefficients: 1 for BT.709, 9 for BT.2020.
     pub matrix: Option<u8>,
     /// Whether samples use all values (full range).
     pub is_full_range: Option<bool>,
@@ -36,11 +44,18 @@ pub struct VideoColor {
 }
 
 impl VideoColor {
-    /// Colours with these matrix coefficients of ITU-T H.273, of which 2 stands for unspecified ones.
-    pub(super) fn of_matrix(number: u64) -> Self {
+    /// Colours with these primaries, transfer characteristics and matrix coefficients, of which 2 stands for
+    /// unspecified ones.
+    pub(super) fn of_numbers(numbers: [u64; 3]) -> Self {
         const UNSPECIFIED: u8 = 2;
-        let matrix = u8::try_from(number).ok().filter(|&matrix| matrix != UNSPECIFIED);
-        VideoColor { matrix, ..VideoColor::default() }
+        let known = |number| u8::try_from(number).ok().filter(|&number| number != UNSPECIFIED);
+        let [primaries, transfer, matrix] = numbers.map(known);
+        VideoColor { primaries, transfer, matrix, ..VideoColor::default() }
+    }
+
+    /// Whether the transfer characteristics are those of high dynamic range: PQ or HLG.
+    pub fn is_hdr(&self) -> bool {
+        matches!(self.transfer, Some(16 | 18))
     }
 }
 
@@ -118,6 +133,7 @@ pub struct VideoIndex {
     keys: Vec<u32>,
     /// The packets, if they are no ranges of the file.
     copied: Option<Vec<u8>>,
+    is_truncated: bool,
 }
 
 /// A frame in order of presentation.
@@ -177,7 +193,17 @@ impl VideoIndex {
         let reorder_depth = reorder_depth(&packets);
         let keys = (0_u32..).zip(&packets).filter(|(_, packet)| packet.is_key);
         let keys = keys.map(|(number, _)| number).collect();
-        Ok(VideoIndex { stream, packets, frames, start, end, reorder_depth, keys, copied: None })
+        Ok(VideoIndex {
+            stream,
+            packets,
+            frames,
+            start,
+            end,
+            reorder_depth,
+            keys,
+            copied: None,
+            is_truncated: false,
+        })
     }
 
     /// Sets the bytes of all packets. Positions of packets are positions in `bytes`, no longer in the
@@ -186,6 +212,19 @@ impl VideoIndex {
     pub fn with_packet_bytes(mut self, bytes: Vec<u8>) -> Self {
         self.copied = Some(bytes);
         self
+    }
+
+    /// Marks the file as one that ends early: an unknown number of packets is missing from this index.
+    #[must_use]
+    pub fn truncated(mut self) -> Self {
+        self.is_truncated = true;
+        self
+    }
+
+    /// Whether the file ends early, so that an unknown number of packets is missing from this index. Packets
+    /// that are listed, but are beyond the end of the file, do not count.
+    pub fn is_truncated(&self) -> bool {
+        self.is_truncated
     }
 
     /// Sets the time stamps of the start and the end of the video, of which this index is a part.

@@ -41,6 +41,8 @@ mod id {
     pub(super) const CHROMA_SITING_HORIZONTAL: u32 = 0x55B7;
     pub(super) const CHROMA_SITING_VERTICAL: u32 = 0x55B8;
     pub(super) const RANGE: u32 = 0x55B9;
+    pub(super) const TRANSFER_CHARACTERISTICS: u32 = 0x55BA;
+    pub(super) const PRIMARIES: u32 = 0x55BB;
     pub(super) const PROJECTION: u32 = 0x7670;
     pub(super) const POSE_ROLL: u32 = 0x7675;
     pub(super) const CONTENT_ENCODINGS: u32 = 0x6D80;
@@ -81,8 +83,9 @@ const BITMAP_INFO_HEADER: usize = 40;
 /// The index has the first enabled video track. The clusters are scanned: headers of elements and
 /// blocks are read, in steps of 64 KiB, and large blocks are skipped.
 ///
-/// A file that is truncated after its first complete block has an index of its complete blocks, as
-/// a recording that was not closed. Blocks with lacing are unsupported.
+/// A file that ends inside an element of known size, after its first complete block, has an index of its
+/// complete blocks, which is [truncated](VideoIndex::is_truncated). The segment and the clusters of a live
+/// recording may have unknown sizes: it may end after any block. Blocks with lacing are unsupported.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MatroskaContainer;
 
@@ -100,11 +103,12 @@ impl VideoContainer for MatroskaContainer {
         let mut scan = MatroskaScan::new(file, limits);
         scan.find_tracks()?;
         match scan.run(0, None) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Truncated && !scan.blocks.is_empty() => {}
-            Err(error) => return Err(error),
+            Ok(()) => scan.finish(),
+            Err(error) if error.kind() == ErrorKind::Truncated && !scan.blocks.is_empty() => {
+                scan.finish().map(VideoIndex::truncated)
+            }
+            Err(error) => Err(error),
         }
-        scan.finish()
     }
 
     fn cues<'a>(
@@ -284,17 +288,21 @@ impl<'a> MatroskaScan<'a> {
     fn run(&mut self, mut at: u64, mut segment_end: Option<u64>) -> Result<()> {
         let file_bytes = self.windows.size;
         let mut cluster_time = 0;
+        let mut stated_end = segment_end.unwrap_or(0);
         while at < file_bytes.min(segment_end.unwrap_or(u64::MAX)) {
             let element = self.element(at)?;
+            let end = element.size.map(|size| element.content.saturating_add(size));
             // Segments and clusters are entered: their elements follow.
             match element.id {
                 id::SEGMENT => {
-                    segment_end = element.size.map(|size| element.content.saturating_add(size));
+                    segment_end = end;
+                    stated_end = stated_end.max(end.unwrap_or(0));
                     at = element.content;
                     continue;
                 }
                 id::CLUSTER => {
                     cluster_time = 0;
+                    stated_end = stated_end.max(end.unwrap_or(0));
                     at = element.content;
                     continue;
                 }
@@ -314,10 +322,9 @@ impl<'a> MatroskaScan<'a> {
             if self.is_complete {
                 return Ok(());
             }
-            let size = element.size.ok_or_else(|| corrupt("element of unknown size", at))?;
-            at = element.content.saturating_add(size);
+            at = end.ok_or_else(|| corrupt("element of unknown size", at))?;
         }
-        match segment_end.unwrap_or(at).max(at) > file_bytes {
+        match stated_end.max(at) > file_bytes {
             true => Err(truncated(file_bytes)),
             false => Ok(()),
         }
@@ -595,7 +602,10 @@ fn color(colour: &[u8]) -> VideoColor {
             _ => None,
         },
         siting: across.zip(down).map(|(across, down)| ChromaSiting { across, down }),
-        ..VideoColor::of_matrix(number(id::MATRIX_COEFFICIENTS).unwrap_or(2))
+        ..VideoColor::of_numbers(
+            [id::PRIMARIES, id::TRANSFER_CHARACTERISTICS, id::MATRIX_COEFFICIENTS]
+                .map(|id| number(id).unwrap_or(2)),
+        )
     }
 }
 

@@ -105,8 +105,8 @@ impl VideoReader {
         self
     }
 
-    /// What to do with damaged frames: fail, or return the other frames. Default:
-    /// [`OnTruncated::Error`].
+    /// What to do with damaged frames, and with files that end early: fail, or return the other frames.
+    /// Default: [`OnTruncated::Error`].
     #[must_use]
     pub fn on_truncated(mut self, on_truncated: OnTruncated) -> Self {
         self.on_truncated = on_truncated;
@@ -117,14 +117,24 @@ impl VideoReader {
     ///
     /// # Errors
     /// `Unsupported` for an unknown format, and the errors of
-    /// [`VideoContainer::index`](super::VideoContainer::index).
+    /// [`VideoContainer::index`](super::VideoContainer::index); `Truncated` if the index is
+    /// [truncated](VideoIndex::is_truncated), except with [`OnTruncated::Partial`].
     pub fn index(&mut self, file: &dyn MediaSource) -> Result<VideoIndex> {
         #[cfg(feature = "records")]
         if let Some(index) = stored_index_of(file, &self.limits)? {
             return Ok(index);
         }
         let container = container_of(&self.registry, file, &mut self.memory)?;
-        index_of(&*container, file, &self.limits)
+        let index = index_of(&*container, file, &self.limits)?;
+        if index.is_truncated() && self.on_truncated == OnTruncated::Error {
+            let message = format!(
+                "truncated video: the file ends before its container does, after {} frames; accept partial \
+                 samples to use these",
+                index.frames().len()
+            );
+            return Err(Error::new(ErrorKind::Truncated, message).with_offset(file.size()));
+        }
+        Ok(index)
     }
 
     /// The frames of a clip, and the index of the part of the video that has them; `None` if the container needs

@@ -7,7 +7,7 @@ use super::index::{VideoColor, VideoFrame, VideoIndex, VideoPacket, VideoStream}
 use crate::image::{ChromaPosition, ChromaSiting, Orientation, Size};
 
 /// The first bytes, of which the last is the version.
-const MAGIC: [u8; 4] = *b"SVI\x01";
+const MAGIC: [u8; 4] = *b"SVI\x02";
 const POSITIONS: [ChromaPosition; 3] =
     [ChromaPosition::First, ChromaPosition::Middle, ChromaPosition::Last];
 
@@ -24,9 +24,9 @@ fn sum_of(packet: &[u8]) -> u32 {
 }
 
 impl StoredVideoIndex {
-    /// The index of a file in memory; `None` if a packet is not a range of the file.
+    /// The index of a file in memory; `None` if a packet is not a range of the file, or the file ends early.
     pub(crate) fn new(index: VideoIndex, file: &[u8]) -> Option<Self> {
-        if index.packet_bytes().is_some() {
+        if index.packet_bytes().is_some() || index.is_truncated() {
             return None;
         }
         let sum = |packet: &VideoPacket| {
@@ -66,7 +66,9 @@ impl StoredVideoIndex {
             [size.width, size.height, orientation.exif().into(), time_base.0, time_base.1];
         numbers.iter().for_each(|&number| out.number(number.into()));
         // 0: not named.
-        out.number(color.matrix.map_or(0, |matrix| u64::from(matrix) + 1));
+        for number in [color.primaries, color.transfer, color.matrix] {
+            out.number(number.map_or(0, |number| u64::from(number) + 1));
+        }
         out.number(color.is_full_range.map_or(0, |is_full| u64::from(is_full) + 1));
         let place = |position| POSITIONS.iter().position(|other| *other == position).unwrap_or(1);
         let siting =
@@ -194,7 +196,8 @@ impl<'a> ByteReader<'a> {
         if stream.time_base.0 == 0 || stream.time_base.1 == 0 {
             return None;
         }
-        let matrix = self.number()?.checked_sub(1).map(u8::try_from).transpose().ok()?;
+        let mut color_number = || self.number()?.checked_sub(1).map(u8::try_from).transpose().ok();
+        let (primaries, transfer, matrix) = (color_number()?, color_number()?, color_number()?);
         let is_full_range = self.number()?.checked_sub(1).map(|is_full| is_full != 0);
         let siting = match self.number()?.checked_sub(1) {
             Some(siting) => {
@@ -204,7 +207,7 @@ impl<'a> ByteReader<'a> {
             }
             None => None,
         };
-        stream.color = VideoColor { matrix, is_full_range, siting };
+        stream.color = VideoColor { primaries, transfer, matrix, is_full_range, siting };
         Some((stream, self.signed()?))
     }
 
@@ -278,7 +281,8 @@ mod tests {
             chosen in prop::collection::vec(any::<(prop::sample::Index, i64)>(), 0..9),
             end: i64,
             setup: Vec<u8>,
-            named: (Option<bool>, Option<u8>, Option<(prop::sample::Index, prop::sample::Index)>),
+            numbers: [Option<u8>; 3],
+            named: (Option<bool>, Option<(prop::sample::Index, prop::sample::Index)>),
             cut: prop::sample::Index,
             flipped: (prop::sample::Index, u8),
         ) {
@@ -289,10 +293,12 @@ mod tests {
             stream.orientation = Orientation::Rotated90;
             let position = |at: prop::sample::Index| *at.get(&POSITIONS);
             stream.color = VideoColor {
-                matrix: named.1,
+                primaries: numbers[0],
+                transfer: numbers[1],
+                matrix: numbers[2],
                 is_full_range: named.0,
                 siting: named
-                    .2
+                    .1
                     .map(|(x, y)| ChromaSiting { across: position(x), down: position(y) }),
             };
             let sums = packets.iter().map(|packet| packet.bytes ^ 0x55).collect();

@@ -92,6 +92,11 @@ impl MediaCodec {
     }
 
     #[getter]
+    fn color_numbers(&self) -> [u64; 3] {
+        self.0.color_numbers()
+    }
+
+    #[getter]
     fn sample_rate(&self) -> u32 {
         self.0.sample_rate()
     }

@@ -44,10 +44,11 @@ Keys of the JSON object:
   video          null without videos; otherwise as `audio`, with `containers`, `codecs`, `rates`
                  (constant or variable), `audio_codecs`, and {min, p10, …} of `width`, `height`,
                  `frame_rate`, `frames`, `key_distance` (the mean of a file). `listed` has {key,
-                 container, codec, width, height, rotation, frame_rate, variable_rate, frames,
-                 seconds, key_distance: {min, mean, max}, disposable, audio: {codec, seconds,
-                 sample_rate, channels}, bytes}. Width and height are after rotation; `rotation`
-                 is in degrees clockwise; `frame_rate` is the mean; `key_distance` counts frames
+                 container, codec, width, height, rotation, color: {primaries, transfer, matrix,
+                 hdr}, frame_rate, variable_rate, frames, seconds, key_distance: {min, mean, max},
+                 disposable, audio: {codec, seconds, sample_rate, channels}, bytes}. Width and
+                 height are after rotation; `rotation` is in degrees clockwise; `color` has the
+                 numbers of ITU-T H.273 that the container names, else null; `frame_rate` is the mean; `key_distance` counts frames
                  from key frame to key frame; `disposable` is the share of frames that no other
                  frame refers to, null if unknown; `audio` is null if there is no audio stream, or
                  without the cargo feature `ffmpeg`

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use spdl_media::video::VideoColor;
 
 use super::statistics::Spread;
 use crate::inspection::media::{AudioFacts, HAS_FFMPEG, VideoFacts};
@@ -159,6 +160,12 @@ impl Timed for VideoFacts {
             "width": self.size.width,
             "height": self.size.height,
             "rotation": self.rotation,
+            "color": {
+                "primaries": self.color.primaries,
+                "transfer": self.color.transfer,
+                "matrix": self.color.matrix,
+                "hdr": self.color.is_hdr(),
+            },
             "frame_rate": self.frame_rate,
             "variable_rate": self.is_variable,
             "frames": self.frames,
@@ -189,6 +196,7 @@ impl Timed for VideoFacts {
             ("container", self.container.clone()),
             ("codec", self.codec.clone()),
             ("size", format!("{} pixels{rotation}", self.size)),
+            ("colours", colors(&self.color)),
             ("frame rate", format!("{rate} per second, {}", rate_kind(self.is_variable))),
             ("frames", count(self.frames)),
             ("duration", seconds(self.seconds)),
@@ -209,6 +217,19 @@ impl Timed for VideoFacts {
     fn caption(&self) -> String {
         let rate = measured(self.frame_rate);
         format!("{}, {}, {rate} frames/s, {}", self.codec, self.size, seconds(self.seconds))
+    }
+}
+
+/// The colours that a container names, as numbers of ITU-T H.273.
+fn colors(color: &VideoColor) -> String {
+    let numbers =
+        [("primaries", color.primaries), ("transfer", color.transfer), ("matrix", color.matrix)];
+    let named = numbers.iter().filter_map(|(name, number)| Some(format!("{name} {}", (*number)?)));
+    let named = named.collect::<Vec<_>>().join(", ");
+    match (color.is_hdr(), named.is_empty()) {
+        (true, _) => format!("{named} (HDR)"),
+        (false, true) => "not named by the container".to_owned(),
+        (false, false) => named,
     }
 }
 

@@ -2,7 +2,9 @@
 
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
 use spdl_media::image::Picture;
-use spdl_media::video::{VIDEO_SNIFF_BYTES, VideoIndex, VideoLimits, VideoReader, VideoRegistry};
+use spdl_media::video::{
+    VIDEO_SNIFF_BYTES, VideoColor, VideoIndex, VideoLimits, VideoReader, VideoRegistry,
+};
 use spdl_media::{
     CodecRegistry, Crop, FillImage, Image, ImageTransform, Limits, OnTruncated, Sample, Size,
 };
@@ -24,6 +26,8 @@ pub(crate) struct VideoFacts {
     pub(crate) size: Size,
     /// The clockwise rotation that makes the coded frames upright, in degrees: 0, 90, 180 or 270.
     pub(crate) rotation: u32,
+    /// The colours that the container names.
+    pub(crate) color: VideoColor,
     /// The mean number of frames per second; 0 if the stream has no duration.
     pub(crate) frame_rate: f64,
     /// Whether frames last unequally long.
@@ -96,7 +100,7 @@ impl VideoInspector {
     /// # Errors
     /// `Unsupported`, `Corrupt`, `Truncated` or `LimitExceeded`.
     pub(crate) fn index(&mut self, file: &[u8]) -> Result<VideoIndex> {
-        self.strict.index(&file).map_err(with_feature)
+        self.strict.index(&file).map_err(|error| with_feature(without_advice(error)))
     }
 
     /// Reads the tables of the container, and the headers of packets.
@@ -115,6 +119,7 @@ impl VideoInspector {
             codec: stream.codec.clone(),
             size: stream.orientation.apply(stream.size),
             rotation: rotation(stream.orientation.exif()),
+            color: stream.color,
             frame_rate: index.frames_per_second(),
             is_variable: is_variable(&index),
             frames: index.frames().len() as u64,
@@ -184,10 +189,10 @@ impl VideoInspector {
             let reason = "frames that it refers to are damaged";
             return Error::new(ErrorKind::Corrupt, format!("{what}: {reason}"));
         };
-        // The reader names the frame, and advises an option that this program lacks.
+        // The reader names the frame.
+        let error = without_advice(error);
         let reason = error.message();
         let reason = reason.split_once("cannot be decoded: ").map_or(reason, |(_, reason)| reason);
-        let reason = reason.split("; accept partial samples").next().unwrap_or(reason);
         let shown = Error::new(error.kind(), format!("{what}: {reason}"));
         match error.offset() {
             Some(offset) => shown.with_offset(offset),
@@ -221,6 +226,18 @@ impl VideoInspector {
         };
         self.strict.decode(&file, index, frames, &mut each)?;
         Ok(images.into_iter().flatten().collect())
+    }
+}
+
+/// The error without the advice to choose an option that this program lacks.
+fn without_advice(error: Error) -> Error {
+    let Some((message, _)) = error.message().split_once("; accept partial samples") else {
+        return error;
+    };
+    let shown = Error::new(error.kind(), message.to_owned());
+    match error.offset() {
+        Some(offset) => shown.with_offset(offset),
+        None => shown,
     }
 }
 

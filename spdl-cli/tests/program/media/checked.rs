@@ -83,15 +83,18 @@ fn truncated_videos_are_found_by_their_tables() {
     folder.add("cut.mp4", &whole[..whole.len() - 500]);
     let early = video("h264.mp4");
     folder.add("early.mp4", &early[..early.len() / 2]);
+    let matroska = video("h264.mkv");
+    folder.add("cut.mkv", &matroska[..matroska.len() / 2]);
     let data = [PathBuf::from(folder.path())];
     for arguments in [&["--quick"][..], &[]] {
         let (run, found) = defects(&data, arguments);
         let unsupported = usize::from(!HAS_FFMPEG && arguments.is_empty());
-        assert_eq!((run.code, found.len()), (1, 2 + unsupported), "{found:?}");
+        assert_eq!((run.code, found.len()), (1, 3 + unsupported), "{found:?}");
         let truncated = found.iter().filter(|defect| defect["kind"] == "truncated");
-        assert_eq!(truncated.count(), 2, "{found:?}");
+        assert_eq!(truncated.count(), 3, "{found:?}");
         let cut = found.iter().find(|it| it["key"].as_str().unwrap().ends_with("cut.mp4")).unwrap();
         assert!(cut["offset"].is_u64(), "{cut}");
+        assert!(found.iter().all(|it| !it["reason"].as_str().unwrap().contains("accept partial")));
     }
 }
 

@@ -95,6 +95,28 @@ fn stat_describes_single_files() {
 }
 
 #[test]
+fn the_colours_of_videos_are_those_of_the_container() {
+    let folder = Folder::new();
+    let made = std::process::Command::new("ffmpeg")
+        .args(["-v", "error", "-f", "lavfi", "-i", "testsrc=size=64x48:rate=10:duration=1"])
+        .args(["-c:v", "mpeg4", "-color_primaries", "bt2020", "-color_trc", "smpte2084"])
+        .args(["-colorspace", "bt2020nc"])
+        .arg(folder.join("hdr.mkv"))
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: the program ffmpeg is missing");
+        return;
+    }
+    let json = Value::Object(run("stat", &[folder.join("hdr.mkv")], &["--json"]).json());
+    let expected = serde_json::json!({"primaries": 9, "transfer": 16, "matrix": 9, "hdr": true});
+    assert_eq!(listed(&json, "video", "hdr.mkv")["color"], expected);
+    let text = run("stat", &[folder.join("hdr.mkv")], &[]).stdout;
+    assert!(text.contains("colours       primaries 9, transfer 16, matrix 9 (HDR)"), "{text}");
+    let text = run("stat", &[source("video", "h264.mp4")], &[]).stdout;
+    assert!(text.contains("colours       not named by the container"), "{text}");
+}
+
+#[test]
 fn the_audio_of_videos_is_known_with_ffmpeg() {
     if !HAS_FFMPEG {
         println!("SKIPPED: the cargo feature ffmpeg is disabled");

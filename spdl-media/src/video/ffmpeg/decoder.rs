@@ -172,8 +172,8 @@ impl VideoDecoder for FfmpegDecoder {
 
     fn is_reusable(&self) -> bool {
         // Others keep state that a flush does not clear, and that shows where packets are damaged: FFV1 the
-        // frame before, VP8 probabilities.
-        matches!(&*self.codec, "h264" | "hevc" | "vp9" | "av1")
+        // frame before, VP8 probabilities, HEVC pictures after a reported error.
+        matches!(&*self.codec, "h264" | "vp9" | "av1")
     }
 }
 

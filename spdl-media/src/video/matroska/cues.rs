@@ -5,7 +5,9 @@ use spdl_core::Result;
 use super::super::cues::{VideoCues, VideoKeyFrame, bytes_between, key_at};
 use super::super::index::{VideoIndex, VideoStream};
 use super::super::limits::VideoLimits;
-use super::{MatroskaScan, MatroskaTrack, corrupt, elements, find_number, id, time_base};
+use super::{
+    MatroskaScan, MatroskaTrack, corrupt, elements, find_number, id, time_base, truncated,
+};
 use crate::source::MediaSource;
 
 /// The cues of the video track.
@@ -57,6 +59,10 @@ impl<'a> MatroskaCues<'a> {
             return Ok(None);
         }
         let segment_end = head.end;
+        // The policy for truncated files applies to the whole index.
+        if segment_end.is_some_and(|end| end > file.size()) {
+            return Err(truncated(file.size()));
+        }
         Ok(Some(MatroskaCues { file, limits, timestamp_scale, track, keys, segment_end }))
     }
 }

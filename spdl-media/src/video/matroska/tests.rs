@@ -154,6 +154,24 @@ fn segments_and_clusters_may_have_unknown_sizes() {
 }
 
 #[test]
+fn a_cluster_of_known_size_must_end_in_the_file() {
+    let head = element(id::EBML, &element(0x4282, b"webm"));
+    let segment = open(id::SEGMENT, &[element(id::TRACKS, &h264(&[])), clusters()].concat());
+    let whole = index(&[head.clone(), segment.clone()].concat()).unwrap();
+    assert!(!whole.is_truncated());
+    // Between two blocks of the last cluster but one.
+    let last_cluster = cluster(150, &[element(id::SIMPLE_BLOCK, &block(1, -10, 0x01))]).len();
+    let group = 9 + 23 + 10;
+    let cut = segment.len() - last_cluster - group;
+    assert_eq!(segment[cut], id::BLOCK_GROUP as u8);
+    let found = index(&[&head, &segment[..cut]].concat()).unwrap();
+    assert_eq!((found.packets().len(), found.is_truncated()), (1, true));
+    // All clusters are complete.
+    let found = index(&[&head, &segment[..segment.len() - last_cluster]].concat()).unwrap();
+    assert_eq!((found.packets().len(), found.is_truncated()), (2, false));
+}
+
+#[test]
 fn tracks_may_follow_the_clusters() {
     let file = file_of(&[clusters(), element(id::TRACKS, &h264(&[]))]);
     assert_eq!(packets(&index(&file).unwrap()), PACKETS);
@@ -232,13 +250,22 @@ fn the_track_names_colours() {
         index(&file(element(id::TRACK_ENTRY, &fields.concat()))).unwrap().stream().color
     };
     let siting = [(id::CHROMA_SITING_HORIZONTAL, 1), (id::CHROMA_SITING_VERTICAL, 2)];
-    let named = [&[(id::MATRIX_COEFFICIENTS, 9), (id::RANGE, 2)], &siting[..]].concat();
+    let numbers = [
+        (id::PRIMARIES, 9),
+        (id::TRANSFER_CHARACTERISTICS, 18),
+        (id::MATRIX_COEFFICIENTS, 10),
+        (id::RANGE, 2),
+    ];
+    let named = [&numbers, &siting[..]].concat();
     let expected = VideoColor {
-        matrix: Some(9),
+        primaries: Some(9),
+        transfer: Some(18),
+        matrix: Some(10),
         is_full_range: Some(true),
         siting: Some(ChromaSiting { across: ChromaPosition::First, down: ChromaPosition::Middle }),
     };
     assert_eq!(color(&named), expected);
+    assert!(expected.is_hdr());
     assert_eq!(color(&[(id::RANGE, 1)]).is_full_range, Some(false));
     let unspecified = [(id::MATRIX_COEFFICIENTS, 2), (id::RANGE, 0), siting[0]];
     assert_eq!(color(&unspecified), VideoColor::default());
@@ -270,7 +297,10 @@ fn a_truncated_file_has_its_complete_blocks() {
     let file = file(h264(&[]));
     let counts: Vec<_> = (60..=file.len())
         .map(|size| match index(&file[..size]) {
-            Ok(index) => index.packets().len(),
+            Ok(index) => {
+                assert_eq!(index.is_truncated(), size < file.len());
+                index.packets().len()
+            }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Truncated, "{size} bytes: {error}");
                 0

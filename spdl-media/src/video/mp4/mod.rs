@@ -34,7 +34,8 @@ use crate::source::MediaSource;
 ///
 /// The index has the first enabled video track with samples. Still images, such as covers, count
 /// only if there is no other track. Only the boxes `moov` and `moof` are read. Packets beyond the
-/// end of a truncated file are listed if `moov` is present.
+/// end of a truncated file are listed if `moov` is present. The index of a fragmented file that ends inside a
+/// box is [truncated](VideoIndex::is_truncated).
 ///
 /// Edit lists select frames and set their time stamps as in FFmpeg; rates other than 1 are ignored.
 /// In fragmented files an edit list only sets the start.
@@ -117,7 +118,12 @@ impl VideoContainer for Mp4Container {
             }
         }
         let Fragments { samples, descriptions, .. } = fragments;
-        track.index(&samples, &descriptions, limits)
+        let index = track.index(&samples, &descriptions, limits)?;
+        // The box `moov` lists all packets of a file without fragments.
+        match movie.is_fragmented && boxes.is_truncated() {
+            true => Ok(index.truncated()),
+            false => Ok(index),
+        }
     }
 }
 

@@ -389,14 +389,15 @@ impl SampleDescription {
 /// The colours of `colr`: numbers of ITU-T H.273; `None` for a profile.
 fn read_color(colr: Mp4Box<'_>) -> Option<VideoColor> {
     let kind = colr.content.get(..4)?;
-    let matrix = colr.u16(8).ok()?;
+    let number = |at| colr.u16(at).map(u64::from).ok();
+    let numbers = [number(4)?, number(6)?, number(8)?];
     let is_full_range = match kind {
         b"nclx" => Some(colr.u8(10).ok()? >> 7 == 1),
         // QuickTime.
         b"nclc" => None,
         _ => return None,
     };
-    Some(VideoColor { is_full_range, ..VideoColor::of_matrix(matrix.into()) })
+    Some(VideoColor { is_full_range, ..VideoColor::of_numbers(numbers) })
 }
 
 /// The name of the codec of a sample entry; unknown ones in lower case.

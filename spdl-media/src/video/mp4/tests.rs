@@ -180,12 +180,21 @@ fn the_sample_entry_names_colours() {
         let avc = entry("avc1", &[mp4_box("avcC", &[vec![1]]), colr]);
         TestMovie::new().format(&[avc]).index().unwrap().stream().color
     };
-    let numbers = [0, 9, 0, 16, 0, 9];
-    let named = |matrix, is_full_range| VideoColor { matrix, is_full_range, siting: None };
-    assert_eq!(color(&[b"nclx", &numbers, &[0x80]]), named(Some(9), Some(true)));
-    assert_eq!(color(&[b"nclx", &numbers, &[0]]), named(Some(9), Some(false)));
-    assert_eq!(color(&[b"nclc", &numbers]), named(Some(9), None));
-    assert_eq!(color(&[b"nclx", &[0, 2, 0, 2, 0, 2, 0]]), named(None, Some(false)));
+    let numbers = [0, 9, 0, 16, 0, 10];
+    let named = |is_full_range| VideoColor {
+        primaries: Some(9),
+        transfer: Some(16),
+        matrix: Some(10),
+        is_full_range,
+        siting: None,
+    };
+    assert_eq!(color(&[b"nclx", &numbers, &[0x80]]), named(Some(true)));
+    assert_eq!(color(&[b"nclx", &numbers, &[0]]), named(Some(false)));
+    assert_eq!(color(&[b"nclc", &numbers]), named(None));
+    assert!(named(None).is_hdr());
+    let unspecified = VideoColor { is_full_range: Some(false), ..VideoColor::default() };
+    assert_eq!(color(&[b"nclx", &[0, 2, 0, 2, 0, 2, 0]]), unspecified);
+    assert!(!unspecified.is_hdr());
     // A profile, and boxes that are too short.
     for other in [&[&b"prof"[..], &numbers][..], &[b"nclx", &numbers], &[b"nc"]] {
         assert_eq!(color(other), VideoColor::default());

@@ -124,6 +124,26 @@ class VideoCodec(_PictureCodec):
         """Frames per second: numerator and denominator."""
         return self._native.frame_rate
 
+    @property
+    def color_primaries(self) -> int:
+        """The colour primaries, a number of ITU-T H.273: 1 for BT.709, 9 for BT.2020, 2 if unspecified."""
+        return self._native.color_numbers[0]
+
+    @property
+    def color_transfer(self) -> int:
+        """The transfer characteristics, a number of ITU-T H.273: 1 for BT.709, 16 for PQ, 18 for HLG, 2 if unspecified."""
+        return self._native.color_numbers[1]
+
+    @property
+    def color_matrix(self) -> int:
+        """The matrix coefficients, a number of ITU-T H.273: 1 for BT.709, 9 for BT.2020, 2 if unspecified."""
+        return self._native.color_numbers[2]
+
+    @property
+    def is_hdr(self) -> bool:
+        """Whether the transfer characteristics are those of high dynamic range: PQ or HLG."""
+        return self.color_transfer in (16, 18)
+
 
 class ImageCodec(_PictureCodec):
     """How an image is encoded."""

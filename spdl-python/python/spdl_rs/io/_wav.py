@@ -53,7 +53,7 @@ def load_wav(
       because NumPy has no 24-bit integers;
     - floating point: `float32` and `float64`.
 
-    Supported containers are RIFF, RF64 and BW64, with plain or extensible format chunks. If the header does not
+    Supported containers are RIFF, RF64, BW64 and Wave64, with plain or extensible format chunks. If the header does not
     give the size of the samples, the samples extend to the end of the file.
 
     Args:
