@@ -509,7 +509,7 @@ mod containers {
         reader().decode_source(&file, &AudioRequest::all(), &mut waveform).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(waveform.channels(), found);
-        // The header tells that blocks are missing.
+        // By the header, blocks are missing.
         let error = decode(&adpcm[..adpcm.len() - 1], &AudioRequest::all()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Truncated, "{error}");
     }
