@@ -44,9 +44,9 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::interop::parent::end_after;
     #[pymodule_export]
-    use crate::interop::stalls::set_stall_time;
-    #[pymodule_export]
     use crate::interop::wait::{gil_wait, uninterrupted};
+    #[pymodule_export]
+    use crate::interop::warnings::{set_stall_time, set_starvation_time};
     #[pymodule_export]
     use crate::io::{NpyHeader, TarFiles, WavHeader, ZipDirectory};
     #[pymodule_export]

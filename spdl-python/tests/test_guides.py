@@ -23,7 +23,7 @@ PAGES = {
     "docs/pack.md": (1, "test_guides"),
     "docs/parallelism.md": (2, "test_guides"),
     "docs/resume.md": (1, "test_guides"),
-    "docs/profiling.md": (5, "test_profiling_guide"),
+    "docs/profiling.md": (6, "test_profiling_guide"),
     "spdl-python/README.md": (3, "test_package"),
 }
 

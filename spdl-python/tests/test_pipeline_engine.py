@@ -321,7 +321,15 @@ def part(items):
 
 
 @pytest.mark.parametrize(
-    "option", [{"memory_budget": 100}, {"quarantine": "x"}, {"record_order": True}, {"replay": "x"}, {"tune": True}]
+    "option",
+    [
+        {"memory_budget": 100},
+        {"quarantine": "x"},
+        {"record_order": True},
+        {"replay": "x"},
+        {"tune": True},
+        {"monitor": "x"},
+    ],
 )
 def test_options_that_a_region_does_not_support_are_refused(option):
     stages = source([1]).to(ProcessPoolExecutorConfig(max_workers=1)).pipe(str).to(MAIN_PROCESS)

@@ -27,11 +27,11 @@ def clean(monkeypatch, folder):
 
 
 def test_all_programs_of_the_guide_are_found():
-    assert len(PROGRAMS) == TEXT.count("```python") == 5
+    assert len(PROGRAMS) == TEXT.count("```python") == 6
 
 
 # In their order: one reads the trace that another writes.
-@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("at", range(6))
 def test_programs_of_the_guide_print_the_documented_output(at, capsys):
     program, printed = PROGRAMS[at]
     exec(program, {"__name__": "program"})

@@ -494,7 +494,7 @@ def test_x03_it_accepts_the_arguments_of_build_pipeline():
     parameters = set(inspect.signature(build_pipeline).parameters)
     unknown = parameters - set(inspect.signature(run_pipeline_in_subprocess).parameters)
     # Arguments of the engine that pipelines in another process lack.
-    engine = {"memory_budget", "quarantine", "key", "record_order", "replay", "tune"}
+    engine = {"memory_budget", "quarantine", "key", "record_order", "replay", "tune", "monitor"}
     assert unknown <= {"pipeline_cfg", "stage_id", *engine}
     config = source(range(3)).add_sink().get_config()
     batches = run_pipeline_in_subprocess(config, num_threads=1, use_thread_output_queue=True)

@@ -6,13 +6,14 @@ import os
 PHASES = {"M", "X", "b", "e", "C"}
 
 
-def read(path):
+def read(path, *, has_workers=False):
     """Reads the events of a file, and checks them against the trace event format."""
     events = json.loads(path.read_text("utf-8"))
     assert events[0]["name"] == "process_name"
     for event in events:
         assert event["ph"] in PHASES and isinstance(event["name"], str)
-        assert event["pid"] == os.getpid() and event["tid"] > 0
+        assert has_workers or event["pid"] == os.getpid()
+        assert event["pid"] > 0 and event["tid"] > 0
         if event["ph"] == "M":
             assert isinstance(event["args"]["name"], str)
             continue
@@ -28,7 +29,7 @@ def read(path):
         assert (begun["ph"], ended["ph"]) == ("b", "e") and begun["ts"] <= ended["ts"]
         for same in ("name", "cat", "id2", "pid"):
             assert begun[same] == ended[same]
-    ids = [event["id2"]["local"] for event in beside[::2]]
+    ids = [(event["pid"], event["id2"]["local"]) for event in beside[::2]]
     assert len(ids) == len(set(ids))
     assert_nested(events)
     return events

@@ -14,6 +14,8 @@ use super::options::worker_threads;
 use super::pack::arguments::PackArguments;
 use super::plan::arguments::PlanArguments;
 use super::stat::arguments::StatArguments;
+#[cfg(feature = "top")]
+use super::top::arguments::TopArguments;
 use super::verify::arguments::VerifyArguments;
 use super::verify_order::VerifyOrderArguments;
 use super::{bench, cat, doctor, ls, pack, plan, process_limits, stat, verify, verify_order};
@@ -46,6 +48,7 @@ Examples:
   spdl cat shards/ cat/1.jpg > 1.jpg    extract one field of a sample
   spdl verify shards/                   verify all checksums; decode images, audio and video
   spdl stat shards/ --html shards.html  counts, sizes, durations, histograms, a contact sheet
+  spdl top /tmp/train.sock              watch a running pipeline, and what limits it
   spdl doctor                           check the CUDA driver and libraries
 
 `spdl COMMAND --help` explains all options of a command.
@@ -74,6 +77,8 @@ pub(crate) enum Command {
     Verify(VerifyArguments),
     Stat(StatArguments),
     Doctor(DoctorArguments),
+    #[cfg(feature = "top")]
+    Top(TopArguments),
 }
 
 impl Command {
@@ -115,6 +120,8 @@ impl Cli {
             Command::Verify(arguments) => verify::run::run(arguments),
             Command::Stat(arguments) => stat::run::run(arguments),
             Command::Doctor(arguments) => doctor::run(arguments),
+            #[cfg(feature = "top")]
+            Command::Top(arguments) => super::top::run::run(arguments),
         }
     }
 }

@@ -9,6 +9,7 @@
 //! | `pack` | `spdl pack`: writes a data set as tar shards |
 //! | `ls`, `cat`, `verify`, `stat` | list, read, check and summarise data sets |
 //! | `verify_order` | `spdl verify-order`: finds missing and repeated samples by checkpoint files |
+//! | `top` | `spdl top`: shows the statistics of a running pipeline (feature `top`) |
 //! | `doctor` | `spdl doctor`: reports the CUDA libraries and devices of this machine |
 //! | `command_line` | the parser of all subcommands |
 //! | `process_limits` | prepares the process for limits on memory and files |
@@ -28,5 +29,7 @@ mod pack;
 mod plan;
 pub(crate) mod process_limits;
 mod stat;
+#[cfg(feature = "top")]
+mod top;
 mod verify;
 mod verify_order;

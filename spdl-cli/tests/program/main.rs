@@ -20,5 +20,7 @@ mod rescue;
 mod resume;
 mod saving;
 mod spec;
+#[cfg(feature = "top")]
+mod top;
 mod tuning;
 mod verify_order;

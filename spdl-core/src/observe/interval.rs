@@ -8,6 +8,7 @@ use crate::observe::statistics::{
     ConsumerSnapshot, ConsumerStatistics, GilStatistics, QueueSnapshot, QueueStatistics,
     StageSnapshot, StageStatistics, WorkerTimes, per_second, write_stages,
 };
+use crate::observe::thread_times::GilRequests;
 
 /// Statistics of a pipeline in one interval of time.
 ///
@@ -17,14 +18,17 @@ use crate::observe::statistics::{
 /// for each stage, for a log.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Interval {
     /// The pipeline's number in this process, as in [`Statistics`](crate::Statistics).
     pub pipeline: u64,
     /// The interval's number, counted from 0.
     pub number: u64,
     /// Time from the start of the pipeline to the start of the interval.
+    #[cfg_attr(feature = "serde", serde(rename = "started_after_s", with = "crate::seconds"))]
     pub started_after: Duration,
     /// Length of the interval.
+    #[cfg_attr(feature = "serde", serde(rename = "length_s", with = "crate::seconds"))]
     pub length: Duration,
     /// Number of worker threads of the CPU pool.
     pub threads: usize,
@@ -94,6 +98,8 @@ pub(crate) struct RawSnapshot {
     pub(crate) threads: usize,
     pub(crate) cpus: usize,
     pub(crate) workers: Option<WorkerTimes>,
+    pub(crate) event_loop: Option<WorkerTimes>,
+    pub(crate) gil: Option<GilRequests>,
     pub(crate) stages: Vec<StageSnapshot>,
     pub(crate) queues: Vec<QueueSnapshot>,
     pub(crate) consumer: ConsumerSnapshot,
@@ -125,18 +131,20 @@ impl Snapshotter {
             Some(earlier) => now.since(earlier).statistics(),
             None => now.statistics(),
         };
-        let interval = Interval {
+        let times_since = |now: Option<WorkerTimes>, earlier: Option<WorkerTimes>| {
+            now.map(|now| earlier.map_or(now, |earlier| now.since(earlier)))
+        };
+        let earlier_gil = last.and_then(|last| last.gil).unwrap_or_default();
+        let mut interval = Interval {
             pipeline: raw.pipeline,
             number: self.number,
             started_after,
             length: raw.elapsed.saturating_sub(started_after),
             threads: raw.threads,
             cpus: raw.cpus,
-            workers: raw.workers.map(|now| {
-                last.and_then(|last| last.workers).map_or(now, |earlier| now.since(earlier))
-            }),
-            gil: None,
-            event_loop: None,
+            workers: times_since(raw.workers, last.and_then(|last| last.workers)),
+            gil: raw.gil.map(|now| now.since(earlier_gil).statistics()),
+            event_loop: times_since(raw.event_loop, last.and_then(|last| last.event_loop)),
             stages: raw.stages.iter().enumerate().map(stage).collect(),
             queues: raw.queues.iter().enumerate().map(queue).collect(),
             consumer: match last {
@@ -147,6 +155,9 @@ impl Snapshotter {
             dropped: raw.dropped.saturating_sub(last.map_or(0, |last| last.dropped)),
             left_out: raw.left_out.saturating_sub(last.map_or(0, |last| last.left_out)),
         };
+        if interval.gil.is_some() {
+            interval.stages.iter_mut().for_each(StageStatistics::mark_gil);
+        }
         self.number += 1;
         self.last = Some(Box::new(raw));
         interval
@@ -165,6 +176,7 @@ mod tests {
         queue: QueueMeter,
         consumer: ConsumerMeter,
         waited: Duration,
+        gil: GilRequests,
     }
 
     impl Counters {
@@ -174,6 +186,7 @@ mod tests {
                 queue: QueueMeter::default(),
                 consumer: ConsumerMeter::default(),
                 waited: Duration::ZERO,
+                gil: GilRequests::default(),
             }
         }
 
@@ -184,6 +197,8 @@ mod tests {
                 threads: 2,
                 cpus: 2,
                 workers: None,
+                event_loop: None,
+                gil: Some(self.gil),
                 stages: vec![self.stage.raw()],
                 queues: vec![self.queue.raw(4, 1, dropped)],
                 consumer: self.consumer.raw(),
@@ -212,6 +227,7 @@ mod tests {
         counters.consumer.delivered(40 * MS, 60 * MS);
         counters.queue.put_waited(6 * MS);
         counters.waited = 5 * MS;
+        counters.gil = GilRequests { all: 100, contended: 100, waited: 50 * MS };
         let first = snapshotter.interval(counters.raw(1000 * MS, 3));
         assert_eq!(
             (first.number, first.started_after, first.length),
@@ -226,6 +242,7 @@ mod tests {
         counters.consumer.delivered(2 * MS, 1200 * MS);
         counters.queue.put_waited(MS);
         counters.waited = 12 * MS;
+        counters.gil = GilRequests { all: 300, contended: 150, waited: 57 * MS };
         let second = snapshotter.interval(counters.raw(1500 * MS, 4));
         assert_eq!((second.pipeline, second.number, second.threads), (3, 1, 2));
         assert_eq!((second.started_after, second.length), (1000 * MS, 500 * MS));
@@ -242,6 +259,8 @@ mod tests {
         assert_eq!((second.memory.limit_bytes, second.memory.waited), (100, 7 * MS));
         assert_eq!((second.dropped, second.left_out), (1, 2));
         assert_eq!(second.items_per_second(), 2.0);
+        assert_eq!(second.gil.map(|gil| (gil.contended, gil.waited)), Some((0.25, 7 * MS)));
+        assert!(stage.holds_gil);
 
         let idle = snapshotter.interval(counters.raw(1600 * MS, 4));
         assert_eq!((idle.stages[0].items, idle.consumer.items, idle.dropped), (0, 0, 0));

@@ -6,16 +6,17 @@
 //! | `histogram` | [`Quantiles`]: a log-linear histogram of durations |
 //! | `interval` | [`Interval`]: the difference between two snapshots of the counters |
 //! | `slowest` | [`SlowItem`]: the items that took longest |
-//! | `thread_times` | [`ThreadTimes`]: CPU time of threads, as the system reports it |
+//! | `thread_times` | [`ThreadTimes`]: CPU time of threads, as the system reports it; [`ExternalTimes`] |
 //! | `queueing` | formulas: mean-value analysis, stages that restore the order |
 //! | `model` | [`PipelineModel`]: predicts the throughput after a change |
 //! | `sizing` | [`Workload`]: what a training needs of store, network, cores and memory |
 //! | `diagnosis` | [`Diagnosis`]: what limits the throughput, and how much a change would gain |
 //! | `tuner` | [`Tuner`]: tries changes of settings, and keeps those that raise the throughput |
 //! | `stalls` | [`Stall`]: a stage that makes no progress while the consumer waits |
+//! | `starvation` | [`Starvation`]: a consumer that waited for data for much of the time |
 //! | `hooks` | [`Hook`]: callbacks of stages and items |
 //! | `quarantine` | `Quarantine`: a file that lists the samples that failure policies dropped |
-//! | `exporters/` | [`Hook`]s and listeners for the crates `tracing` and `metrics` |
+//! | `exporters/` | [`Hook`]s and listeners for the crates `tracing` and `metrics`; a socket for other programs |
 //!
 //! Imports: `error`, `sync`, `seconds`, `runtime`, `memory`, `source`, `item`, `stage`.
 
@@ -31,6 +32,7 @@ mod queueing;
 pub(crate) mod sizing;
 pub(crate) mod slowest;
 pub(crate) mod stalls;
+pub(crate) mod starvation;
 pub(crate) mod statistics;
 pub(crate) mod thread_times;
 pub(crate) mod tuner;
@@ -51,9 +53,10 @@ pub use quarantine::{Entry, Quarantine, QuarantineList};
 pub use sizing::{ClusterPlan, PlanLimit, PlanNeeds, PlannedShards, PlannedUse, Workload};
 pub use slowest::{MAX_SLOWEST_LISTED, SlowCause, SlowItem};
 pub use stalls::{Stall, StallCause};
+pub use starvation::Starvation;
 pub use statistics::{
     CacheUse, ConsumerStatistics, Dropped, DroppedCount, GilStatistics, InFlightRate,
     MAX_DROPPED_LISTED, QueueStatistics, StageKind, StageStatistics, Statistics, WorkerTimes,
 };
-pub use thread_times::ThreadTimes;
+pub use thread_times::{ExternalTimes, GilRequests, ThreadTimes};
 pub use tuner::{Tuner, TuningDecision};

@@ -289,7 +289,8 @@ pub struct StageStatistics {
     pub dedicated: bool,
     /// Whether the stage emits its outputs in input order.
     pub ordered: bool,
-    /// Whether the function of the stage holds Python's GIL while it computes. Set by `spdl-python`.
+    /// Whether the function of the stage holds Python's GIL while it computes: see
+    /// [`ExternalTimes::gil`](crate::observe::ExternalTimes::gil).
     pub holds_gil: bool,
     /// What an async stage mostly waits for.
     pub medium: Medium,
@@ -345,6 +346,11 @@ impl StageStatistics {
             bytes: 0,
             cache: None,
         }
+    }
+
+    /// Sets whether the function holds the GIL, in a pipeline whose functions hold it.
+    pub(crate) fn mark_gil(&mut self) {
+        self.holds_gil = self.kind.uses_cpu_pool() && !self.dedicated;
     }
 
     /// The average share of the concurrency in use during `elapsed`, in 0..=1.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::observe::statistics::{StageMeter, WorkerTimes};
+use crate::observe::statistics::{GilStatistics, StageMeter, WorkerTimes};
 
 /// The CPU time of a set of threads, from the scheduler statistics of Linux.
 ///
@@ -50,6 +50,49 @@ impl ThreadTimes {
 
     fn times(&self) -> MutexGuard<'_, Times> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Times of threads that run stages but that the pipeline has not started, so far.
+///
+/// [`PipelineBuilder::external_times`](crate::PipelineBuilder::external_times) adds them to the statistics.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExternalTimes {
+    /// CPU time of threads that run CPU stages, for example of a [`CpuExecutor`](crate::runtime::CpuExecutor).
+    pub workers: Option<WorkerTimes>,
+    /// CPU time of the thread of an event loop.
+    pub event_loop: Option<WorkerTimes>,
+    /// Requests of these threads for Python's GIL. If present, the functions of the CPU stages without dedicated
+    /// threads hold the GIL.
+    pub gil: Option<GilRequests>,
+}
+
+/// Requests of threads for Python's GIL, so far.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GilRequests {
+    /// Number of requests.
+    pub all: u64,
+    /// Number of requests that waited for another thread.
+    pub contended: u64,
+    /// Waiting time of the requests, summed over threads.
+    pub waited: Duration,
+}
+
+impl GilRequests {
+    /// The requests since `earlier`.
+    pub(crate) fn since(self, earlier: GilRequests) -> GilRequests {
+        GilRequests {
+            all: self.all.saturating_sub(earlier.all),
+            contended: self.contended.saturating_sub(earlier.contended),
+            waited: self.waited.saturating_sub(earlier.waited),
+        }
+    }
+
+    pub(crate) fn statistics(self) -> GilStatistics {
+        let contended = self.contended as f64 / self.all.max(1) as f64;
+        GilStatistics { contended, waited: self.waited }
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(feature = "serde")]
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -13,8 +15,11 @@ use futures_util::FutureExt;
 
 use crate::error::{Error, ErrorKind, Result, guarded, panicked};
 use crate::item::Item;
+#[cfg(all(feature = "serde", unix))]
+use crate::observe::exporters::monitor_socket::MonitorSocket;
 use crate::observe::interval::Snapshotter;
 use crate::observe::stalls::StallWatch;
+use crate::observe::starvation::StarvationWatch;
 use crate::observe::statistics::{Dropped, Statistics};
 use crate::pipeline::builder::{Driver, IntervalListener};
 use crate::pipeline::control::{ConcurrencyControls, Control};
@@ -78,8 +83,14 @@ pub struct Pipeline<T> {
     runtime: Option<Arc<dyn Runtime>>,
     own_runtime: Option<Arc<ThreadRuntime>>,
     reporter: Option<Arc<Reporter>>,
+    #[cfg(feature = "serde")]
+    monitor: Option<PathBuf>,
+    #[cfg(all(feature = "serde", unix))]
+    socket: Option<MonitorSocket>,
     /// `None` in model checks, which have no clock.
     watch: Option<Arc<StallWatch>>,
+    /// `None` if nobody listens, and in model checks.
+    starvation: Option<StarvationWatch>,
     record: Option<OrderRecord>,
     /// Present if there is exactly one source.
     delivery: Option<Delivery>,
@@ -150,7 +161,11 @@ pub(crate) struct PipelineParts<T> {
     pub(crate) drivers: Vec<Driver>,
     pub(crate) runtime: Option<Arc<dyn Runtime>>,
     pub(crate) interval: Option<(Duration, IntervalListener)>,
+    /// The path of the monitor socket.
+    #[cfg(feature = "serde")]
+    pub(crate) monitor: Option<PathBuf>,
     pub(crate) watch: StallWatch,
+    pub(crate) starvation: Option<StarvationWatch>,
     pub(crate) record: bool,
     pub(crate) delivery: Option<Delivery>,
     pub(crate) allows_total_loss: bool,
@@ -254,7 +269,12 @@ impl<T: Send + 'static> Pipeline<T> {
             runtime: parts.runtime,
             own_runtime: None,
             reporter,
+            #[cfg(feature = "serde")]
+            monitor: parts.monitor,
+            #[cfg(all(feature = "serde", unix))]
+            socket: None,
             watch: (!MODELLED).then(|| Arc::new(parts.watch)),
+            starvation: parts.starvation.filter(|_| !MODELLED),
             record: parts.record.then(|| {
                 OrderRecord::beginning_at(parts.delivery.as_ref().map_or(0, Delivery::steps))
             }),
@@ -289,7 +309,8 @@ impl<T: Send + 'static> Pipeline<T> {
     /// Without this call, the first request for an item starts them.
     ///
     /// # Errors
-    /// `Io` if the operating system cannot create a thread; `Stopped` if the pipeline has ended.
+    /// `Io` if the operating system cannot create a thread; `Stopped` if the pipeline has ended; the
+    /// errors of a monitor socket, if one is set.
     pub fn start(&mut self) -> Result<()> {
         if self.ended {
             return Err(Error::new(ErrorKind::Stopped, "the pipeline has ended"));
@@ -308,6 +329,8 @@ impl<T: Send + 'static> Pipeline<T> {
     }
 
     fn start_threads(&mut self) -> Result<()> {
+        #[cfg(feature = "serde")]
+        self.open_monitor()?;
         for (pool, workers) in &self.pools {
             pool.open(*workers)?;
         }
@@ -374,6 +397,24 @@ impl<T: Send + 'static> Pipeline<T> {
             }));
         }
         Ok(())
+    }
+
+    /// Opens the monitor socket, if a path is set.
+    #[cfg(feature = "serde")]
+    fn open_monitor(&mut self) -> Result<()> {
+        let Some(path) = &self.monitor else { return Ok(()) };
+        #[cfg(unix)]
+        {
+            let shared = Arc::clone(&self.shared);
+            self.socket = Some(MonitorSocket::open(path, Box::new(move || shared.raw()))?);
+            Ok(())
+        }
+        #[cfg(not(unix))]
+        {
+            let message = "a monitor socket needs a Unix system; remove the setting `monitor`";
+            let error = Error::new(ErrorKind::Unsupported, message);
+            Err(error.with_key(path.display().to_string()))
+        }
     }
 
     /// Waits at most `timeout` for the next item.
@@ -653,6 +694,9 @@ impl<T: Send + 'static> Pipeline<T> {
                 self.shared.consumer.delivered(now - since, self.shared.elapsed());
                 if count > 1 {
                     self.shared.consumer.delivered_at_once(count - 1);
+                }
+                if let Some(watch) = &mut self.starvation {
+                    watch.delivered(now, || self.shared.raw());
                 }
                 self.skip_delivered();
                 Poll::Ready(None)
@@ -1061,6 +1105,8 @@ impl<T> Pipeline<T> {
             let last = catch_unwind(AssertUnwindSafe(|| reporter.report(&self.shared)));
             drop(last);
         }
+        #[cfg(all(feature = "serde", unix))]
+        drop(self.socket.take());
         all
     }
 }

@@ -15,7 +15,7 @@ use futures_util::task::AtomicWaker;
 use crate::error::{Error, ErrorKind};
 use crate::error::{Result, guarded};
 use crate::observe::hooks::Hook;
-use crate::observe::interval::{Interval, Snapshotter};
+use crate::observe::interval::Snapshotter;
 use crate::observe::tuner::{Tuner, TuningDecision};
 use crate::pipeline::control::Control;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -26,26 +26,22 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const MIN_ITEMS: u64 = 64;
 const LONGEST_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Changes an interval before the tuner evaluates it.
-type IntervalEditor = Box<dyn FnMut(&mut Interval) + Send>;
-
 /// How [`PipelineBuilder::tune`](crate::PipelineBuilder::tune) chooses settings.
 pub struct Tune {
     settings: Option<StaticSettings>,
     is_automatic: bool,
-    editor: Option<IntervalEditor>,
 }
 
 impl Tune {
     /// Changes settings while the pipeline runs, as [`Tuner`] chooses.
     pub fn automatic() -> Self {
-        Tune { settings: None, is_automatic: true, editor: None }
+        Tune { settings: None, is_automatic: true }
     }
 
     /// Uses the settings of an earlier run, see [`Control::freeze`]. They do not change; the
     /// in-flight window and the prefetch depth do not adapt.
     pub fn fixed(settings: StaticSettings) -> Self {
-        Tune { settings: Some(settings), is_automatic: false, editor: None }
+        Tune { settings: Some(settings), is_automatic: false }
     }
 
     /// Sets the settings with which automatic tuning begins, for example those of the last epoch.
@@ -53,16 +49,6 @@ impl Tune {
     #[must_use]
     pub fn starting_with(mut self, settings: StaticSettings) -> Self {
         self.settings = Some(settings);
-        self
-    }
-
-    /// Calls `edit` for each interval before the tuner evaluates it.
-    ///
-    /// A binding of another language adds what the engine does not know, such as the waits for
-    /// [the GIL](Interval::gil).
-    #[must_use]
-    pub fn edit_intervals(mut self, edit: impl FnMut(&mut Interval) + Send + 'static) -> Self {
-        self.editor = Some(Box::new(edit));
         self
     }
 
@@ -90,7 +76,6 @@ impl Tune {
             tuner: control.fixed_stages().fold(Tuner::new(), Tuner::keep_concurrency),
             control,
             hooks,
-            editor: self.editor,
             snapshotter: Snapshotter::default(),
             evaluated: (Duration::ZERO, 0),
             due: Arc::default(),
@@ -203,7 +188,6 @@ pub(crate) struct TuningTask {
     control: Control,
     tuner: Tuner,
     hooks: Arc<[Arc<dyn Hook>]>,
-    editor: Option<IntervalEditor>,
     snapshotter: Snapshotter,
     /// When the last evaluation was, and how many items a stage had processed.
     evaluated: (Duration, u64),
@@ -259,10 +243,7 @@ impl TuningTask {
             return;
         }
         self.evaluated = (now, items);
-        let mut interval = self.snapshotter.interval(shared.raw());
-        if let Some(edit) = &mut self.editor {
-            edit(&mut interval);
-        }
+        let interval = self.snapshotter.interval(shared.raw());
         let change = self.tuner.next(&interval);
         if let Some(change) = change {
             // If a thread cannot be created, the trial measures no gain.

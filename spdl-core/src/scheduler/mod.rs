@@ -83,8 +83,10 @@ use crate::observe::hooks::Hooks;
 use crate::observe::interval::RawSnapshot;
 use crate::observe::slowest;
 use crate::observe::stalls::{Activity, StageProgress};
-use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter};
-use crate::observe::thread_times::ThreadTimes;
+use crate::observe::statistics::{
+    ConsumerMeter, StageKind, StageMeter, StageStatistics, WorkerTimes,
+};
+use crate::observe::thread_times::{ExternalTimes, ThreadTimes};
 use crate::observe::tuner::TuningDecision;
 use crate::resume::ledger::Ledger;
 use crate::runtime::stop::StopSignal;
@@ -111,6 +113,9 @@ pub(crate) trait Node: Send + Sync {
     fn drop_instances(&self);
 }
 
+/// Returns the times of threads of the program so far.
+pub(crate) type ExternalTimesReader = Box<dyn Fn() -> ExternalTimes + Send + Sync>;
+
 /// State of a run that all parts of a pipeline share.
 pub(crate) struct RunContext {
     /// Number of the pipeline in this process.
@@ -132,6 +137,8 @@ pub(crate) struct RunContext {
     pub(crate) stop_signal: Arc<StopSignal>,
     /// CPU time of the threads that the pools have started.
     pub(crate) worker_times: ThreadTimes,
+    /// Returns the times of threads of the program that run stages.
+    pub(crate) external_times: OnceLock<ExternalTimesReader>,
     started_at: OnceLock<Instant>,
     ended_at: OnceLock<Instant>,
     /// From source to consumer.
@@ -162,6 +169,7 @@ impl RunContext {
             cpus: crate::memory::machine::usable_cpus(),
             stop_signal: Arc::new(StopSignal::new()),
             worker_times: ThreadTimes::default(),
+            external_times: OnceLock::new(),
             started_at: OnceLock::new(),
             ended_at: OnceLock::new(),
             queues: Mutex::new(Vec::new()),
@@ -260,12 +268,15 @@ impl RunContext {
 
     /// A snapshot of all counters; two snapshots can be subtracted.
     pub(crate) fn raw(&self) -> RawSnapshot {
+        let external = self.external_times();
         RawSnapshot {
             pipeline: self.number,
             elapsed: self.elapsed(),
             threads: self.threads.load(Ordering::Relaxed),
             cpus: self.cpus,
-            workers: self.worker_times.read(),
+            workers: self.all_worker_times(&external),
+            event_loop: external.event_loop,
+            gil: external.gil,
             stages: self.meters.lock().iter().map(|meter| meter.raw()).collect(),
             queues: self.queues.lock().iter().map(|queue| queue.raw()).collect(),
             consumer: self.consumer.raw(),
@@ -275,23 +286,35 @@ impl RunContext {
         }
     }
 
+    fn external_times(&self) -> ExternalTimes {
+        self.external_times.get().map(|read| read()).unwrap_or_default()
+    }
+
+    fn all_worker_times(&self, external: &ExternalTimes) -> Option<WorkerTimes> {
+        self.worker_times.read().into_iter().chain(external.workers).reduce(WorkerTimes::plus)
+    }
+
     fn memory(&self) -> MemoryStatistics {
         self.budget.get().map(|budget| budget.statistics()).unwrap_or_default()
     }
 
     pub(crate) fn statistics(&self) -> crate::observe::statistics::Statistics {
         let (dropped, dropped_counts) = self.failures.dropped();
+        let external = self.external_times();
         let meters = self.meters();
-        let stages: Vec<_> = meters.iter().map(|meter| meter.snapshot()).collect();
+        let mut stages: Vec<_> = meters.iter().map(|meter| meter.snapshot()).collect();
+        if external.gil.is_some() {
+            stages.iter_mut().for_each(StageStatistics::mark_gil);
+        }
         let slow: Vec<_> = meters.iter().map(|meter| meter.slowest.items()).collect();
         crate::observe::statistics::Statistics {
             pipeline: self.number,
             elapsed: self.elapsed(),
             threads: self.threads.load(Ordering::Relaxed),
             cpus: self.cpus,
-            workers: self.worker_times.read(),
-            gil: None,
-            event_loop: None,
+            workers: self.all_worker_times(&external),
+            gil: external.gil.map(|gil| gil.statistics()),
+            event_loop: external.event_loop,
             slowest: slowest::slowest(&stages, &slow),
             stages,
             queues: self.queues.lock().iter().map(|queue| queue.raw().statistics()).collect(),

@@ -1366,6 +1366,7 @@ fn a_definition_shows_hooks_listeners_and_recorded_orders() {
         .hook(Silent)
         .on_drop(|_| Ok(()))
         .every(Duration::from_secs(2), |_| ())
+        .on_starvation(Duration::from_secs(3), |_| ())
         .background("refresh", |_| async { Ok(()) })
         .record_order()
         .replay(record)
@@ -1376,6 +1377,7 @@ fn a_definition_shows_hooks_listeners_and_recorded_orders() {
         "hooks Silent",
         "drop listeners 1",
         "report every 2s",
+        "report starvation every 3s",
         "background refresh",
         "records its order",
         "replays 2 samples",

@@ -289,6 +289,39 @@ fn stages_are_identified_by_pipeline_position_and_kind() {
     });
 }
 
+#[test]
+fn intervals_contain_the_external_times_of_the_interval() {
+    within_seconds(20, || {
+        // Each snapshot finds 100 further requests for the GIL, half of which waited.
+        let requests = AtomicU64::new(0);
+        let times = move || {
+            let mut times = spdl_core::observe::ExternalTimes::default();
+            let mut gil = spdl_core::observe::GilRequests::default();
+            gil.all = requests.fetch_add(100, Ordering::Relaxed) + 100;
+            gil.contended = gil.all / 2;
+            times.gil = Some(gil);
+            times
+        };
+        let (sender, intervals) = std::sync::mpsc::channel();
+        let pipeline = PipelineBuilder::new(numbers(50))
+            .map("wait", |n| {
+                std::thread::sleep(Duration::from_millis(2));
+                Ok(n)
+            })
+            .external_times(times)
+            .every(Duration::from_millis(5), move |it| drop(sender.send(it.clone())))
+            .build()
+            .unwrap();
+        assert_eq!(pipeline.count(), 50);
+        let intervals: Vec<spdl_core::observe::Interval> = intervals.iter().collect();
+        assert!(intervals.len() > 1);
+        for interval in intervals {
+            assert_eq!(interval.gil.unwrap().contended, 0.5);
+            assert!(interval.stages[1].holds_gil && !interval.stages[0].holds_gil);
+        }
+    });
+}
+
 // promise: CORE2
 // feature: S03
 #[test]

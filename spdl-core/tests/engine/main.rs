@@ -23,6 +23,7 @@ mod resume_laws;
 mod resuming;
 mod retried_randomness;
 mod stalls;
+mod starvation;
 mod states;
 mod stragglers;
 mod tuning;

@@ -11,6 +11,7 @@ your own Python functions as concurrent stages, with the interface of SPDL (`imp
 | the augmentations of ImageNet, DeiT, SimCLR, DINO and CLIP | `recipes` |
 | several data sets as one source: concatenated, mixed by weights, or a choice of samples | `sources` |
 | sequences of tokens, packed, in blocks or in buckets | `Loader(group=…)`, `sequences` |
+| a progress bar with the remaining time and data readiness | `progress` |
 | custom functions as stages of a pipeline | `spdl_rs.pipeline.PipelineBuilder` |
 | replace `torch.utils.data.DataLoader` | `spdl_rs.torch.DataLoader` |
 | a loader as an `IterableDataset` of PyTorch or of Hugging Face | `spdl_rs.torch`, `spdl_rs.huggingface` |
@@ -69,6 +70,7 @@ from ._failure_policy import Skip, skip
 from ._image_loader import ImageLoader
 from ._loader import Loader
 from ._media_loaders import AudioBatch, AudioLoader, VideoBatch, VideoLoader
+from ._progress_bar import progress
 from ._spdl_rs import __version__
 from ._statistics import (
     BufferStatistics,
@@ -149,6 +151,7 @@ __all__ = [
     "VideoLoader",
     "__version__",
     "profile",
+    "progress",
     "skip",
 ]
 

@@ -63,6 +63,7 @@ class BatchLoader(Generic[B]):
         functions: _functions.Functions | None = None,
         memory_budget: SupportsIndex | None = None,
         tune: bool | Path = False,
+        monitor: Path | None = None,
     ) -> None:
         """Checks the arguments that do not depend on the data."""
         check.choice("remainder", remainder, ("drop", "pad", "uneven"))
@@ -95,6 +96,7 @@ class BatchLoader(Generic[B]):
             if memory_budget is None
             else check.whole("memory_budget", memory_budget, 1, 2**63 - 1),
             tune=check.tune(tune),
+            monitor=None if monitor is None else os.fsdecode(monitor),
         )
 
     def _open(
@@ -400,10 +402,10 @@ class BatchLoader(Generic[B]):
         (`decode="host"`). If no batch remains, the iterator is empty, and the following iterator starts the
         next epoch.
 
-        The data and the arguments must be the same, except `threads`, `on_error`, `memory_budget`, `tune`, `device`,
-        `allocator`, the cache, and, of `Loader`, `executor` and `processes`. For a result of `combine_states`, `rank`
-        and `world_size` may differ too. `output` of `Loader` is not compared: it may differ if the functions accept
-        what they then get. Existing iterators are not affected.
+        The data and the arguments must be the same, except `threads`, `on_error`, `memory_budget`, `tune`, `monitor`,
+        `device`, `allocator`, the cache, and, of `Loader`, `executor` and `processes`. For a result of
+        `combine_states`, `rank` and `world_size` may differ too. `output` of `Loader` is not compared: it may differ
+        if the functions accept what they then get. Existing iterators are not affected.
 
         Args:
             state: A result of `state_dict` of the same rank, or a result of `combine_states`, which all

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from . import _spdl_rs
 from ._errors import ForkedProcessError
 from ._functions import KEYS, InTurn, note, running
 from ._locks import ForkSafeLock
@@ -160,10 +161,13 @@ def _serve(
     while True:
         _, *written, seeds = parent.receive()
         message: tuple[Any, ...]
+        began = _spdl_rs.Trace.now()
         try:
             message = ("result", *writer.write(functions(reader.read(*written), seeds), _no_wait))
         except Exception as error:
             message = ("raised", ExceptionWrapper(error), getattr(error, "__notes__", []))
+        if began is not None:
+            _spdl_rs.Trace.span("functions", began, True, [])
         parent.send(message)
 
 

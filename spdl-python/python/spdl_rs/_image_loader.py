@@ -115,8 +115,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             is one of several ranks. The loader delivers the images `rank`,
             `rank + world_size` and so on of the global order, which is the same for all ranks.
         world_size: The number of ranks. `None`: 1, or that of `rank="auto"`. All other arguments except `rank`,
-            `threads`, `on_error`, `memory_budget`, `tune`, `device`, `allocator`, the cache, and, of `Loader`, `executor`
-            and `processes` must be the same on all ranks.
+            `threads`, `on_error`, `memory_budget`, `tune`, `monitor`, `device`, `allocator`, the cache, and, of
+            `Loader`, `executor` and `processes` must be the same on all ranks.
         remainder: What to do with the last images if the data set is not divisible by `world_size`.
             `"drop"`: no rank delivers these images. `"pad"`: images from the beginning of the epoch are
             repeated. With `"drop"` and `"pad"`, all ranks deliver the same number of images. `"uneven"`: some
@@ -160,6 +160,10 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             `stats()["decisions"]` lists them. The next epoch begins with the settings of the last one. A path: the
             settings that `freeze` has written, which do not change. `False`: only the number of requests in flight
             adapts. Batches never depend on these settings.
+        monitor: The path of a Unix socket that serves the statistics of the running epoch, for `spdl top PATH`. Only the
+            user of this process may connect. Each rank needs a separate path. A later epoch, also of another loader of
+            this process, replaces the socket; the end of the epoch removes it. Iteration raises
+            `InvalidArgumentError` if another process or file uses the path. Default: no socket.
         device: Where batches are delivered. `"cpu"`: NumPy arrays. `"cuda"`, `"cuda:1"` and so on:
             `spdl_rs.cuda.DeviceArray`s on that GPU. Batches are assembled in pinned memory and uploaded
             ahead of your loop; only the stream that uses a batch waits for its transfer. `"auto"`:
@@ -257,6 +261,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         sequential_memory: SupportsIndex = 2**30,
         memory_budget: SupportsIndex | None = None,
         tune: bool | Path = False,
+        monitor: Path | None = None,
         device: str = "cpu",
         allocator: AllocatorLike | None = None,
         decode: Literal["host", "device"] = "host",
@@ -301,6 +306,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             decode_with=_libraries(device, on_device) if decode == "device" else None,
             memory_budget=memory_budget,
             tune=tune,
+            monitor=monitor,
         )
         self._description = f"train={train}, seed={seed}"
         self._open(

@@ -95,6 +95,7 @@ class Loader(BatchLoader[Any]):
             Default: the first folder near the annotations that contains the first image.
         memory_budget: See `ImageLoader`. `mix`, `map` and `batch_map` need a further batch each.
         tune: See `ImageLoader`.
+        monitor: See `ImageLoader`.
         named_fields: The fields: `image=fields.Image(224)`.
 
     Batches are filled with the samples that `filter` keeps, and `stats()["filtered"]` counts the others: those of
@@ -219,6 +220,7 @@ class Loader(BatchLoader[Any]):
         image_folder: Path | None = None,
         memory_budget: SupportsIndex | None = None,
         tune: bool | Path = False,
+        monitor: Path | None = None,
         **named_fields: Field,
     ) -> None:
         from .fields import Array, Audio, Depth, Image, Key, Mask, Video
@@ -289,6 +291,7 @@ class Loader(BatchLoader[Any]):
             functions=functions,
             memory_budget=memory_budget,
             tune=tune,
+            monitor=monitor,
         )
         label = _label_of(self._fields)
         self._open(

@@ -66,6 +66,7 @@ class LoaderOptions(TypedDict, total=False):
     sequential_memory: SupportsIndex
     memory_budget: SupportsIndex | None
     tune: bool | Path
+    monitor: Path | None
 
 
 class _MediaLoader(Loader):
@@ -150,7 +151,8 @@ class VideoLoader(_MediaLoader):
         label_field, classes: See `ImageLoader`.
         output: The arrays of a batch: `"numpy"`, `"torch"` or `"jax"`.
         options: `seed`, `threads`, `on_error`, `drop_last`, `rank`, `world_size`, `remainder`, `cache`, `cache_size`,
-            `cache_memory`, `max_file_bytes`, `sequential`, `sequential_memory`, `memory_budget` and `tune`: see
+            `cache_memory`, `max_file_bytes`, `sequential`, `sequential_memory`, `memory_budget`, `tune` and `monitor`:
+            see `ImageLoader`.
             `ImageLoader`.
 
     Raises:

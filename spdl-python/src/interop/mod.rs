@@ -7,8 +7,8 @@
 //! | `parent` | the end of this process after its parent was killed |
 //! | `error` | errors as Python exceptions, and Python exceptions as causes of errors |
 //! | `array` | arrays that NumPy reads and writes in place |
-//! | `stalls` | log messages; warnings about pipelines that make no progress |
 //! | `tuning` | the argument `tune`, and the settings of a run |
+//! | `warnings` | log messages; warnings about pipelines that make no progress, or whose consumer starves |
 //! | `failure_policy` | failure policies from Python; a summary of dropped images |
 //!
 //! The lowest module of this crate. `interop` may import only the other crates of the workspace.
@@ -18,6 +18,6 @@ pub(crate) mod error;
 pub(crate) mod failure_policy;
 pub(crate) mod fork;
 pub(crate) mod parent;
-pub(crate) mod stalls;
 pub(crate) mod tuning;
 pub(crate) mod wait;
+pub(crate) mod warnings;

@@ -27,8 +27,8 @@ use super::settings::Settings;
 use super::tables::ArrowTable;
 use crate::interop::error::{report_with_advice, to_exception, without_exception};
 use crate::interop::fork::OwnerProcess;
-use crate::interop::stalls::log;
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, drop_within, interruptible_with, without_python};
+use crate::interop::warnings::log;
 
 /// How many samples of a data set are examined for the fields of a loader.
 const EXAMINED: u64 = 100;

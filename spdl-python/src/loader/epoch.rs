@@ -29,9 +29,9 @@ use super::{device, state as checkpoint};
 use crate::interop::error::{to_exception, without_exception};
 use crate::interop::failure_policy::dropped_samples;
 use crate::interop::fork::OwnerProcess;
-use crate::interop::stalls::{Stalls, log};
 use crate::interop::tuning::RunControl;
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, SIGNAL_CHECK_INTERVAL, drop_within, without_python};
+use crate::interop::warnings::{PipelineWarnings, log};
 use crate::operators::DECODE;
 use crate::statistics::{HasState, Monitor, address_in, dropped, state_to_json};
 use crate::trace;
@@ -40,6 +40,7 @@ use crate::trace;
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Epoch {
     work: Arc<EpochWork>,
+    warnings: PipelineWarnings,
     monitor: Py<Monitor>,
     is_on_device: bool,
     /// Whether functions run on the thread that takes a batch.
@@ -74,7 +75,7 @@ pub(crate) struct EpochWork {
 
 /// The fields are dropped in declaration order.
 pub(crate) struct EpochRun {
-    pub(crate) stalls: Stalls,
+    warnings: PipelineWarnings,
     pub(crate) pipeline: Batches,
     /// Counts truncated images with black rows; `None` if a truncated image is an error.
     partial: Option<Counter>,
@@ -99,9 +100,9 @@ struct InFunction {
 }
 
 impl EpochRun {
-    fn new(pipeline: Batches, kept: Kept, stalls: Stalls) -> Self {
+    fn new(pipeline: Batches, kept: Kept, warnings: PipelineWarnings) -> Self {
         EpochRun {
-            stalls,
+            warnings,
             pipeline,
             partial: None,
             decoded: None,
@@ -153,7 +154,7 @@ impl Epoch {
             let monitor = Monitor::of(run.pipeline.monitor(), run.partial.clone())
                 .with_decoded(run.decoded.clone())
                 .with_filtered(run.filtered.clone());
-            let opened = Arc::clone(&run.kept.1);
+            let (opened, warnings) = (Arc::clone(&run.kept.1), run.warnings.clone());
             let work = EpochWork {
                 run: Mutex::new(Some(run)),
                 returned: Condvar::new(),
@@ -167,9 +168,10 @@ impl Epoch {
                 run.pipeline.start()?;
                 *settings.last_run() = RunControl::Running(run.pipeline.control());
             }
-            Ok((work, monitor, number))
+            Ok((work, warnings, monitor, number))
         });
-        let (work, monitor, number) = begun.map_err(|error: Error| to_exception(py, &error))?;
+        let (work, warnings, monitor, number) =
+            begun.map_err(|error: Error| to_exception(py, &error))?;
         let is_on_device = settings.device.is_some();
         let is_inline = functions.inline(settings.seed).is_some();
         let filtered = functions.filter.map(|filter| filter.filtered);
@@ -177,6 +179,7 @@ impl Epoch {
             is_empty: AtomicBool::new(state.is_none()),
             filtered,
             work,
+            warnings,
             monitor: Py::new(py, monitor)?,
             is_on_device,
             is_inline,
@@ -318,6 +321,7 @@ impl Epoch {
             let polled = without_python(py, || self.poll());
             match polled {
                 Poll::Ready(Some(Ok(batch))) => {
+                    self.warnings.log(py);
                     self.monitor.get().count_item();
                     self.is_empty.store(false, Ordering::Relaxed);
                     return Ok(Some(batch));
@@ -333,7 +337,7 @@ impl Epoch {
                     return Ok(None);
                 }
                 Poll::Pending => {
-                    self.log_stall(py);
+                    self.warnings.log(py);
                     if let Err(raised) = py.check_signals() {
                         // Ctrl-C does not wait for decoders to finish.
                         py.detach(|| self.stop(Duration::ZERO));
@@ -433,14 +437,14 @@ fn build(
         memory_shares: 2,
         threads,
     };
-    let stalls = Stalls::default();
+    let warnings = PipelineWarnings::default();
 
     let filtered = functions.filter.as_ref().map(|filter| filter.filtered.clone());
     let fetch = samples.read(settings, functions)?;
     let (pipeline, kept, partial) = match &settings.content {
         Content::Images(transform) => {
             let (pipeline, kept) = fetch.images();
-            let pipeline = stalls.watch(pipeline);
+            let pipeline = warnings.watch(pipeline);
             if let (Some(device), Some(folders)) = (device, &settings.decode_with) {
                 // The group and batch stages also hold images.
                 common.memory_shares = 4;
@@ -449,7 +453,10 @@ fn build(
                     device::attach(pipeline, settings, transform, batch_size, device, search)?;
                 let pipeline = Batches::build_on_device(common.apply(pipeline)?, state)?;
                 let decoded = Some(decoded);
-                return Ok((EpochRun { decoded, ..EpochRun::new(pipeline, kept, stalls) }, epoch));
+                return Ok((
+                    EpochRun { decoded, ..EpochRun::new(pipeline, kept, warnings) },
+                    epoch,
+                ));
             }
             let decode = StageOptions::new(DECODE).parameters(transform.parameters());
             let (transform, counter) = (transform.clone(), partial.clone());
@@ -467,7 +474,7 @@ fn build(
             }
             let decode = StageOptions::new(DECODE).parameters(spec.parameters());
             let (filler, counter) = (spec.filler(&codecs, &limits), partial.clone());
-            let pipeline = stalls
+            let pipeline = warnings
                 .watch(pipeline)
                 .fill(decode, layout, move || Ok(filler()?.count_partial(&counter)));
             let pipeline = match grouping {
@@ -492,14 +499,14 @@ fn build(
                 let inline = functions.inline(settings.seed);
                 let pipeline = functions.add(pipeline, fields, first, rest, settings.seed);
                 let pipeline = Batches::build_of_functions(common.apply(pipeline)?, state)?;
-                let run = EpochRun::new(pipeline, kept, stalls);
+                let run = EpochRun::new(pipeline, kept, warnings);
                 return Ok((EpochRun { partial, filtered, inline, ..run }, epoch));
             }
             (pipeline, kept, partial)
         }
     };
     let pipeline = Batches::build(common.apply(pipeline)?, device, state)?;
-    let run = EpochRun::new(pipeline, kept, stalls);
+    let run = EpochRun::new(pipeline, kept, warnings);
     Ok((EpochRun { partial, filtered, ..run }, epoch))
 }
 
@@ -542,6 +549,10 @@ impl SharedSettings<'_> {
             .threads(threads)
             .shard(shard)
             .hook(trace::StageHook);
+        let pipeline = match &settings.monitor {
+            Some(path) => pipeline.monitor(path),
+            None => pipeline,
+        };
         let earlier = settings.last_run().settings();
         Ok(match settings.tune.tune(earlier) {
             Some(tune) => pipeline.tune(tune),
@@ -590,14 +601,6 @@ impl Epoch {
                 error.renamed(address)
             }
             None => error,
-        }
-    }
-
-    /// Logs a warning if the pipeline makes no progress.
-    fn log_stall(&self, py: Python<'_>) {
-        let stalls = py.detach(|| self.work.run().as_ref().map(|run| run.stalls.clone()));
-        if let Some(stalls) = stalls {
-            stalls.log(py);
         }
     }
 

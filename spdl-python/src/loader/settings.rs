@@ -56,6 +56,8 @@ pub(crate) struct Settings {
     pub(crate) tune: TuneSetting,
     /// The settings of the epoch that was started last.
     pub(crate) last_run: Arc<Mutex<RunControl>>,
+    /// The path of the monitor socket.
+    pub(crate) monitor: Option<PathBuf>,
 }
 
 #[pymethods]
@@ -65,7 +67,7 @@ impl Settings {
     #[pyo3(signature = (
         content, *, batch_size, seed, shuffle, threads, max_failures, drop_last, rank, world_size,
         remainder, mix, device=None, decode_with=None, memory_budget=None,
-        tune=None
+        tune=None, monitor=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -85,6 +87,7 @@ impl Settings {
         decode_with: Option<Vec<PathBuf>>,
         memory_budget: Option<usize>,
         tune: Option<TuneArgument>,
+        monitor: Option<PathBuf>,
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
         let content = match content {
@@ -120,6 +123,7 @@ impl Settings {
             memory_budget,
             tune: TuneSetting::of(tune).map_err(fault)?,
             last_run: Arc::default(),
+            monitor,
         })
     }
 

@@ -24,10 +24,10 @@ use super::workers::{Pool, Workers};
 use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
 use crate::interop::fork::OwnerProcess;
-use crate::interop::stalls::Stalls;
 use crate::interop::tuning::{RunControl, TuneArgument, TuneSetting};
 use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, drop_within, without_python};
-use crate::statistics::{IntervalTimes, Intervals, Monitor, state_to_json};
+use crate::interop::warnings::PipelineWarnings;
+use crate::statistics::{Intervals, Monitor, external_times, has_gil, state_to_json};
 use crate::trace;
 
 /// How long dropping a pipeline waits for its threads.
@@ -52,7 +52,7 @@ pub(crate) struct PipelineRun {
     /// The shutdown that `stop` started, if no thread is waiting for its end.
     shutdown: Mutex<Option<Shutdown>>,
     failure: Failure,
-    stalls: Stalls,
+    warnings: PipelineWarnings,
     /// A Python function to call once, after the run has ended.
     on_end: Mutex<Option<Py<PyAny>>>,
     monitor: Py<Monitor>,
@@ -90,14 +90,12 @@ pub(super) struct RunSettings {
     /// A recorded order.
     replay: Option<String>,
     tune: Option<TuneArgument>,
+    /// The path of the monitor socket.
+    monitor: Option<PathBuf>,
 }
 
 impl RunSettings {
-    fn apply(
-        self,
-        pipeline: PipelineBuilder<Item>,
-        mut times: IntervalTimes,
-    ) -> Result<PipelineBuilder<Item>> {
+    fn apply(self, pipeline: PipelineBuilder<Item>) -> Result<PipelineBuilder<Item>> {
         let mut pipeline = pipeline.memory(self.memory.unwrap_or(UNLIMITED_MEMORY));
         if let Some(text) = &self.resume {
             let state = serde_json::from_str(text).map_err(|error| {
@@ -116,7 +114,10 @@ impl RunSettings {
             pipeline = pipeline.replay(OrderRecord::parse(text)?);
         }
         if let Some(tune) = TuneSetting::of(self.tune)?.tune(None) {
-            pipeline = pipeline.tune(tune.edit_intervals(move |interval| times.add_to(interval)));
+            pipeline = pipeline.tune(tune);
+        }
+        if let Some(path) = self.monitor {
+            pipeline = pipeline.monitor(path);
         }
         Ok(pipeline)
     }
@@ -189,9 +190,10 @@ impl PipelineRun {
         let mut all = vec![Arc::clone(&workers.pool)];
         all.extend(pools.iter().map(|workers| Arc::clone(&workers.pool)));
         let times: Vec<_> = all.iter().map(|pool| Arc::clone(&pool.times)).collect();
+        let has_executors = all.len() > 1;
         let inbox = inbox.map(|inbox| inbox.clone());
+        let has_gil = has_gil(py)?;
         let loop_times = inbox.as_ref().map(Inbox::times);
-        let interval_times = IntervalTimes::new(py, times.clone(), loop_times.clone())?;
         let python_side = Arc::new(PythonSide { queues: described.queues, pools: all, inbox });
         let mut pipeline = described
             .pipeline
@@ -200,13 +202,14 @@ impl PipelineRun {
             .on_error(on_error)
             // As in SPDL; one warning reports the failures.
             .allow_total_loss()
-            .hook(trace::StageHook);
+            .hook(trace::StageHook)
+            .external_times(move || external_times(&times, loop_times.as_deref(), has_gil));
         pipeline = settings
             .unwrap_or_default()
-            .apply(pipeline, interval_times)
+            .apply(pipeline)
             .map_err(|error| to_exception(py, &error))?;
-        let stalls = Stalls::default();
-        pipeline = stalls.watch(pipeline);
+        let warnings = PipelineWarnings::default();
+        pipeline = warnings.watch(pipeline);
         if let Some((length, listener)) = intervals.and_then(|intervals| intervals.listener()) {
             pipeline = pipeline.every(length, listener);
         }
@@ -221,7 +224,7 @@ impl PipelineRun {
         let built = py.detach(|| pipeline.build()).map_err(with_argument_names);
         let mut engine = built.map_err(|error| to_exception(py, &error))?;
         engine.set_end_timeout(END_TIMEOUT);
-        let monitor = Monitor::of(engine.monitor(), None).with_threads(times, loop_times);
+        let monitor = Monitor::of(engine.monitor(), None).with_executors(has_executors);
         let monitor = Py::new(py, monitor.with_filtered(described.left_out))?;
         let control = engine.control();
         let run = ActiveRun { engine, _pools: ClosePools(Arc::clone(&python_side)) };
@@ -232,7 +235,7 @@ impl PipelineRun {
             ended: AtomicBool::new(false),
             shutdown: Mutex::default(),
             failure: Failure::default(),
-            stalls,
+            warnings,
             on_end: Mutex::default(),
             monitor,
             control: Mutex::new(RunControl::Running(control)),
@@ -400,6 +403,7 @@ impl PipelineRun {
             let polled = without_python(py, || self.poll(SIGNAL_CHECK_INTERVAL.min(left)));
             match polled {
                 Polled::Item(item) => {
+                    self.warnings.log(py);
                     self.monitor.get().count_item();
                     return Ok(Some(item));
                 }
@@ -410,7 +414,7 @@ impl PipelineRun {
                     return self.failure.report(py).map_or(Ok(None), Err);
                 }
                 Polled::Pending => {
-                    self.stalls.log(py);
+                    self.warnings.log(py);
                     if let Err(raised) = py.check_signals() {
                         // Ctrl-C does not wait for items in flight.
                         self.end_within(py, Duration::ZERO);

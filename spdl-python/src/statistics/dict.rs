@@ -87,7 +87,7 @@ pub(crate) fn interval_to_dict<'py>(
 }
 
 /// Whether this Python has a GIL, and it is enabled.
-pub(super) fn has_gil(py: Python<'_>) -> PyResult<bool> {
+pub(crate) fn has_gil(py: Python<'_>) -> PyResult<bool> {
     let sys = py.import("sys")?;
     // The function exists from Python 3.13 on.
     match sys.getattr_opt("_is_gil_enabled")? {

@@ -12,7 +12,7 @@ use spdl_cuda::images::ImageStatistics;
 use spdl_io::Cache;
 use spdl_io::layers::CacheStatistics;
 
-use super::diagnosis::{PoolTimes, ThreadTimes, add_cache};
+use super::diagnosis::add_cache;
 use super::dict::{self, ExtraStatistics};
 use super::pace::Pace;
 use crate::interop::error::to_exception;
@@ -29,6 +29,8 @@ pub(crate) struct Monitor {
     /// Count the samples that a function filtered out, or that are quarantined; empty without such samples.
     filtered: Vec<Counter>,
     store: Option<Arc<str>>,
+    /// Whether stages run on executors of the user.
+    has_executors: bool,
     /// Counts the items that were delivered to the consumer.
     pace: Mutex<Pace>,
     owner: OwnerProcess,
@@ -53,10 +55,6 @@ struct RunningView {
     cache: Option<(Cache, CacheStatistics)>,
     /// Present if a device decodes.
     decoded: Option<Box<DeviceImages>>,
-    /// The times of worker threads that run Python functions.
-    threads: Vec<Arc<ThreadTimes>>,
-    /// The times of the thread of the event loop.
-    event_loop: Option<Arc<ThreadTimes>>,
 }
 
 #[derive(Clone, Default)]
@@ -64,7 +62,6 @@ struct FinalStatistics {
     statistics: Statistics,
     cache: Option<CacheStatistics>,
     decoded: Option<ImageStatistics>,
-    times: Option<PoolTimes>,
     /// The final checkpoint state; `None` if the run never started.
     state: Option<Result<State>>,
 }
@@ -80,6 +77,7 @@ impl Monitor {
             partial: None,
             filtered: Vec::new(),
             store: None,
+            has_executors: false,
             pace: Mutex::default(),
             owner: OwnerProcess::current(),
         }
@@ -92,9 +90,6 @@ impl Monitor {
         } else {
             py.detach(|| self.view().snapshot())
         };
-        if let Some(times) = last.times {
-            times.add_to(&mut last.statistics, dict::has_gil(py)?);
-        }
         if let Some(cache) = &last.cache {
             add_cache(&mut last.statistics, cache);
         }
@@ -104,7 +99,7 @@ impl Monitor {
             cache: last.cache,
             decoded: last.decoded,
             store: self.store(),
-            has_executors: last.times.is_some_and(|times| times.has_executors()),
+            has_executors: self.has_executors,
         };
         dict::to_dict(py, &last.statistics, &extra)
     }
@@ -133,37 +128,22 @@ impl Monitor {
 
 impl Monitor {
     pub(crate) fn of(pipeline: spdl_core::pipeline::Monitor, partial: Option<Counter>) -> Self {
-        let running = RunningView {
-            pipeline,
-            work: None,
-            cache: None,
-            decoded: None,
-            threads: Vec::new(),
-            event_loop: None,
-        };
+        let running = RunningView { pipeline, work: None, cache: None, decoded: None };
         let view = Mutex::new(View::Running(running));
         Monitor {
             view,
             partial,
             filtered: Vec::new(),
             store: None,
+            has_executors: false,
             pace: Mutex::default(),
             owner: OwnerProcess::current(),
         }
     }
 
-    /// Adds the times of worker threads that run Python functions, and of the event loop.
-    pub(crate) fn with_threads(
-        mut self,
-        times: Vec<Arc<ThreadTimes>>,
-        event_loop: Option<Arc<ThreadTimes>>,
-    ) -> Self {
-        let view = self.view.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let View::Running(running) = view {
-            running.threads = times;
-            running.event_loop = event_loop;
-        }
-        self
+    /// Sets whether stages run on executors of the user.
+    pub(crate) fn with_executors(self, has_executors: bool) -> Self {
+        Monitor { has_executors, ..self }
     }
 
     /// Adds the source of the checkpoint state, the cache, and the store of the samples.
@@ -267,13 +247,10 @@ impl Monitor {
 impl View {
     fn snapshot(&self) -> FinalStatistics {
         match self {
-            View::Running(RunningView {
-                pipeline, cache, decoded, threads, event_loop, ..
-            }) => FinalStatistics {
+            View::Running(RunningView { pipeline, cache, decoded, .. }) => FinalStatistics {
                 statistics: pipeline.statistics(),
                 cache: cache.as_ref().map(|(cache, before)| cache.statistics().since(before)),
                 decoded: decoded.as_ref().map(|images| images.statistics()),
-                times: PoolTimes::of(threads, event_loop.as_deref()),
                 state: None,
             },
             View::Ended(ended) => (**ended).clone(),

@@ -8,10 +8,19 @@ use std::time::{Duration, Instant};
 
 use super::thread;
 
+static START: OnceLock<Instant> = OnceLock::new();
+
 /// The zero of all timestamps.
 pub(super) fn start() -> Instant {
-    static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)
+}
+
+/// Sets the zero of all timestamps to a moment before now, unless it is set.
+pub(super) fn start_before(elapsed: Duration) {
+    START.get_or_init(|| {
+        let now = Instant::now();
+        now.checked_sub(elapsed).unwrap_or(now)
+    });
 }
 
 /// The timestamp of `moment`.

@@ -73,9 +73,14 @@ pub(crate) struct Trace {
 
 #[pymethods]
 impl Trace {
-    /// Starts a session that buffers at most `capacity` bytes.
+    /// Starts a session that buffers at most `capacity` bytes. In a worker process, `elapsed` is the time in
+    /// nanoseconds since the zero of its parent's timestamps.
     #[new]
-    fn new(process_name: &str, capacity: usize) -> PyResult<Self> {
+    #[pyo3(signature = (process_name, capacity, elapsed=None))]
+    fn new(process_name: &str, capacity: usize, elapsed: Option<u64>) -> PyResult<Self> {
+        if let Some(elapsed) = elapsed {
+            event::start_before(Duration::from_nanos(elapsed));
+        }
         match session::begin(process_name, capacity) {
             Ok(number) => {
                 ON.store(true, Ordering::SeqCst);

@@ -64,6 +64,9 @@ Examples:
   spdl bench photos/ --report report.html
       write an HTML report with charts over time
 
+  spdl bench photos/ --epochs 100 --monitor /tmp/bench.sock & spdl top /tmp/bench.sock
+      watch the benchmark in the terminal
+
   spdl bench \"s3://bucket/shard-{0000..0147}.tar\" --cache /scratch/cache --epochs 3
       shards in object storage, cached on a local disk
 
@@ -423,6 +426,11 @@ pub(crate) struct BenchArguments {
     /// wait for data
     #[arg(long, value_name = "MILLISECONDS", value_parser = count::<u32>(600_000))]
     pub(crate) step_ms: Option<u32>,
+
+    /// Serve statistics on a Unix socket at this path, for `spdl top PATH`. Only the user who runs the
+    /// benchmark may connect
+    #[arg(long, value_name = "PATH")]
+    pub(crate) monitor: Option<PathBuf>,
 
     /// Write an HTML report with charts to this file
     #[arg(long, value_name = "FILE.html")]

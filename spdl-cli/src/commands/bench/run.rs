@@ -137,6 +137,10 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         .map_err(|error| {
             Failure::new("cannot start the snapshot thread", shown.display(), error)
         })?;
+    if let Some(path) = &arguments.monitor {
+        // Without the monitor, the first batch starts the pipeline.
+        pipeline.start().map_err(|error| Failure::of("bench", &error, path))?;
+    }
     let step = arguments.step_ms.map(|step| Duration::from_millis(step.into()));
     let fields = match &images.spec {
         Some(spec) => spec.fields_of_batch(),
@@ -421,6 +425,10 @@ fn build(
         .on_stall(stall_time, move |stall| warn(&format!("spdl: warning: {stall}")));
     let pipeline = match arguments.settings.prefetch {
         Some(batches) => pipeline.prefetch(batches),
+        None => pipeline,
+    };
+    let pipeline = match &arguments.monitor {
+        Some(path) => pipeline.monitor(path),
         None => pipeline,
     };
     // If all images of a run of one epoch fail, the summary lists them before the run fails.

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory::budget::Budget;
 use crate::observe::hooks::{Hook, Hooks, StageInfo};
 use crate::observe::stalls::{Activity, StallWatch};
+use crate::observe::starvation::StarvationWatch;
 use crate::observe::statistics::{StageKind, StageMeter};
 use crate::pipeline::control::{ConcurrencyControl, ConcurrencyControls, Control, StageControl};
 use crate::pipeline::definition::Definition;
@@ -182,7 +183,13 @@ impl Plan {
             drivers: self.drivers,
             runtime: self.settings.runtime,
             interval: self.settings.interval,
+            #[cfg(feature = "serde")]
+            monitor: self.settings.monitor,
             watch: StallWatch::new(self.settings.stall_time, self.settings.on_stall),
+            starvation: StarvationWatch::new(
+                self.settings.starvation_interval,
+                self.settings.on_starvation,
+            ),
             record: self.settings.record,
             delivery,
             // A profile has no outputs.

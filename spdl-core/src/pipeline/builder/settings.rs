@@ -15,7 +15,9 @@ use crate::memory::buffer::BufferPool;
 use crate::observe::hooks::Hook;
 use crate::observe::interval::Interval;
 use crate::observe::stalls::{STALL_TIME, Stall, StallListener};
+use crate::observe::starvation::{STARVATION_INTERVAL, Starvation, StarvationListener};
 use crate::observe::statistics::Dropped;
+use crate::observe::thread_times::ExternalTimes;
 use crate::pipeline::definition::{Definition, PipelineSettings, Setting};
 use crate::pipeline::handle::Pipeline;
 use crate::pipeline::options::Order;
@@ -24,9 +26,9 @@ use crate::resume::replay::OrderRecord;
 use crate::resume::state::State;
 use crate::runtime::Runtime;
 use crate::runtime::executor::CpuExecutor;
-use crate::scheduler::RunContext;
 use crate::scheduler::failure::{DropListener, FailureBudget, OnError};
 use crate::scheduler::worker_pool::{WorkerPool, WorkerSource};
+use crate::scheduler::{ExternalTimesReader, RunContext};
 use crate::source::shard::Shard;
 use crate::stage::batch::PREFETCH;
 
@@ -52,8 +54,13 @@ pub(super) struct Settings {
     pub(super) on_drop: Vec<DropListener>,
     pub(super) interval: Option<(Duration, IntervalListener)>,
     pub(super) tune: Option<Tune>,
+    pub(super) external_times: Option<ExternalTimesReader>,
+    #[cfg(feature = "serde")]
+    pub(super) monitor: Option<std::path::PathBuf>,
     pub(super) stall_time: Duration,
     pub(super) on_stall: Option<StallListener>,
+    pub(super) starvation_interval: Duration,
+    pub(super) on_starvation: Option<StarvationListener>,
     pub(super) background: Vec<(Arc<str>, Background)>,
     pub(super) record: bool,
     pub(super) replay: Option<Arc<OrderRecord>>,
@@ -84,8 +91,13 @@ impl Settings {
             on_drop: Vec::new(),
             interval: None,
             tune: None,
+            external_times: None,
+            #[cfg(feature = "serde")]
+            monitor: None,
             stall_time: STALL_TIME,
             on_stall: None,
+            starvation_interval: STARVATION_INTERVAL,
+            on_starvation: None,
             background: Vec::new(),
             record: false,
             replay: None,
@@ -136,6 +148,32 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// separate executor. Default: threads of the pipeline.
     pub fn executor(self, executor: Arc<dyn CpuExecutor>) -> Self {
         self.set(|settings| settings.executor = Some(executor))
+    }
+
+    /// Adds the times of threads of the program that run stages, such as those of an
+    /// [`executor`](Self::executor), to the statistics and the diagnosis. `times` returns the times so far, quickly.
+    ///
+    /// ```
+    /// # use spdl_core::PipelineBuilder;
+    /// # use spdl_core::observe::{ExternalTimes, GilRequests, ThreadTimes};
+    /// # use std::sync::Arc;
+    /// let threads = Arc::new(ThreadTimes::default());
+    /// let of_threads = Arc::clone(&threads);
+    /// let mut pipeline = PipelineBuilder::from_iter(0..9)
+    ///     .external_times(move || {
+    ///         let mut times = ExternalTimes::default();
+    ///         (times.workers, times.gil) = (of_threads.read(), Some(GilRequests::default()));
+    ///         times
+    ///     })
+    ///     .map("double", |n| Ok(2 * n))
+    ///     .build()?;
+    /// assert_eq!(pipeline.by_ref().count(), 9);
+    /// let statistics = pipeline.statistics();
+    /// assert!(statistics.gil.is_some() && statistics.stages[1].holds_gil);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn external_times(self, times: impl Fn() -> ExternalTimes + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.external_times = Some(Box::new(times)))
     }
 
     /// Sets which epochs to run, one after the other.
@@ -312,6 +350,40 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.tune = Some(tune))
     }
 
+    /// Serves statistics on a Unix socket at `path` while the pipeline runs, for `spdl top` and other programs.
+    ///
+    /// Each reader that connects gets a JSON object in one line immediately, for the time since the start, then one a
+    /// second, and one at the end, with `"ended": true`. The object has the fields of an
+    /// [`Interval`](crate::observe::Interval), and `pid`, `items_per_s`, `data_readiness`, the `diagnosis` in words
+    /// and the `bottleneck` as data ([`Diagnosis`](crate::observe::Diagnosis)). A slow reader misses lines and never
+    /// delays the pipeline. At most 8 readers are served. Without readers, the socket uses no CPU time.
+    ///
+    /// Only the owner of the process may connect. A socket file of a killed process, or of another pipeline of this
+    /// process, is replaced. At the end of the pipeline, the file is removed.
+    ///
+    /// Starting the pipeline fails with `InvalidArgument` if another process or file uses the path, with `Unsupported`
+    /// on Windows, and with the kind of the I/O error if the socket cannot be created.
+    ///
+    /// ```
+    /// # use spdl_core::PipelineBuilder;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("monitor.sock");
+    /// let mut pipeline = PipelineBuilder::from_iter(0..1000).monitor(&path).build()?;
+    /// pipeline.next();
+    /// # #[cfg(unix)] {
+    /// use std::{io::BufRead, io::BufReader, os::unix::net::UnixStream};
+    /// let mut lines = BufReader::new(UnixStream::connect(&path)?).lines();
+    /// let line = lines.next().expect("a line")?;
+    /// assert!(line.contains(r#""items_per_s":"#));
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "serde")]
+    pub fn monitor(self, path: impl Into<std::path::PathBuf>) -> Self {
+        let path = path.into();
+        self.set(|settings| settings.monitor = Some(path))
+    }
+
     /// Calls `listener` if a stage has work but finishes no item for the time `after`, while the
     /// consumer waits for an item. Zero means 1 ms.
     ///
@@ -345,6 +417,41 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| {
             settings.stall_time = after;
             settings.on_stall = Some(Box::new(listener));
+        })
+    }
+
+    /// Calls `listener` every `interval` if the consumer starves: if it waited for data for more than a quarter of
+    /// this time. The start-up does not count.
+    ///
+    /// The listener gets the share of the time and the diagnosis. It runs on the thread or task of the consumer, at
+    /// the first delivery after the interval. A consumer that pauses is not reported.
+    ///
+    /// Default: every 60 s, without a listener. With the feature `tracing`, starvation is logged as a warning.
+    ///
+    /// ```
+    /// # use spdl_core::PipelineBuilder;
+    /// # use std::{sync::mpsc, time::Duration};
+    /// let (sender, warnings) = mpsc::channel();
+    /// let slow = |n: u32| Ok(std::thread::sleep(Duration::from_millis(5 * u64::from(n.min(1)))));
+    /// let pipeline = PipelineBuilder::from_iter(0..40)
+    ///     .map("slow", slow)
+    ///     .threads(1)
+    ///     .on_starvation(Duration::from_millis(50), move |it| drop(sender.send(it.clone())))
+    ///     .build()?;
+    /// assert_eq!(pipeline.count(), 40);
+    /// let starvation = warnings.recv().expect("a warning");
+    /// assert!(starvation.waited > 0.25);
+    /// assert!(starvation.to_string().contains("slow"));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn on_starvation(
+        self,
+        interval: Duration,
+        listener: impl Fn(&Starvation) + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| {
+            settings.starvation_interval = interval;
+            settings.on_starvation = Some(Box::new(listener));
         })
     }
 
@@ -454,8 +561,15 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         if let Some(tune) = &settings.tune {
             add("tune", tune.to_string());
         }
+        #[cfg(feature = "serde")]
+        if let Some(path) = &settings.monitor {
+            add("monitor", path.display().to_string());
+        }
         if settings.on_stall.is_some() {
             add("report stalls after", format!("{:?}", settings.stall_time));
+        }
+        if settings.on_starvation.is_some() {
+            add("report starvation every", format!("{:?}", settings.starvation_interval));
         }
         if let Some(record) = &settings.replay {
             add("replays", format!("{} samples", record.len()));
@@ -519,6 +633,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             std::mem::take(&mut self.settings.on_drop),
             self.settings.buffers.take().unwrap_or_default(),
         );
+        if let Some(times) = self.settings.external_times.take() {
+            // The context is new.
+            let _ = shared.external_times.set(times);
+        }
         let shared = Arc::new(shared);
         let place = match &self.settings.executor {
             Some(executor) => WorkerSource::Executor(Arc::clone(executor)),

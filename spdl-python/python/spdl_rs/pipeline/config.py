@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import seconds
-from .._spdl_rs import set_stall_time
+from .._spdl_rs import set_stall_time, set_starvation_time
 from ._failures.log import set_compact_log
 from ._hooks.background import BackgroundTaskFactory
 from ._hooks.task_hooks import TaskHook, TaskStatsHook
@@ -43,6 +43,7 @@ __all__ = [
     "set_default_profile_hook",
     "set_default_queue_class",
     "set_stall_timeout",
+    "set_starvation_interval",
 ]
 
 
@@ -137,3 +138,16 @@ def set_stall_timeout(timeout: float | None = 60.0) -> None:
         timeout: `None` means no warnings.
     """
     set_stall_time(float("inf") if timeout is None else seconds("timeout", timeout))
+
+
+def set_starvation_interval(interval: float | None = 60.0) -> None:
+    """Sets how often a warning is logged while the consumer starves, in seconds. Default: 60.
+
+    A pipeline or loader that is built later logs a warning to the logger `spdl_rs` if the consumer waited for data
+    for more than a quarter of the last `interval` seconds. The start of the pipeline does not count. The warning
+    has the diagnosis: what limits the pipeline, and what would help.
+
+    Args:
+        interval: `None` means no warnings.
+    """
+    set_starvation_time(float("inf") if interval is None else seconds("interval", interval))

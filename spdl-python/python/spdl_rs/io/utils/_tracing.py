@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import SupportsIndex, TypeAlias
 
-from ... import _spdl_rs
+from ... import _spdl_rs, _worker_traces
 from ..._arguments import whole
 
 _LOGGER = logging.getLogger("spdl_rs.io")
@@ -33,7 +33,7 @@ def tracing(
     process_name: str | None = None,
     enable: bool = True,
 ) -> Iterator[None]:
-    """Records a trace of this process while the `with` block runs.
+    """Records a trace of this process and its worker processes while the `with` block runs.
 
     A trace contains each item of each stage of pipelines and loaders, and the events of `trace_event`,
     `trace_counter` and `trace_gc`. A trace also contains the time that sources take per item, and the waits
@@ -42,7 +42,8 @@ def tracing(
 
     The file is JSON in the Trace Event Format, for [Perfetto](https://ui.perfetto.dev) and
     `chrome://tracing`. If the process is killed, events of about the last second are missing; Perfetto
-    opens the file despite the missing closing bracket. Worker processes are not recorded.
+    opens the file despite the missing closing bracket. Worker processes of pipelines and loaders are included, also
+    those that run already; their events are added at the end.
 
     Args:
         output: A path, whose file is overwritten; or the descriptor of an open file, which stays open.
@@ -68,8 +69,9 @@ def tracing(
         return
     size = whole("buffer_size", buffer_size, 1, _MAX_BUFFER_KIB)
     program = sys.argv[0] if sys.argv else ""
-    recording = _Recording(output, size * 1024, process_name or program or "python")
+    recording = Recording(output, size * 1024, process_name or program or "python")
     try:
+        recording.include_workers()
         yield
     finally:
         recording.end()
@@ -172,13 +174,24 @@ def _collected(phase: str, info: dict[str, int]) -> None:
         _spdl_rs.Trace.span("gc", began, True, sorted(info.items()))
 
 
-class _Recording:
-    """A recording in progress, and its writer thread."""
+class Recording:
+    """A recording in progress, and its writer thread.
 
-    def __init__(self, output: Output, capacity: int, process_name: str) -> None:
+    Args:
+        output, process_name: See `tracing`.
+        capacity: The size of the buffer in bytes.
+        began_ns: The zero of the timestamps, in the clock of `time.monotonic_ns`. Default: that of this process.
+    """
+
+    def __init__(
+        self, output: Output, capacity: int, process_name: str, began_ns: int | None = None
+    ) -> None:
         # This line comes first, because it raises if another recording is in progress. Later lines
         # truncate the file.
-        self._trace = _spdl_rs.Trace(process_name, capacity)
+        elapsed = None if began_ns is None else time.monotonic_ns() - began_ns
+        self._trace = _spdl_rs.Trace(process_name, capacity, elapsed)
+        self._capacity = capacity
+        self._workers: _worker_traces.WorkerTraces | None = None
         self._process = os.getpid()
         self._failure: OSError | None = None
         self._ended = False
@@ -192,6 +205,11 @@ class _Recording:
             self._trace.close()
             raise
         atexit.register(self.end)
+
+    def include_workers(self) -> None:
+        """Records also the worker processes of this process, from now on."""
+        began_ns = time.monotonic_ns() - (_spdl_rs.Trace.now() or 0)
+        self._workers = _worker_traces.active = _worker_traces.WorkerTraces(began_ns, self._capacity)
 
     def end(self) -> None:
         """Ends the recording and writes the remaining events.
@@ -210,6 +228,7 @@ class _Recording:
             # The file is completed even if Ctrl-C interrupts the wait.
             dropped = self._trace.close()
             with self._file:
+                self._add_workers()
                 self._put(b"\n]\n")
         if dropped:
             _LOGGER.warning(
@@ -219,6 +238,16 @@ class _Recording:
             )
         if self._failure is not None:
             raise self._failure
+
+    def _add_workers(self) -> None:
+        workers, self._workers = self._workers, None
+        if workers is None:
+            return
+        if _worker_traces.active is workers:
+            _worker_traces.active = None
+        for events in workers.end():
+            self._put(b",")
+            self._put(events)
 
     def _write(self) -> None:
         while (lines := self._trace.next()) is not None:

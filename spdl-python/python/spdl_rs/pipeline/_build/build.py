@@ -41,6 +41,7 @@ def build_pipeline(
     record_order: bool = False,
     replay: str | None = None,
     tune: bool | Path = False,
+    monitor: str | os.PathLike[str] | None = None,
 ) -> Pipeline[U]:
     """Creates a pipeline from a configuration. Nothing runs before the pipeline is started.
 
@@ -89,6 +90,8 @@ def build_pipeline(
             kept. A stage with a concurrency of 1 keeps it, because its function may not support more. Pass `True` only
             if the other functions may run in more threads than given here. `stats()["decisions"]` lists the changes. A
             path: the settings that `Pipeline.freeze` has written, which do not change.
+        monitor: The path of a Unix socket that serves statistics while the pipeline runs, for `spdl top PATH`. Only
+            the user of this process may connect. Default: no socket.
 
     Raises:
         TypeError: An argument has the wrong type, for example `max_failures` is a float.
@@ -96,6 +99,9 @@ def build_pipeline(
             last six arguments is used for a pipeline with a region, a merge function or a custom queue, or
             `record_order` or `replay` for one with several sources.
         OSError: The quarantine file cannot be read or written.
+
+    Starting the pipeline raises `InvalidArgumentError` if another process or file uses the path `monitor`, or `OSError`
+    if the socket cannot be created.
 
     If the environment variable `SPDL_PIPELINE_DIAGNOSTIC_MODE` is 1, the pipeline is profiled instead of run:
     see `config.is_diagnostic_mode_enabled`.
@@ -131,7 +137,7 @@ def build_pipeline(
             task_hook_factory,
             background_tasks,
             epoch,
-            RunSettings.of(memory_budget, quarantine, key, record_order, replay, tune),
+            RunSettings.of(memory_budget, quarantine, key, record_order, replay, tune, monitor),
         )
         if isinstance(pipeline_cfg.src, JoinConfig) and (record_order or replay is not None):
             raise ValueError("record_order and replay require a pipeline with one source")

@@ -291,6 +291,7 @@ class PipelineBuilder(Generic[T, U]):
         record_order: bool = False,
         replay: str | None = None,
         tune: bool | Path = False,
+        monitor: str | os.PathLike[str] | None = None,
     ) -> Pipeline[U]:
         """Creates the pipeline: see `build_pipeline` for the arguments.
 
@@ -319,6 +320,7 @@ class PipelineBuilder(Generic[T, U]):
             record_order=record_order,
             replay=replay,
             tune=tune,
+            monitor=monitor,
         )
 
     def __repr__(self) -> str:

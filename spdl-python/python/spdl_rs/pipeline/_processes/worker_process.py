@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ... import _spdl_rs
+from ... import _spdl_rs, _worker_traces
 from ..._locks import ForkSafeLock
 from .._failures.child_process import (
     check_can_be_imported,
@@ -151,11 +151,18 @@ class WorkerProcess:
         _end_before_multiprocessing_waits()
         with _registry_lock.held():
             _live.add(self)
+        if _worker_traces.active is not None:
+            _worker_traces.active.include(self)
 
     @property
     def pid(self) -> int:
         """The process ID."""
         return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.exitcode is None
 
     @property
     def is_owner(self) -> bool:
@@ -313,7 +320,9 @@ class Parent:
                 message = (FAILED, error)
             if message[0] == _END:
                 break
-            self._received.put(message)
+            if not _worker_traces.handle(message):
+                self._received.put(message)
+        _worker_traces.end()
         self._received.put((_END,))
         if self.at_end is not None:
             self.at_end()
@@ -455,6 +464,12 @@ _live: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 _registry_lock = ForkSafeLock()
 _registered_in: int | None = None
 """The process in which `multiprocessing` calls `_end_workers` at exit."""
+
+
+def live_workers() -> list[WorkerProcess]:
+    """Returns the workers of this process."""
+    with _registry_lock.held():
+        return [worker for worker in _live if worker.is_owner]
 
 
 def close_all(workers: Sequence[WorkerProcess], grace_s: float = _GRACE_S) -> None:

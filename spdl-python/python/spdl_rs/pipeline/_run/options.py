@@ -80,10 +80,18 @@ class RunSettings:
     record_order: bool = False
     replay: str | None = None
     tune: bool | str = False
+    monitor: Any = None
+    """The path of the monitor socket."""
 
     @staticmethod
     def of(
-        memory_budget: Any, quarantine: Any, key: Any, record_order: Any, replay: Any, tune: Any
+        memory_budget: Any,
+        quarantine: Any,
+        key: Any,
+        record_order: Any,
+        replay: Any,
+        tune: Any,
+        monitor: Any,
     ) -> RunSettings:
         """Checks the options.
 
@@ -102,7 +110,8 @@ class RunSettings:
         if replay is not None and not isinstance(replay, str):
             raise TypeError(f"replay must be a text of order_record(), not {shown(replay)}")
         record_order, tune = flag("record_order", record_order), checked_tune(tune)
-        return RunSettings(memory_budget, quarantine, key, record_order, replay, tune)
+        monitor = None if monitor is None else os.fsdecode(monitor)
+        return RunSettings(memory_budget, quarantine, key, record_order, replay, tune, monitor)
 
     def refuse(self, what: str) -> None:
         """Raises `ValueError` if any of these options is used."""
@@ -128,6 +137,7 @@ class RunSettings:
             "record_order": self.record_order,
             "replay": self.replay,
             "tune": self.tune,
+            "monitor": self.monitor,
         }
 
 

@@ -1,0 +1,152 @@
+//! `spdl top` watches `spdl bench` in another process.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{Folder, Run, finish, spdl};
+
+/// A benchmark that runs until it is dropped.
+struct Bench(Child);
+
+impl Bench {
+    fn start(folder: &Folder, socket: &Path) -> Self {
+        let child = spdl()
+            .arg("bench")
+            .arg(folder.join("photos"))
+            .args(["--batch", "8", "--size", "16", "--threads", "1", "--epochs", "1000000"])
+            .args(["--step-ms", "1", "--monitor"])
+            .arg(socket)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let bench = Bench(child);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !socket.exists() {
+            assert!(Instant::now() < deadline, "the socket is opened");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bench
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn photos() -> Folder {
+    let folder = Folder::new();
+    for number in 0..20 {
+        let name = crate::common::image_name(number, 2);
+        folder.add(Path::new("photos").join(name), &crate::common::png(number));
+    }
+    folder
+}
+
+fn top(socket: &Path, arguments: &[&str]) -> Run {
+    finish(spdl().arg("top").arg(socket).args(arguments).output().unwrap())
+}
+
+#[test]
+fn top_shows_a_running_benchmark_and_reports_its_end() {
+    let folder = photos();
+    let socket = folder.join("bench.sock");
+    let bench = Bench::start(&folder, &socket);
+    assert!(socket.symlink_metadata().unwrap().file_type().is_socket());
+
+    let run = top(&socket, &["--once"]);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    let process = format!("process {}, pipeline 0, running for ", bench.0.id());
+    assert!(run.stdout.starts_with(&process), "{}", run.stdout);
+    for part in
+        ["\nrate       ", " samples/s)\n", "\nreadiness  ", "\nmemory     ", "\nCPUs       "]
+    {
+        assert!(run.stdout.contains(part), "no {part:?} in\n{}", run.stdout);
+    }
+    let stages: Vec<&str> =
+        run.stdout.lines().skip_while(|line| !line.starts_with("stage ")).collect();
+    assert!(stages.iter().any(|line| line.starts_with("decode  fill")), "{}", run.stdout);
+
+    let line = top(&socket, &["--once", "--json"]);
+    let line: Value = serde_json::from_str(&line.stdout).unwrap();
+    assert_eq!((&line["number"], &line["pid"]), (&1.into(), &bench.0.id().into()));
+    assert!(line["items_per_s"].as_f64().unwrap() > 0.0, "{line}");
+    let sentence = line["diagnosis"].as_str().unwrap();
+    assert!(sentence.ends_with('.') && sentence.len() > 30, "{sentence}");
+
+    drop(bench);
+    let killed = top(&socket, &["--once"]);
+    assert_eq!(killed.code, 1);
+    assert!(
+        killed.line().ends_with("no process serves this socket: the process was killed"),
+        "{}",
+        killed.stderr
+    );
+    // The next benchmark replaces the socket of the killed one.
+    let bench = Bench::start(&folder, &folder.join("bench.sock"));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while top(&socket, &["--once"]).code != 0 {
+        assert!(Instant::now() < deadline);
+    }
+    drop(bench);
+}
+
+#[test]
+fn json_lines_follow_until_the_pipeline_ends() {
+    let folder = photos();
+    let socket = folder.join("bench.sock");
+    let bench = spdl()
+        .arg("bench")
+        .arg(folder.join("photos"))
+        .args(["--batch", "1", "--size", "16", "--epochs", "10", "--step-ms", "10", "--monitor"])
+        .arg(&socket)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut bench = Bench(bench);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !socket.exists() {
+        assert!(Instant::now() < deadline, "the socket is opened");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let run = top(&socket, &["--json"]);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    let lines: Vec<Value> =
+        run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.len() >= 2, "{}", run.stdout);
+    let items: u64 = lines.iter().map(|line| line["consumer"]["items"].as_u64().unwrap()).sum();
+    assert_eq!(items, 200, "the intervals cover the whole run");
+    assert!(lines.iter().rev().skip(1).all(|line| line["ended"] == false));
+    assert_eq!(lines.last().unwrap()["ended"], true);
+    assert!(bench.0.wait().unwrap().success());
+    assert!(!socket.exists());
+    let ended = top(&socket, &["--once"]);
+    assert!(ended.line().contains("no such socket: the pipeline has ended"), "{}", ended.stderr);
+}
+
+#[test]
+fn top_needs_a_terminal_and_bench_a_free_path() {
+    let folder = photos();
+    let socket = folder.join("file");
+    let run = top(&socket, &[]);
+    assert_eq!(run.code, 2);
+    assert!(run.line().ends_with("is no terminal; add --once or --json"), "{}", run.stderr);
+    std::fs::write(&socket, "data").unwrap();
+    let bench =
+        spdl().arg("bench").arg(folder.join("photos")).arg("--monitor").arg(&socket).output();
+    let run = finish(bench.unwrap());
+    assert_eq!(run.code, 1);
+    let expected = format!(
+        "spdl: bench: {}: cannot open the monitor socket: another file is there; use another path",
+        socket.display()
+    );
+    assert_eq!(run.line(), expected);
+    assert_eq!(std::fs::read(&socket).unwrap(), b"data");
+}
