@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import html
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -69,9 +70,7 @@ def _display(file: TextIO | None) -> _Display | None:
         ipython = sys.modules.get("IPython")
         shell = None if ipython is None else ipython.get_ipython()
         if shell is not None and hasattr(shell, "kernel"):
-            from IPython.display import display
-
-            return _Notebook(display)
+            return _Notebook(importlib.import_module("IPython.display").display)
         file = sys.stderr
     return _Terminal(file) if file is not None and file.isatty() else None
 
@@ -152,7 +151,7 @@ def _text(
         parts.append(f"{rate:,.3g} {unit}/s" if rate < 1000 else f"{rate:,.0f} {unit}/s")
         if total is not None and done < total:
             parts.append(f"{_duration((total - done) / rate)} left")
-    stats = getattr(items, "stats", None)
+    stats: Callable[[], Any] | None = getattr(items, "stats", None)
     if done and callable(stats):
         parts.append(f"ready {stats()['data_readiness']:.0%}")
     return "  ".join(parts)

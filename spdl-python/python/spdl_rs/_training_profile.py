@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, Generic, SupportsFloat, TypeVar
+from typing import Any, Generic, SupportsFloat, TypeVar, cast
 
 from . import _arguments as check
 from . import _spdl_rs
@@ -396,7 +396,7 @@ class _Batches(Generic[T]):
             new, old = read(), self._finished
             if isinstance(new, dict) and "consumer" in new:
                 if old is None or new["consumer"]["items"] >= old["consumer"]["items"]:
-                    self._finished = new
+                    self._finished = cast("Statistics", new)
 
 
 class _NoBatchError(ValueError):
