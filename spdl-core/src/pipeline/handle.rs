@@ -89,7 +89,7 @@ pub struct Pipeline<T> {
     socket: Option<MonitorSocket>,
     /// `None` in model checks, which have no clock.
     watch: Option<Arc<StallWatch>>,
-    /// `None` if nobody listens, and in model checks.
+    /// `None` if no caller listens, and in model checks.
     starvation: Option<StarvationWatch>,
     record: Option<OrderRecord>,
     /// Present if there is exactly one source.

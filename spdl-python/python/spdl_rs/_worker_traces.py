@@ -1,6 +1,6 @@
 """Traces of worker processes, as part of the trace of their parent.
 
-    trace of the parent ──start, stop──► each worker records to a file of its own ──► appended to the parent's file
+    trace of the parent ──start, stop──► each worker records to a separate file ──► appended to the parent's file
 
 The messages arrive in the thread of the worker that reads messages, so that a trace can start and end at any time.
 """
@@ -127,7 +127,7 @@ def handle(message: tuple[Any, ...]) -> bool:
 
         _, path, began_ns, capacity = message
         name = multiprocessing.current_process().name
-        # The worker may record a trace of its own, or have no permission for the folder.
+        # The worker may record a separate trace, or have no permission for the folder.
         with contextlib.suppress(OSError, RuntimeError):
             _recording = Recording(path, capacity, name, began_ns=began_ns)
         return True

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use super::sample::Sample;
+use super::sample::TopSample;
 use crate::ui::failure::Failure;
 
 const FAILED: &str = "cannot watch the pipeline";
@@ -28,7 +28,7 @@ pub(crate) struct Connection {
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) text: String,
-    pub(crate) sample: Sample,
+    pub(crate) sample: TopSample,
 }
 
 impl Connection {
@@ -67,7 +67,7 @@ impl Connection {
             Err(error) => return Err(failed(&self.path, &error.to_string())),
         }
         let text = text.trim_end().to_owned();
-        let sample = Sample::parse(&text).map_err(|reason| failed(&self.path, &reason))?;
+        let sample = TopSample::parse(&text).map_err(|reason| failed(&self.path, &reason))?;
         self.served = true;
         Ok(Some(Line { text, sample }))
     }

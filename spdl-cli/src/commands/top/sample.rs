@@ -9,15 +9,15 @@ use crate::ui::format::{bytes, count, measured, percent, printable, seconds, tim
 /// A memory budget of at least this many bytes is no limit.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The columns of [`Sample::stages`].
+/// The columns of [`TopSample::stages`].
 pub(crate) const COLUMNS: [&str; 9] =
-    ["stage", "kind", "at once", "items/s", "busy", "p50", "p99", "queue", "filled"];
+    ["stage", "kind", "immediately", "items/s", "busy", "p50", "p99", "queue", "filled"];
 /// The number of columns with text, which are left-aligned.
 pub(crate) const TEXT_COLUMNS: usize = 2;
 
 /// Statistics since the line before.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Sample {
+pub(crate) struct TopSample {
     pub(crate) pid: u32,
     pub(crate) pipeline: u64,
     pub(crate) ended: bool,
@@ -78,15 +78,15 @@ struct Memory {
 
 /// The line of a socket that serves enough readers.
 #[derive(Deserialize)]
-struct Refusal {
+struct MonitorRefusal {
     error: String,
 }
 
-impl Sample {
+impl TopSample {
     /// Parses a line. Returns the reason if it has no statistics.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         serde_json::from_str(line).map_err(|error| match serde_json::from_str(line) {
-            Ok(Refusal { error }) => error,
+            Ok(MonitorRefusal { error }) => error,
             Err(_) => format!("not a line of a monitor socket: {error}"),
         })
     }
@@ -192,7 +192,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_line_becomes_cells() {
-        let sample = Sample::parse(&line(8.0)).unwrap();
+        let sample = TopSample::parse(&line(8.0)).unwrap();
         assert_eq!(sample.title(), "process 4321, pipeline 3, running for 72.0 s");
         let facts = [
             ("rate", "8.000 items/s (512.0 samples/s)"),
@@ -209,9 +209,9 @@ pub(super) mod tests {
 
     #[test]
     fn other_lines_have_a_reason() {
-        let refused = Sample::parse(r#"{"error":"8 readers are connected already"}"#);
+        let refused = TopSample::parse(r#"{"error":"8 readers are connected already"}"#);
         assert_eq!(refused.unwrap_err(), "8 readers are connected already");
-        let other = Sample::parse("HTTP/1.1 400").unwrap_err();
+        let other = TopSample::parse("HTTP/1.1 400").unwrap_err();
         assert!(other.starts_with("not a line of a monitor socket: "), "{other}");
     }
 }

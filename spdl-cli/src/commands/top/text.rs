@@ -1,13 +1,13 @@
 //! One sample as plain text.
 
-use super::sample::{COLUMNS, Sample, TEXT_COLUMNS};
+use super::sample::{COLUMNS, TEXT_COLUMNS, TopSample};
 use crate::ui::format::wrap;
 use crate::ui::table::Table;
 
 const WIDTH: usize = 100;
 
 /// The text of `--once`.
-pub(crate) fn text(sample: &Sample) -> String {
+pub(crate) fn text(sample: &TopSample) -> String {
     let mut stages = Table::new(&COLUMNS, TEXT_COLUMNS);
     for row in sample.stages() {
         stages.add(row);
@@ -35,9 +35,9 @@ memory     500.0 MB of 2.0 GB
 CPUs       1.50 of 4
 dropped    7 samples
 
-stage       kind  at once  items/s  busy      p50      p99     queue  filled
+stage       kind  immediately  items/s  busy      p50      p99     queue  filled
 decode\\x1b  fill        4    500.0  75 %  2.00 ms  4.50 ms  0.2 of 2    25 %
 ";
-        assert_eq!(text(&Sample::parse(&line(8.0)).unwrap()), expected);
+        assert_eq!(text(&TopSample::parse(&line(8.0)).unwrap()), expected);
     }
 }

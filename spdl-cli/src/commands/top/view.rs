@@ -8,7 +8,7 @@ use ratatui::style::{Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, Wrap};
 
-use super::sample::{COLUMNS, Sample, TEXT_COLUMNS};
+use super::sample::{COLUMNS, TEXT_COLUMNS, TopSample};
 
 /// Rates that are kept for the chart: a terminal has at most about this many columns.
 const MAX_RATES: usize = 512;
@@ -18,7 +18,7 @@ const CHART_HEIGHT: u16 = 5;
 /// What the terminal shows.
 #[derive(Debug, Default)]
 pub(crate) struct View {
-    last: Option<Sample>,
+    last: Option<TopSample>,
     /// The rate of each second, in items per second.
     rates: VecDeque<f64>,
     /// Whether the pipeline has ended, and the next one has not started.
@@ -27,7 +27,7 @@ pub(crate) struct View {
 
 impl View {
     /// Shows a sample.
-    pub(crate) fn add(&mut self, sample: Sample) {
+    pub(crate) fn add(&mut self, sample: TopSample) {
         // The first sample of a pipeline covers the time since its start.
         if self
             .last
@@ -92,7 +92,7 @@ impl View {
 }
 
 /// The table of stages.
-fn table(sample: &Sample) -> Table<'static> {
+fn table(sample: &TopSample) -> Table<'static> {
     let rows = sample.stages();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row.get(column).map_or(0, |cell| cell.chars().count()));
@@ -133,7 +133,7 @@ mod tests {
         let mut view = View::default();
         assert_eq!(drawn(&view, 40, 2), ["waiting for the first line …", ""]);
         for rate in [4.0, 8.0] {
-            view.add(Sample::parse(&line(rate)).unwrap());
+            view.add(TopSample::parse(&line(rate)).unwrap());
         }
         let rows = drawn(&view, 80, 20);
         assert_eq!(rows[0], "process 4321, pipeline 3, running for 72.0 s");
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!([rows[14].chars().nth(1), rows[14].chars().nth(2)], [Some('█'), Some('█')]);
         assert_eq!(
             rows[16],
-            "stage       kind  at once  items/s  busy      p50      p99     queue  filled"
+            "stage       kind  immediately  items/s  busy      p50      p99     queue  filled"
         );
         assert_eq!(
             rows[17],
@@ -172,7 +172,7 @@ mod tests {
     fn a_small_terminal_and_a_long_run_are_drawn() {
         let mut view = View::default();
         for rate in 0..2 * MAX_RATES {
-            view.add(Sample::parse(&line(rate as f64)).unwrap());
+            view.add(TopSample::parse(&line(rate as f64)).unwrap());
         }
         assert_eq!(view.rates.len(), MAX_RATES);
         for (width, height) in [(1, 1), (10, 5), (30, 12), (300, 60)] {
