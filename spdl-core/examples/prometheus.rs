@@ -18,7 +18,7 @@ use spdl_core::observe::MetricsExporter;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:9464".into());
-    // A thread that is separate answers the requests.
+    // A separate thread answers the requests.
     PrometheusBuilder::new().with_http_listener(address.parse::<SocketAddr>()?).install()?;
     let exporter = MetricsExporter::new().named("train");
     exporter.describe();
