@@ -57,6 +57,7 @@ Exit codes:
   0  success
   1  the command failed; standard error gives the reason in one line
   2  invalid command line
+`spdl bench --help` lists further codes of --baseline.
 Ctrl-C terminates the program with SIGINT (exit code 130 in a shell), without results or report."
 )]
 pub(crate) struct Cli {

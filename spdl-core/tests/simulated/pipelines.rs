@@ -22,7 +22,7 @@ const KB: f64 = 1024.0;
 const MB: f64 = 1024.0 * KB;
 
 /// Source, fetch, decode and batches of 16, on as many threads as CPUs.
-fn images(fetch: StageSpec, decode: Times, threads: usize, step: Times) -> PipelineSpec {
+pub(crate) fn images(fetch: StageSpec, decode: Times, threads: usize, step: Times) -> PipelineSpec {
     PipelineSpec {
         threads,
         cpus: threads,

@@ -91,20 +91,8 @@ fn tuned_pipelines_are_nearly_as_fast_as_the_best_of_a_grid() {
 
 /// 16 requests in flight of 5 ms, two threads that decode 800 items/s, batches of 16.
 fn stored() -> PipelineSpec {
-    PipelineSpec {
-        threads: 2,
-        cpus: 2,
-        others: 0.0,
-        gil: false,
-        memory: 0.0,
-        stages: vec![
-            StageSpec::source(2e-6),
-            StageSpec::fetch(16, Times::Exponential(0.005)),
-            StageSpec::cpu("decode", 2, Times::Uniform(0.0025)),
-            StageSpec::batch(16),
-        ],
-        step: Times::Constant(0.0005),
-    }
+    let fetch = StageSpec::fetch(16, Times::Exponential(0.005));
+    pipelines::images(fetch, Times::Uniform(0.0025), 2, Times::Constant(0.0005))
 }
 
 #[test]
