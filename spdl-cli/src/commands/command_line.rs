@@ -41,7 +41,7 @@ Examples:
   spdl plan --step-ms 87 --batch 128 --devices 8 -- photos/
                                         cores, memory, requests/s that a training needs
   spdl profile photos/ --step-time 87ms would a training step of 87 ms wait for data?
-  spdl tune photos/ --json              let a program search the best settings
+  spdl tune photos/ --json              let a program search for the best settings
   spdl verify-order rank*.state         find samples that are missing or processed twice
   spdl pack photos/ shards/ --shuffle 7 write tar shards with indexes, checksums and a manifest
   spdl ls shards/                       list the shards, or the samples

@@ -5,7 +5,7 @@
 //! | `bench` | `spdl bench`: measures how fast a data set is loaded as training batches |
 //! | `plan` | `spdl plan`: what a training needs of a store, a network, cores and memory |
 //! | `bench::profile` | `spdl profile`: whether a training would wait for data |
-//! | `bench::tune` | `spdl tune`: measures settings for a program that searches the best |
+//! | `bench::tune` | `spdl tune`: measures settings for a program that searches for the best |
 //! | `pack` | `spdl pack`: writes a data set as tar shards |
 //! | `ls`, `cat`, `verify`, `stat` | list, read, check and summarise data sets |
 //! | `verify_order` | `spdl verify-order`: finds missing and repeated samples by checkpoint files |

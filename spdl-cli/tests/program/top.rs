@@ -1,6 +1,8 @@
 //! `spdl top` watches `spdl bench` in another process.
 
+use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -129,6 +131,22 @@ fn json_lines_follow_until_the_pipeline_ends() {
     assert!(!socket.exists());
     let ended = top(&socket, &["--once"]);
     assert!(ended.line().contains("no such socket: the pipeline has ended"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_line_without_an_end_is_refused() {
+    let folder = Folder::new();
+    let socket = folder.join("endless.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        // Fails once the program has ended.
+        while stream.write_all(&[b' '; 1 << 16]).is_ok() {}
+    });
+    let run = top(&socket, &["--once"]);
+    assert_eq!(run.code, 1);
+    let expected = "a line is too long: no pipeline serves this socket";
+    assert!(run.line().ends_with(expected), "{}", run.stderr);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `spdl tune`: measures settings of the pipeline for a program that searches the best ones.
+//! `spdl tune`: measures settings of the pipeline for a program that searches for the best ones.
 
 use std::io::{self, BufRead, Read};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::ui::stdout;
 /// The longest line of a request, in bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Measures settings for a program that searches the best ones, by a line protocol
+/// Measures settings for a program that searches for the best ones, by a line protocol
 ///
 /// Reads one JSON object per line from standard input, and writes one per line to standard output.
 #[derive(Clone, Debug, Args)]

@@ -33,7 +33,7 @@ How to read it:
   The first sentence names what limits the rate; the next ones predict what helps.
   readiness  near 100 %: a batch is nearly always ready, and the training step limits the rate.
              near 0 %: the training waits for nearly every batch
-  busy       the share of the places of a stage (`immediately`) that process an item. A stage near 100 %
+  busy       the share of the places of a stage (`concurrency`) that process an item. A stage near 100 %
              limits the rate
   queue      items after a stage: mean length and capacity. Full queues up to a stage, and empty
              ones from it on, show that this stage limits the rate

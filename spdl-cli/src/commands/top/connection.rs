@@ -1,6 +1,6 @@
 //! Reads lines from a monitor socket.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
@@ -12,6 +12,8 @@ use crate::ui::failure::Failure;
 const FAILED: &str = "cannot watch the pipeline";
 /// A pipeline that sends no line for this time is stopped, for example by a debugger.
 const SILENCE: Duration = Duration::from_secs(10);
+/// The longest line, in bytes. A pipeline with a hundred stages sends some 100 kB.
+const LONGEST_LINE: u64 = 16 << 20;
 /// Time between attempts to connect to the next pipeline.
 const RETRY: Duration = Duration::from_millis(300);
 
@@ -54,9 +56,15 @@ impl Connection {
     /// Waits for the next line. Returns `None` after the pipeline has ended.
     pub(crate) fn next(&mut self) -> Result<Option<Line>, Failure> {
         let mut text = String::new();
-        match self.lines.read_line(&mut text) {
+        match self.lines.by_ref().take(LONGEST_LINE).read_line(&mut text) {
             Ok(0) if self.served => return Ok(None),
             Ok(0) => return Err(failed(&self.path, "the pipeline ended before it sent a line")),
+            Ok(length) if length as u64 == LONGEST_LINE => {
+                return Err(failed(
+                    &self.path,
+                    "a line is too long: no pipeline serves this socket",
+                ));
+            }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let reason = format!("no line for {} s: the process is stopped", SILENCE.as_secs());

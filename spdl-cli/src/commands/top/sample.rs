@@ -11,7 +11,7 @@ const NO_LIMIT: u64 = 1 << 60;
 
 /// The columns of [`TopSample::stages`].
 pub(crate) const COLUMNS: [&str; 9] =
-    ["stage", "kind", "immediately", "items/s", "busy", "p50", "p99", "queue", "filled"];
+    ["stage", "kind", "concurrency", "items/s", "busy", "p50", "p99", "queue", "filled"];
 /// The number of columns with text, which are left-aligned.
 pub(crate) const TEXT_COLUMNS: usize = 2;
 

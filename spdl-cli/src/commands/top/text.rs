@@ -35,8 +35,8 @@ memory     500.0 MB of 2.0 GB
 CPUs       1.50 of 4
 dropped    7 samples
 
-stage       kind  immediately  items/s  busy      p50      p99     queue  filled
-decode\\x1b  fill        4    500.0  75 %  2.00 ms  4.50 ms  0.2 of 2    25 %
+stage       kind  concurrency  items/s  busy      p50      p99     queue  filled
+decode\\x1b  fill            4    500.0  75 %  2.00 ms  4.50 ms  0.2 of 2    25 %
 ";
         assert_eq!(text(&TopSample::parse(&line(8.0)).unwrap()), expected);
     }

@@ -154,11 +154,11 @@ mod tests {
         assert_eq!([rows[14].chars().nth(1), rows[14].chars().nth(2)], [Some('█'), Some('█')]);
         assert_eq!(
             rows[16],
-            "stage       kind  immediately  items/s  busy      p50      p99     queue  filled"
+            "stage       kind  concurrency  items/s  busy      p50      p99     queue  filled"
         );
         assert_eq!(
             rows[17],
-            r"decode\x1b  fill        4    500.0  75 %  2.00 ms  4.50 ms  0.2 of 2    25 %"
+            r"decode\x1b  fill            4    500.0  75 %  2.00 ms  4.50 ms  0.2 of 2    25 %"
         );
         assert_eq!(rows[19], "q quits");
         view.end();
