@@ -1,8 +1,8 @@
 //! `spdl bench --baseline`: methods, conclusions and exit codes.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -18,9 +18,17 @@ fn baseline(folder: &Folder, arguments: Option<&[&str]>, rates: &[f64]) -> PathB
 
 /// A program that prints this rate in the JSON object of `spdl bench`.
 fn program(folder: &Folder, rate: f64) -> PathBuf {
-    let path = folder.join(format!("rate-{rate}"));
-    fs::write(&path, format!("#!/bin/sh\necho '{{\"images_per_s\": {rate}}}'\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    script(folder, &format!("rate-{rate}"), &format!("echo '{{\"images_per_s\": {rate}}}'"))
+}
+
+/// A program that runs these commands.
+fn script(folder: &Folder, name: &str, commands: &str) -> PathBuf {
+    let (text, path) = (folder.join("text"), folder.join(name));
+    fs::write(&text, format!("#!/bin/sh\n{commands}\n")).unwrap();
+    // Another process writes the program: a descriptor that this process has open for writing may
+    // be inherited by the children of other tests, and then the program cannot be run.
+    let install = Command::new("install").args(["-m", "755"]).arg(&text).arg(&path).status();
+    assert!(install.unwrap().success());
     path
 }
 
@@ -103,9 +111,7 @@ fn an_older_program_runs_alternately_with_this_one() {
 #[test]
 fn a_failed_round_and_unsuitable_baselines_are_errors() {
     let (images, folder) = (Folder::with_images(20, 2), Folder::new());
-    let failing = folder.join("failing");
-    fs::write(&failing, "#!/bin/sh\necho why >&2\nexit 7\n").unwrap();
-    fs::set_permissions(&failing, fs::Permissions::from_mode(0o755)).unwrap();
+    let failing = script(&folder, "failing", "echo why >&2\nexit 7");
     let old = baseline(&folder, Some(&["photos"]), &[1.0]);
     let run = compare(images.path(), &old, &["--baseline-program", failing.to_str().unwrap()]);
     assert_eq!(run.code, 1);

@@ -1,7 +1,6 @@
 //! A pack for tests of the program, and the results of a run.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -40,8 +39,13 @@ impl Pack {
     }
 
     pub(crate) fn executable(&self, name: &str, text: &str) {
-        fs::write(self.path(name), text).unwrap();
-        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        // Another process writes the program: a descriptor that this process has open for writing
+        // may be inherited by the children of other tests, and then the program cannot be run.
+        let source = self.path("text");
+        fs::write(&source, text).unwrap();
+        let install =
+            Command::new("install").args(["-m", "755"]).arg(source).arg(self.path(name)).status();
+        assert!(install.unwrap().success());
     }
 
     /// Compiles the stub driver, which runs the kernels of `stub/kernels.c`, and optionally those for images.

@@ -324,11 +324,12 @@ mod tests {
     use super::*;
 
     fn worker(script: &str, folder: &Path) -> Worker {
-        let program = folder.join("child");
-        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        let mut permissions = fs::metadata(&program).unwrap().permissions();
-        std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
-        fs::set_permissions(&program, permissions).unwrap();
+        let (text, program) = (folder.join("text"), folder.join("child"));
+        fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
+        // Another process writes the program: a descriptor that this process has open for writing
+        // may be inherited by the children of other tests, and then the program cannot be run.
+        let install = Command::new("install").args(["-m", "755"]).arg(&text).arg(&program).status();
+        assert!(install.unwrap().success());
         let time = Duration::from_millis(300);
         let folder = folder.to_owned();
         Worker::new(
