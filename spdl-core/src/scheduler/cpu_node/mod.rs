@@ -345,10 +345,11 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     ) -> Option<StageInstance<In, S>> {
         let (mut items, mut failures) = (0, 0);
         // Only the time of a single item is known; slow items are processed one at a time.
-        let single = match &inputs[..] {
-            [item] => Some((item.header.id, item.header.key().cloned(), item.reserved_bytes())),
+        let bytes_of_single = match &inputs[..] {
+            [item] => Some(item.reserved_bytes()),
             _ => None,
         };
+        let mut time_of_single = None;
         let started = Instant::now();
         let sample = CpuSample::start(started);
         let mut broken_instance = false;
@@ -381,6 +382,11 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             outlet.close();
             instance.last = header.bare();
             instance.used = true;
+            if let Some(bytes) = bytes_of_single {
+                let time = started.elapsed().saturating_sub(outlet.waited);
+                self.core.meter.slowest.record(header.id, header.key(), time, bytes);
+                time_of_single = Some(time);
+            }
             // The failure policy decides the outcome of an item without outputs.
             let whole = outlet.emitted == 0;
             let failed = whole && result.is_err();
@@ -419,11 +425,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         outlet.record();
         // The time of waiting for room, in which the worker may run other stages, does not count as
         // busy time of this stage.
-        let busy = started.elapsed().saturating_sub(outlet.waited);
+        let busy =
+            time_of_single.unwrap_or_else(|| started.elapsed().saturating_sub(outlet.waited));
         self.core.meter.record(items, failures, busy);
-        if let Some((id, key, bytes)) = single {
-            self.core.meter.slowest.record(id, key.as_ref(), busy, bytes);
-        }
         // While it waited for room, the worker ran other stages.
         if outlet.waited.is_zero() {
             sample.end(&self.core.meter, busy);
