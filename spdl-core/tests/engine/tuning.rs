@@ -10,7 +10,9 @@ use crate::common::{numbers, within_seconds};
 use spdl_core::async_trait;
 use spdl_core::observe::{Hook, SettingChange, StageKind, TuningDecision};
 use spdl_core::pipeline::{StaticSettings, StaticStage, Tune};
-use spdl_core::{AsyncContext, AsyncStage, ErrorKind, PipelineBuilder, Result, StageOptions};
+use spdl_core::{
+    AsyncContext, AsyncStage, ErrorKind, PipelineBuilder, Result, StageOptions, Statistics,
+};
 
 /// A store that responds after a latency in microseconds.
 #[derive(Clone)]
@@ -99,13 +101,22 @@ fn threads_grow_for_functions_that_wait_and_stages_follow() {
             .tune(Tune::automatic())
             .build()
             .unwrap();
-        let mut next = 0;
-        consume(&mut pipeline, &mut next, 5.0);
-        let statistics = pipeline.statistics();
-        assert!(statistics.threads >= 4, "{statistics}");
-        assert_eq!(statistics.stages[1].concurrency, statistics.threads);
+        let is_tuned = |statistics: &Statistics| {
+            let kept = statistics.decisions.iter().any(|it| it.kept == Some(true));
+            let follows = statistics.stages[1].concurrency == statistics.threads;
+            // A trial and its end.
+            let reported = hook.0.load(Ordering::Relaxed) >= 2;
+            statistics.threads >= 4 && kept && follows && reported
+        };
+        // Two trials take 4 s. On a busy machine, the first trials may measure no gain.
+        let (started, mut next) = (Instant::now(), 0);
+        let mut statistics = pipeline.statistics();
+        while !is_tuned(&statistics) && started.elapsed() < Duration::from_secs(60) {
+            consume(&mut pipeline, &mut next, 0.2);
+            statistics = pipeline.statistics();
+        }
+        assert!(is_tuned(&statistics), "{statistics} {:#?}", statistics.decisions);
         assert_eq!(statistics.stages[2].concurrency, 1, "a concurrency of 1 is kept");
-        assert!(hook.0.load(Ordering::Relaxed) >= 2, "a trial and its end");
     });
 }
 
