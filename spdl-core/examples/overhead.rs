@@ -1,17 +1,22 @@
 //! Benchmark of the scheduler's overhead: identity stages on integers, compared with channels.
 //!
-//! Also measures the time to the first item, the time to stop, and the CPU time of idle pipelines.
+//! Also measures the cost of tuning and monitoring, the time to the first item, the time to stop, and
+//! the CPU time of idle pipelines.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
 mod common;
 
 use std::alloc::System;
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Arguments, cpu_time, grouped, least, median, progress, quantile, round};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
+use spdl_core::pipeline::Tune;
 use spdl_core::source::Cursor;
 use spdl_core::stage::stage_fn;
 use spdl_core::{
@@ -54,15 +59,89 @@ fn main() -> Result<()> {
     }
 
     let measured = run_interleaved(cases, rounds)?;
+    let watched = watched_ratios(10 * items, rounds)?;
     let first_item = first_item_ms(200)?;
     let stop = stop_ms(300)?;
     let idle = idle_cpu_share(Duration::from_secs(5))?;
     if arguments.has("--json-all") {
-        println!("{:#}", all_json(items, rounds, &measured, &first_item, &stop, idle));
+        let mut report = all_json(items, rounds, &measured, &first_item, &stop, idle);
+        report["watched"] = json!({
+            "tuned": watched[0],
+            "monitored": watched[1],
+            "tuned_and_monitored": watched[2],
+        });
+        println!("{report:#}");
     } else {
         print_all(items, rounds, &measured, &first_item, &stop, idle);
+        print_watched(&watched);
     }
     Ok(())
+}
+
+/// The time of long runs of three stages with a tuner, with a monitor socket that is read, and with
+/// both, divided by the time of a plain run of the same round.
+fn watched_ratios(items: u64, rounds: usize) -> Result<[Vec<f64>; 3]> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("monitor");
+    let bar = progress(4 * rounds);
+    let mut ratios = [const { Vec::new() }; 3];
+    for round in 0..rounds {
+        let mut times = [0.0; 4];
+        for at in 0..4 {
+            // A slow period affects each case equally often.
+            let case = (at + round) % 4;
+            bar.set_message(["plain", "tuned", "monitored", "tuned and monitored"][case]);
+            let (tuned, monitored) = (case & 1 != 0, case & 2 != 0);
+            let mut builder = identity_pipeline(items, 3, Order::Completion, None);
+            if tuned {
+                builder = builder.tune(Tune::automatic());
+            }
+            if monitored {
+                builder = builder.monitor(&path);
+            }
+            let mut pipeline = builder.build()?;
+            times[case] = thread::scope(|scope| {
+                if monitored {
+                    scope.spawn(|| read_to_end(&path));
+                }
+                let start = Instant::now();
+                let counted = pipeline.by_ref().try_for_each(|item| item.map(drop));
+                drop(pipeline);
+                counted.map(|()| start.elapsed().as_secs_f64())
+            })?;
+            bar.inc(1);
+        }
+        (0..3).for_each(|case| ratios[case].push(times[case + 1] / times[0]));
+    }
+    bar.finish_and_clear();
+    Ok(ratios)
+}
+
+/// Reads a monitor socket until the pipeline ends.
+fn read_to_end(path: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        if let Ok(mut socket) = UnixStream::connect(path) {
+            // The socket is closed when the pipeline ends.
+            let _ = socket.read_to_end(&mut Vec::new());
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn print_watched(watched: &[Vec<f64>; 3]) {
+    println!("\n{:<42} {:>8}   {:>15}", "more time than a plain run, 3 stages", "median", "range");
+    let names = ["tuned", "monitored, with a reader", "tuned and monitored"];
+    for (name, ratios) in names.iter().zip(watched) {
+        let percent = |ratio: f64| 100.0 * (ratio - 1.0);
+        println!(
+            "{name:<42} {:>+6.1} %   {:>+5.1} to {:>+5.1} %",
+            percent(median(ratios)),
+            percent(least(ratios)),
+            percent(quantile(ratios, 1.0)),
+        );
+    }
 }
 
 /// A configuration to measure.

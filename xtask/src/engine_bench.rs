@@ -12,8 +12,9 @@ use crate::tools::{Output, Workspace, cargo};
 /// Pipelines of 1 and 3 stages forward small integers unchanged. They have concurrency 2 and 2
 /// worker threads, and are measured in completion order and in input order; pipelines of 3 stages
 /// are also measured with other queue sizes than the default. Runs of the cases are interleaved;
-/// medians and minima are shown. The command also measures heap allocations per item, the time to
-/// the first item, the time to stop, and the CPU use of an idle pipeline.
+/// medians and minima are shown. The command also measures heap allocations per item, the cost of
+/// the tuner and of a monitor socket that is read, the time to the first item, the time to stop, and
+/// the CPU use of an idle pipeline.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench overhead

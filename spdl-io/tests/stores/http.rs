@@ -241,6 +241,18 @@ fn reads_share_few_connections() {
 }
 
 #[test]
+fn a_limited_link_sends_responses_one_after_the_other() {
+    let server = FaultServer::start((0..4).map(|n: usize| (n.to_string(), contents(n, 50_000))));
+    server.set_faults(FaultPlan::none().bandwidth(1e6));
+    let fetcher = HttpFetcher::new(&server.url(), &SourceOptions::default()).unwrap();
+    let keys: Vec<Key> = (0..4).map(|n: usize| n.to_string().into()).collect();
+    let started = std::time::Instant::now();
+    let read = block_on(join_all(keys.iter().map(|key| fetcher.read(key, None))));
+    assert!(read.iter().all(|bytes| bytes.as_ref().unwrap().len() == 50_000));
+    assert!(started.elapsed() >= Duration::from_millis(200), "{:?}", started.elapsed());
+}
+
+#[test]
 fn waits_for_a_connection_are_neither_stalls_nor_retry_time() {
     let server = FaultServer::start([("a", "some bytes")]);
     server.set_faults(FaultPlan::none().latency(Duration::from_millis(100)));

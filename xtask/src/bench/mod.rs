@@ -17,6 +17,7 @@ mod suite;
 mod table;
 mod tar;
 mod tar_shards;
+mod tune;
 mod video;
 
 use anyhow::Result;
@@ -41,6 +42,7 @@ pub(crate) enum Benchmark {
     Saving(Saving),
     Store(store::Store),
     Tar(tar::Tar),
+    Tune(tune::Tune),
     Video(video::Video),
 }
 
@@ -59,6 +61,7 @@ pub(crate) fn run(workspace: &Workspace, benchmark: &Benchmark) -> Result<()> {
         Benchmark::Saving(arguments) => engine_bench::saving(workspace, arguments),
         Benchmark::Store(arguments) => store::run(workspace, arguments),
         Benchmark::Tar(arguments) => tar::run(workspace, arguments),
+        Benchmark::Tune(arguments) => tune::run(workspace, arguments),
         Benchmark::Video(arguments) => video::run(workspace, arguments),
     }
 }

@@ -51,14 +51,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Plan) -> Result<()> {
     let (known, folder) = (prepare(400, 1)?, prepare(2000, 0)?);
     store::build(workspace)?;
     let shards = workspace.target.join("plan-shards");
-    let mut pack = command(workspace.program("release", "spdl"));
-    pack.arg("pack").args([&folder, &shards]).args([
-        "--shard-size",
-        "64MB",
-        "--overwrite",
-        "--json",
-    ]);
-    contest::report(&mut pack)?;
+    store::pack(workspace, &folder, &shards)?;
     let server = Server::start(workspace, &folder, arguments.latency, 0.0, None, None)?;
 
     let url = format!("s3://{}/", store::BUCKET);

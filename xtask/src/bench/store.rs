@@ -127,6 +127,15 @@ pub(super) fn build(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Packs a folder as tar shards.
+pub(super) fn pack(workspace: &Workspace, folder: &Path, shards: &Path) -> Result<()> {
+    let mut pack = command(workspace.program("release", "spdl"));
+    pack.arg("pack").args([folder, shards]);
+    pack.args(["--shard-size", "64MB", "--overwrite", "--json"]);
+    contest::report(&mut pack)?;
+    Ok(())
+}
+
 /// The CPUs that this process may use.
 pub(super) fn allowed_cpus() -> Vec<usize> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -198,6 +198,8 @@ type FaultScript = dyn Fn(&FaultyRequest) -> Option<Fault> + Send + Sync;
 pub struct FaultPlan {
     script: Arc<FaultScript>,
     pub(super) latency: Duration,
+    /// In bytes per second.
+    pub(super) bandwidth: Option<f64>,
     pub(super) retry_after: Duration,
 }
 
@@ -230,6 +232,7 @@ impl FaultPlan {
         FaultPlan {
             script: Arc::new(script),
             latency: Duration::ZERO,
+            bandwidth: None,
             retry_after: Duration::from_secs(1),
         }
     }
@@ -238,6 +241,13 @@ impl FaultPlan {
     #[must_use]
     pub fn latency(mut self, latency: Duration) -> Self {
         self.latency = latency;
+        self
+    }
+
+    /// Limits the bytes per second of all response bodies together. Default: unlimited.
+    #[must_use]
+    pub fn bandwidth(mut self, bytes_per_s: f64) -> Self {
+        self.bandwidth = Some(bytes_per_s);
         self
     }
 
@@ -256,7 +266,10 @@ impl FaultPlan {
 
 impl fmt::Debug for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultPlan").field("latency", &self.latency).finish_non_exhaustive()
+        f.debug_struct("FaultPlan")
+            .field("latency", &self.latency)
+            .field("bandwidth", &self.bandwidth)
+            .finish_non_exhaustive()
     }
 }
 

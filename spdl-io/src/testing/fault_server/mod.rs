@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -69,6 +69,8 @@ struct FaultServerState {
     objects: BTreeMap<String, StoredObject>,
     inserted: u64,
     plan: FaultPlan,
+    /// When the link has sent the bodies of all responses so far.
+    link_free: Option<Instant>,
     attempts: HashMap<(String, String, String), u32>,
     served: BTreeMap<String, Served>,
     seen: Vec<SeenRequest>,
@@ -114,6 +116,7 @@ impl Default for FaultServerState {
             objects: BTreeMap::new(),
             inserted: 0,
             plan: FaultPlan::none(),
+            link_free: None,
             attempts: HashMap::new(),
             served: BTreeMap::new(),
             seen: Vec::new(),
@@ -332,7 +335,19 @@ impl FaultServerState {
         served.requests += 1;
         served.faults += u64::from(fault.is_some());
         let answer = self.faulty(request, key, fault);
-        (answer, fault, self.plan.latency)
+        let bytes = if request.method == "HEAD" { 0 } else { answer.body.len() };
+        let queued = self.transmission(bytes);
+        (answer, fault, self.plan.latency + queued)
+    }
+
+    /// The time until a limited link has sent a body after those of earlier responses.
+    fn transmission(&mut self, bytes: usize) -> Duration {
+        let Some(bandwidth) = self.plan.bandwidth else { return Duration::ZERO };
+        let now = Instant::now();
+        let begin = self.link_free.map_or(now, |free| free.max(now));
+        let end = begin + Duration::from_secs_f64(bytes as f64 / bandwidth);
+        self.link_free = Some(end);
+        end - now
     }
 
     /// Returns the response with faults of its status, headers and content.
