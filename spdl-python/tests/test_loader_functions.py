@@ -621,3 +621,30 @@ def test_a_label_out_of_range_is_an_error_even_if_samples_may_be_skipped(tmp_pat
         list(loader)
     with pytest.raises(InvalidArgumentError, match='mix needs the label "kind" to be an int64'):
         Loader(shard, image=image, kind=fields.Number(**stored), **settings)
+
+
+@pytest.mark.parametrize("function", ["map", "batch_map", "__getitem__"])
+def test_the_gil_is_the_bottleneck_of_functions_that_compute(function):
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        pytest.skip("this Python has no GIL")
+
+    def spin(value):
+        end = time.thread_time() + 0.004
+        while time.thread_time() < end:
+            sum(range(1000))
+        return value
+
+    class Samples:
+        def __len__(self):
+            return 120
+
+        def __getitem__(self, number):
+            return spin({"number": number}) if function == "__getitem__" else {"number": number}
+
+    given = {} if function == "__getitem__" else {function: spin}
+    loader = Loader(Samples(), batch_size=1, number=fields.Number(), threads=4, **given)
+    assert len(list(loader)) == 120
+    limit = loader.stats()["bottleneck"]["limit"]
+    assert limit["kind"] == "gil", loader.diagnose()
+    assert limit["stage"] == ("getitem" if function == "__getitem__" else function)
+    assert loader.diagnose().startswith("The GIL is the bottleneck: the 4 worker threads")

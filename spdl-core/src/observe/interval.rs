@@ -135,7 +135,7 @@ impl Snapshotter {
             now.map(|now| earlier.map_or(now, |earlier| now.since(earlier)))
         };
         let earlier_gil = last.and_then(|last| last.gil).unwrap_or_default();
-        let mut interval = Interval {
+        let interval = Interval {
             pipeline: raw.pipeline,
             number: self.number,
             started_after,
@@ -155,9 +155,6 @@ impl Snapshotter {
             dropped: raw.dropped.saturating_sub(last.map_or(0, |last| last.dropped)),
             left_out: raw.left_out.saturating_sub(last.map_or(0, |last| last.left_out)),
         };
-        if interval.gil.is_some() {
-            interval.stages.iter_mut().for_each(StageStatistics::mark_gil);
-        }
         self.number += 1;
         self.last = Some(Box::new(raw));
         interval
@@ -260,7 +257,6 @@ mod tests {
         assert_eq!((second.dropped, second.left_out), (1, 2));
         assert_eq!(second.items_per_second(), 2.0);
         assert_eq!(second.gil.map(|gil| (gil.contended, gil.waited)), Some((0.25, 7 * MS)));
-        assert!(stage.holds_gil);
 
         let idle = snapshotter.interval(counters.raw(1600 * MS, 4));
         assert_eq!((idle.stages[0].items, idle.consumer.items, idle.dropped), (0, 0, 0));

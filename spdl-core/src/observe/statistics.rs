@@ -289,8 +289,7 @@ pub struct StageStatistics {
     pub dedicated: bool,
     /// Whether the stage emits its outputs in input order.
     pub ordered: bool,
-    /// Whether the function of the stage holds Python's GIL while it computes: see
-    /// [`ExternalTimes::gil`](crate::observe::ExternalTimes::gil).
+    /// Whether the function of the stage [holds Python's GIL](crate::StageOptions::holds_gil).
     pub holds_gil: bool,
     /// What an async stage mostly waits for.
     pub medium: Medium,
@@ -346,11 +345,6 @@ impl StageStatistics {
             bytes: 0,
             cache: None,
         }
-    }
-
-    /// Sets whether the function holds the GIL, in a pipeline whose functions hold it.
-    pub(crate) fn mark_gil(&mut self) {
-        self.holds_gil = self.kind.uses_cpu_pool() && !self.dedicated;
     }
 
     /// The average share of the concurrency in use during `elapsed`, in 0..=1.
@@ -461,6 +455,7 @@ pub(crate) struct StageMeter {
     pub(crate) kind: StageKind,
     pub(crate) concurrency: AtomicUsize,
     dedicated: AtomicBool,
+    holds_gil: AtomicBool,
     items: AtomicU64,
     failures: AtomicU64,
     pub(crate) retries: Counter,
@@ -491,6 +486,7 @@ impl StageMeter {
             kind,
             concurrency: AtomicUsize::new(concurrency),
             dedicated: AtomicBool::new(false),
+            holds_gil: AtomicBool::new(false),
             items: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             retries: Counter::default(),
@@ -514,6 +510,11 @@ impl StageMeter {
     /// Sets that the stage has dedicated threads.
     pub(crate) fn set_dedicated(&self) {
         self.dedicated.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets that the function of the stage holds Python's GIL.
+    pub(crate) fn set_holds_gil(&self) {
+        self.holds_gil.store(true, Ordering::Relaxed);
     }
 
     /// Sets that the stage emits its outputs in input order.
@@ -618,6 +619,7 @@ impl StageMeter {
             kind: self.kind,
             concurrency: self.concurrency.load(Ordering::Relaxed),
             dedicated: self.dedicated.load(Ordering::Relaxed),
+            holds_gil: self.holds_gil.load(Ordering::Relaxed),
             items: self.items.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
             retries: self.retries.get(),
@@ -680,6 +682,7 @@ pub(crate) struct StageSnapshot {
     kind: StageKind,
     concurrency: usize,
     dedicated: bool,
+    holds_gil: bool,
     pub(crate) items: u64,
     failures: u64,
     retries: u64,
@@ -704,6 +707,7 @@ impl StageSnapshot {
             kind: self.kind,
             concurrency: self.concurrency,
             dedicated: self.dedicated,
+            holds_gil: self.holds_gil,
             items: self.items.saturating_sub(earlier.items),
             failures: self.failures.saturating_sub(earlier.failures),
             retries: self.retries.saturating_sub(earlier.retries),
@@ -742,7 +746,7 @@ impl StageSnapshot {
             busy: Duration::from_nanos(self.busy_nanos),
             service: self.service.quantiles(),
             ordered: self.ordered,
-            holds_gil: false,
+            holds_gil: self.holds_gil,
             medium: self.medium,
             cpu_share: (self.sampled_nanos > 0)
                 .then(|| (self.sampled_cpu_nanos as f64 / self.sampled_nanos as f64).min(1.0)),

@@ -63,8 +63,7 @@ pub struct ExternalTimes {
     pub workers: Option<WorkerTimes>,
     /// CPU time of the thread of an event loop.
     pub event_loop: Option<WorkerTimes>,
-    /// Requests of these threads for Python's GIL. If present, the functions of the CPU stages without dedicated
-    /// threads hold the GIL.
+    /// Requests for Python's GIL by threads that run stages which [hold it](crate::StageOptions::holds_gil).
     pub gil: Option<GilRequests>,
 }
 

@@ -50,6 +50,8 @@ pub struct StageOptions {
     pub(crate) on_error: Option<OnError>,
     pub(crate) queue: Option<usize>,
     pub(crate) workers: Workers,
+    /// See [`StageOptions::holds_gil`].
+    pub(crate) holds_gil: bool,
     /// Parameters that affect the results, declared by the caller, by name.
     pub(crate) parameters: Vec<(String, String)>,
 }
@@ -78,6 +80,7 @@ impl StageOptions {
             on_error: None,
             queue: None,
             workers: Workers::Shared,
+            holds_gil: false,
             parameters: Vec::new(),
         }
     }
@@ -177,6 +180,16 @@ impl StageOptions {
     #[must_use]
     pub fn executor(mut self, executor: Arc<dyn CpuExecutor>) -> Self {
         self.workers = Workers::Executor(executor);
+        self
+    }
+
+    /// Sets whether the function of a CPU stage holds Python's GIL while it computes. Default: `false`.
+    ///
+    /// The statistics and the diagnosis use it if the pipeline reports
+    /// [requests for the GIL](crate::observe::ExternalTimes::gil).
+    #[must_use]
+    pub fn holds_gil(mut self, holds_gil: bool) -> Self {
+        self.holds_gil = holds_gil;
         self
     }
 }

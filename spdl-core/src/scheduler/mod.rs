@@ -83,9 +83,7 @@ use crate::observe::hooks::Hooks;
 use crate::observe::interval::RawSnapshot;
 use crate::observe::slowest;
 use crate::observe::stalls::{Activity, StageProgress};
-use crate::observe::statistics::{
-    ConsumerMeter, StageKind, StageMeter, StageStatistics, WorkerTimes,
-};
+use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter, WorkerTimes};
 use crate::observe::thread_times::{ExternalTimes, ThreadTimes};
 use crate::observe::tuner::TuningDecision;
 use crate::resume::ledger::Ledger;
@@ -302,10 +300,7 @@ impl RunContext {
         let (dropped, dropped_counts) = self.failures.dropped();
         let external = self.external_times();
         let meters = self.meters();
-        let mut stages: Vec<_> = meters.iter().map(|meter| meter.snapshot()).collect();
-        if external.gil.is_some() {
-            stages.iter_mut().for_each(StageStatistics::mark_gil);
-        }
+        let stages: Vec<_> = meters.iter().map(|meter| meter.snapshot()).collect();
         let slow: Vec<_> = meters.iter().map(|meter| meter.slowest.items()).collect();
         crate::observe::statistics::Statistics {
             pipeline: self.number,

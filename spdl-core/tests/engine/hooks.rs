@@ -304,7 +304,7 @@ fn intervals_contain_the_external_times_of_the_interval() {
         };
         let (sender, intervals) = std::sync::mpsc::channel();
         let pipeline = PipelineBuilder::new(numbers(50))
-            .map("wait", |n| {
+            .map(spdl_core::StageOptions::new("wait").holds_gil(true), |n| {
                 std::thread::sleep(Duration::from_millis(2));
                 Ok(n)
             })

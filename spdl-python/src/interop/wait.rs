@@ -151,18 +151,22 @@ pub(crate) struct GilRequests {
 impl GilRequests {
     /// Counts the requests of this thread from now on.
     pub(crate) fn count_on_this_thread(self: &Arc<Self>) {
-        GIL_REQUESTS.with(|mine| *mine.borrow_mut() = Some(Arc::clone(self)));
-        GIL_REQUEST.set(0);
+        GIL_REQUESTS.with(|mine| {
+            let mut mine = mine.borrow_mut();
+            if !mine.as_ref().is_some_and(|counted| Arc::ptr_eq(counted, self)) {
+                *mine = Some(Arc::clone(self));
+                GIL_REQUEST.set(0);
+            }
+        });
     }
 
-    /// The number of all requests, and of those that waited.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.all.load(Ordering::Relaxed), self.contended.load(Ordering::Relaxed))
-    }
-
-    /// The time that the requests waited.
-    pub(crate) fn waited(&self) -> Duration {
-        Duration::from_nanos(self.waited_nanos.load(Ordering::Relaxed))
+    /// The requests so far, as the engine counts them.
+    pub(crate) fn total(&self) -> spdl_core::observe::GilRequests {
+        let mut total = spdl_core::observe::GilRequests::default();
+        total.all = self.all.load(Ordering::Relaxed);
+        total.contended = self.contended.load(Ordering::Relaxed);
+        total.waited = Duration::from_nanos(self.waited_nanos.load(Ordering::Relaxed));
+        total
     }
 
     /// Adds a request that represents `weight` requests.

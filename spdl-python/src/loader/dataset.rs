@@ -674,7 +674,7 @@ impl Opened {
             }
         };
         if let Some(function) = &functions.get_item {
-            source = items::add(source, function);
+            source = items::add(source, function, &functions.gil);
         }
         let mut options = StageOptions::new("fetch").parameters(self.request().fields());
         let mut data = self.data.clone();

@@ -148,7 +148,7 @@ impl Epoch {
         state: Option<&str>,
         functions: Option<PyFunctions>,
     ) -> PyResult<Self> {
-        let functions = Functions::of(functions);
+        let functions = Functions::of(py, functions)?;
         let begun = py.detach(|| {
             let (run, number) = build(samples, settings, epoch, state, &functions)?;
             let monitor = Monitor::of(run.pipeline.monitor(), run.partial.clone())
@@ -209,7 +209,7 @@ impl Epoch {
         state: Option<&str>,
         functions: Option<PyFunctions>,
     ) -> PyResult<String> {
-        let functions = Functions::of(functions);
+        let functions = Functions::of(py, functions)?;
         let position = py.detach(|| {
             let (run, _) = build(samples, settings, epoch, state, &functions)?;
             run.pipeline.state().and_then(|state| state_to_json(&state))
@@ -436,6 +436,7 @@ fn build(
         stage_memory,
         memory_shares: 2,
         threads,
+        functions,
     };
     let warnings = PipelineWarnings::default();
 
@@ -470,7 +471,7 @@ fn build(
             let SampleFields { spec, allows_partial, grouping, .. } = fields.get();
             let (mut pipeline, kept) = fetch.fields(spec, DECODE);
             for function in [&functions.filter, &functions.map_samples].into_iter().flatten() {
-                pipeline = function.add(pipeline, settings.seed);
+                pipeline = function.add(pipeline, settings.seed, &functions.gil);
             }
             let decode = StageOptions::new(DECODE).parameters(spec.parameters());
             let (filler, counter) = (spec.filler(&codecs, &limits), partial.clone());
@@ -522,11 +523,12 @@ struct SharedSettings<'a> {
     /// The number of stages that hold this amount of memory.
     memory_shares: usize,
     threads: usize,
+    functions: &'a Functions,
 }
 
 impl SharedSettings<'_> {
     fn apply<T: Send + 'static>(&self, pipeline: PipelineBuilder<T>) -> Result<PipelineBuilder<T>> {
-        let SharedSettings { settings, shard, epoch, batch_bytes, threads, .. } = *self;
+        let SharedSettings { settings, shard, epoch, batch_bytes, threads, functions, .. } = *self;
         let shares = self.memory_shares;
         let budget =
             settings.memory_budget.unwrap_or_else(|| self.stage_memory.saturating_mul(shares));
@@ -551,6 +553,10 @@ impl SharedSettings<'_> {
             .hook(trace::StageHook);
         let pipeline = match &settings.monitor {
             Some(path) => pipeline.monitor(path),
+            None => pipeline,
+        };
+        let pipeline = match functions.external_times() {
+            Some(times) => pipeline.external_times(times),
             None => pipeline,
         };
         let earlier = settings.last_run().settings();

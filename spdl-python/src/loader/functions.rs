@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use spdl_core::memory::BufferPool;
-use spdl_core::observe::Counter;
+use spdl_core::observe::{Counter, ExternalTimes};
 use spdl_core::{
     Batch, Error, ErrorKind, Field, FillContext, PipelineBuilder, Result, SampleId, SampleRng,
     Stage, StageContext, StageOptions,
@@ -19,7 +19,8 @@ use super::epoch::array_of;
 use super::fields::SampleFields;
 use super::items;
 use crate::interop::error::{Raised, to_exception};
-use crate::interop::wait::try_python;
+use crate::interop::wait::{GilRequests, try_python};
+use crate::statistics::has_gil;
 
 /// The name of a stage, and its `function(values, seeds)`: see [`FunctionCall`]. A stage without a function forwards
 /// batches, because an earlier or later function does its work.
@@ -55,14 +56,19 @@ pub(super) struct Functions {
     pub(super) get_item: Option<Arc<Py<PyAny>>>,
     /// Starts an iteration of an iterable of samples: see [`iterables`](super::iterables).
     pub(super) iterate: Option<Arc<Py<PyAny>>>,
+    /// Counts the requests for the GIL.
+    pub(super) gil: Arc<GilRequests>,
+    has_gil: bool,
 }
 
 impl Functions {
-    pub(super) fn of(functions: Option<PyFunctions>) -> Self {
-        let Some(functions) = functions else { return Self::default() };
+    /// # Errors
+    /// Errors of Python's module `sys`.
+    pub(super) fn of(py: Python<'_>, functions: Option<PyFunctions>) -> PyResult<Self> {
+        let Some(functions) = functions else { return Ok(Self::default()) };
         let PyFunctions(filter, stages, inline, processes, get_item, map_samples, iterate) =
             functions;
-        Functions {
+        Ok(Functions {
             filter: filter.map(|function| SampleFunction::of("filter", function)),
             map_samples: map_samples.map(|function| SampleFunction::of("map", function)),
             stages: stages.into_iter().map(|(name, it)| (name, it.map(Arc::new))).collect(),
@@ -70,7 +76,23 @@ impl Functions {
             processes,
             get_item: get_item.map(Arc::new),
             iterate: iterate.map(Arc::new),
-        }
+            gil: Arc::default(),
+            has_gil: has_gil(py)?,
+        })
+    }
+
+    /// The requests for the GIL by threads that call functions; `None` without functions or without a GIL.
+    pub(super) fn external_times(
+        &self,
+    ) -> Option<impl Fn() -> ExternalTimes + Send + Sync + use<>> {
+        let Functions { filter, map_samples, stages, get_item, .. } = self;
+        let of_samples = filter.is_some() || map_samples.is_some() || get_item.is_some();
+        let gil = Arc::clone(&self.gil);
+        (self.has_gil && (of_samples || !stages.is_empty())).then_some(move || {
+            let mut times = ExternalTimes::default();
+            times.gil = Some(gil.total());
+            times
+        })
     }
 
     /// The call on the thread that takes a batch.
@@ -105,20 +127,47 @@ impl Functions {
             Some(processes) if call.is_some() => {
                 StageOptions::new(name).dedicated().concurrency(processes)
             }
-            _ => StageOptions::new(name),
+            _ => StageOptions::new(name).holds_gil(true),
         };
         let (fields, call) = (Arc::clone(fields), call_of(first, rest));
-        let mut pipeline = pipeline.stage(options(&first.0, &call), move || {
-            Ok(FirstStage { fields: Arc::clone(&fields), call: call.clone() })
-        });
+        let of_first = options(&first.0, &call);
+        let make = move || Ok(FirstStage { fields: Arc::clone(&fields), call: call.clone() });
+        let mut pipeline = add_counted(pipeline, of_first, &self.gil, make);
         let mut left = rest;
         while let Some((one, rest)) = left.split_first() {
             let call = call_of(one, rest);
-            pipeline =
-                pipeline.stage(options(&one.0, &call), move || Ok(FunctionStage(call.clone())));
+            let options = options(&one.0, &call);
+            let make = move || Ok(FunctionStage(call.clone()));
+            pipeline = add_counted(pipeline, options, &self.gil, make);
             left = rest;
         }
         pipeline
+    }
+}
+
+/// Adds a stage whose threads count their requests for the GIL.
+pub(super) fn add_counted<T: Send + 'static, S: Stage<T>>(
+    pipeline: PipelineBuilder<T>,
+    options: StageOptions,
+    gil: &Arc<GilRequests>,
+    make: impl Fn() -> Result<S> + Send + Sync + 'static,
+) -> PipelineBuilder<S::Out> {
+    let gil = Arc::clone(gil);
+    pipeline.stage(options, move || Ok(Counted { stage: make()?, gil: Arc::clone(&gil) }))
+}
+
+/// A stage that only implements `process`, and calls Python.
+struct Counted<S> {
+    stage: S,
+    gil: Arc<GilRequests>,
+}
+
+impl<T, S: Stage<T>> Stage<T> for Counted<S> {
+    type Out = S::Out;
+
+    fn process(&mut self, item: T, cx: &mut StageContext<'_, S::Out>) -> Result<()> {
+        self.gil.count_on_this_thread();
+        self.stage.process(item, cx)
     }
 }
 
@@ -150,9 +199,11 @@ impl SampleFunction {
         &self,
         pipeline: PipelineBuilder<Record>,
         seed: u64,
+        gil: &Arc<GilRequests>,
     ) -> PipelineBuilder<Record> {
         let (function, pool) = (self.clone(), BufferPool::new());
-        pipeline.stage(StageOptions::new(self.name), move || {
+        let options = StageOptions::new(self.name).holds_gil(true);
+        add_counted(pipeline, options, gil, move || {
             let spec = &function.fields.get().spec;
             Ok(SampleStage {
                 call: FunctionCall {

@@ -16,8 +16,9 @@ use spdl_io::archive::{NpyArray, NpyType};
 use spdl_io::records::{Encoding, Extent, StoredField};
 use spdl_io::{FieldValue, Key, StoredRecord};
 
+use super::functions::add_counted;
 use crate::interop::error::{Raised, exception_in_words};
-use crate::interop::wait::try_python;
+use crate::interop::wait::{GilRequests, try_python};
 
 /// The positions of a map-style data set. The stage [`add`] reads the samples.
 #[derive(Debug)]
@@ -53,9 +54,11 @@ impl Dataset for Items {
 pub(super) fn add(
     source: PipelineBuilder<StoredRecord>,
     function: &Arc<Py<PyAny>>,
+    gil: &Arc<GilRequests>,
 ) -> PipelineBuilder<StoredRecord> {
     let function = Arc::clone(function);
-    source.stage(StageOptions::new("getitem"), move || Ok(ReadItem(Arc::clone(&function))))
+    let options = StageOptions::new("getitem").holds_gil(true);
+    add_counted(source, options, gil, move || Ok(ReadItem(Arc::clone(&function))))
 }
 
 /// Calls `__getitem__` with the position of each sample.

@@ -93,11 +93,11 @@ fn retry_of(
     Ok((retry, classes))
 }
 
-/// The options of a stage. Checkpoint states know the stage by its name without the number of the
+/// The options of a stage of Python code. Checkpoint states know the stage by its name without the number of the
 /// pipeline, which differs between processes.
 pub(super) fn stage_options(name: &str, ordered: bool) -> StageOptions {
     let local = name.split_once(':').map_or(name, |(_, local)| local);
-    let options = StageOptions::new(name).identity(local);
+    let options = StageOptions::new(name).identity(local).holds_gil(true);
     // The order of other stages is that of the pipeline, which a replay changes.
     if ordered { options.order(Order::Input) } else { options }
 }

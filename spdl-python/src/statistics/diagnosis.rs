@@ -35,10 +35,10 @@ pub(crate) fn external_times(
 ) -> ExternalTimes {
     let mut requests = GilRequests::default();
     for pool in pools {
-        let (all, contended) = pool.gil.counts();
-        requests.all += all;
-        requests.contended += contended;
-        requests.waited += pool.gil.waited();
+        let of_pool = pool.gil.total();
+        requests.all += of_pool.all;
+        requests.contended += of_pool.contended;
+        requests.waited += of_pool.waited;
     }
     let workers = pools.iter().filter_map(|pool| pool.times.read()).reduce(sum);
     let event_loop = event_loop.and_then(|thread| thread.times.read());

@@ -382,9 +382,12 @@ impl Plan {
             }
         };
         let concurrency = options.concurrency.unwrap_or(concurrency);
-        StageCore::new(&self.shared, &options.name, kind, concurrency, failure_budget, measure)
-            .identified(options.identified())
-            .unmerged(self.is_unmerged)
+        let core =
+            StageCore::new(&self.shared, &options.name, kind, concurrency, failure_budget, measure);
+        if options.holds_gil && kind.uses_cpu_pool() {
+            core.meter.set_holds_gil();
+        }
+        core.identified(options.identified()).unmerged(self.is_unmerged)
     }
 
     /// Creates the core of a node that does not appear in statistics.

@@ -154,7 +154,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// [`executor`](Self::executor), to the statistics and the diagnosis. `times` returns the times so far, quickly.
     ///
     /// ```
-    /// # use spdl_core::PipelineBuilder;
+    /// # use spdl_core::{PipelineBuilder, StageOptions};
     /// # use spdl_core::observe::{ExternalTimes, GilRequests, ThreadTimes};
     /// # use std::sync::Arc;
     /// let threads = Arc::new(ThreadTimes::default());
@@ -165,7 +165,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     ///         (times.workers, times.gil) = (of_threads.read(), Some(GilRequests::default()));
     ///         times
     ///     })
-    ///     .map("double", |n| Ok(2 * n))
+    ///     .map(StageOptions::new("double").holds_gil(true), |n| Ok(2 * n))
     ///     .build()?;
     /// assert_eq!(pipeline.by_ref().count(), 9);
     /// let statistics = pipeline.statistics();

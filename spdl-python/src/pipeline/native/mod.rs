@@ -188,7 +188,7 @@ impl Native {
 
 impl OperatorSettings {
     fn options(&self) -> StageOptions {
-        let options = stage_options(&self.name, self.ordered);
+        let options = stage_options(&self.name, self.ordered).holds_gil(false);
         match self.on_error {
             Some(on_error) => options.on_error(on_error),
             None => options,
