@@ -69,7 +69,7 @@ mod _spdl_rs {
     #[pymodule_export]
     use crate::sampler::{Indices, RankOrder};
     #[pymodule_export]
-    use crate::statistics::{Intervals, Monitor};
+    use crate::statistics::{Intervals, Monitor, add_cpu_time};
     #[pymodule_export]
     use crate::trace::Trace;
 

@@ -403,6 +403,30 @@ def grown(batch):
     return numpy.full(2_000_000, len(batch["key"]), "f8"), batch["key"][0], b"x" * 10_000
 
 
+def computing(batch):
+    end = time.process_time() + 0.02
+    while time.process_time() < end:
+        pass
+    return batch
+
+
+def waiting(batch):
+    time.sleep(0.02)
+    return batch
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the CPU time of a thread")
+def test_the_cpu_time_of_processes_counts_for_their_stage(folder):
+    shares = {}
+    for function in [computing, waiting]:
+        loader = loader_of(folder, executor="processes", processes=1, batch_map=function)
+        list(loader)  # Starts the process, which computes too.
+        list(loader)
+        stages = {stage["name"]: stage for stage in loader.stats()["stages"]}
+        shares[function] = stages["batch_map"]["cpu_share"]
+    assert shares[computing] > 2 * shares[waiting], shares
+
+
 def test_arrays_of_any_size_are_transferred(folder):
     # The memory of the process grows: the last batch is the largest one.
     for size in (1, 23):

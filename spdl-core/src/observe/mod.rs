@@ -6,7 +6,7 @@
 //! | `histogram` | [`Quantiles`]: a log-linear histogram of durations |
 //! | `interval` | [`Interval`]: the difference between two snapshots of the counters |
 //! | `slowest` | [`SlowItem`]: the items that took longest |
-//! | `thread_times` | [`ThreadTimes`]: CPU time of threads, as the system reports it; [`ExternalTimes`] |
+//! | `thread_times` | [`ThreadTimes`]: CPU time of threads, as the system reports it; [`ExternalTimes`]; [`add_cpu_time`] |
 //! | `queueing` | formulas: mean-value analysis, stages that restore the order |
 //! | `model` | [`PipelineModel`]: predicts the throughput after a change |
 //! | `sizing` | [`Workload`]: what a training needs of store, network, cores and memory |
@@ -58,5 +58,5 @@ pub use statistics::{
     CacheUse, ConsumerStatistics, Dropped, DroppedCount, GilStatistics, InFlightRate,
     MAX_DROPPED_LISTED, QueueStatistics, StageKind, StageStatistics, Statistics, WorkerTimes,
 };
-pub use thread_times::{ExternalTimes, GilRequests, ThreadTimes};
+pub use thread_times::{ExternalTimes, GilRequests, ThreadTimes, add_cpu_time};
 pub use tuner::{Tuner, TuningDecision};

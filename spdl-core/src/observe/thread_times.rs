@@ -119,6 +119,24 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(2);
 
 thread_local! {
     static NEXT_SAMPLE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static ELSEWHERE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Adds CPU time that another process has used for the item that this thread processes.
+///
+/// A stage of the CPU pool that waits for a worker process calls this in
+/// [`process`](crate::Stage::process). Then [`cpu_share`](crate::observe::StageStatistics::cpu_share)
+/// counts the work of that process, and predictions know that it needs a CPU.
+///
+/// ```
+/// use std::time::Duration;
+/// use spdl_core::observe::add_cpu_time;
+///
+/// // A worker process has answered, and states its CPU time.
+/// add_cpu_time(Duration::from_millis(5));
+/// ```
+pub fn add_cpu_time(time: Duration) {
+    ELSEWHERE.set(ELSEWHERE.get().saturating_add(time));
 }
 
 /// A run whose CPU time may be measured: the first run of a thread in each [`SAMPLE_INTERVAL`].
@@ -133,15 +151,20 @@ impl CpuSample {
         if is_due {
             NEXT_SAMPLE.set(Some(now + SAMPLE_INTERVAL));
         }
-        CpuSample { began: if is_due { thread_cpu_time() } else { None } }
+        CpuSample { began: if is_due { cpu_time() } else { None } }
     }
 
     /// Ends a run that took `busy`.
     pub(crate) fn end(self, meter: &StageMeter, busy: Duration) {
-        if let (Some(began), Some(now)) = (self.began, self.began.and_then(|_| thread_cpu_time())) {
+        if let (Some(began), Some(now)) = (self.began, self.began.and_then(|_| cpu_time())) {
             meter.sampled(busy, now.saturating_sub(began));
         }
     }
+}
+
+/// The CPU time of this thread, and that of other processes for its items.
+fn cpu_time() -> Option<Duration> {
+    thread_cpu_time().map(|time| time + ELSEWHERE.get())
 }
 
 /// The CPU time of this thread.
@@ -194,6 +217,12 @@ mod tests {
         };
         let waiting = share(std::thread::sleep).unwrap();
         assert!(waiting < 0.2, "{waiting}");
+        let by_another_process = share(|time| {
+            std::thread::sleep(time);
+            add_cpu_time(time / 2);
+        });
+        let by_another_process = by_another_process.unwrap();
+        assert!((0.3..0.7).contains(&by_another_process), "{by_another_process}");
         let computing = |time| {
             let began = thread_cpu_time().unwrap();
             while thread_cpu_time().unwrap() - began < time {}

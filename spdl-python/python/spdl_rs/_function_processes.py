@@ -128,7 +128,8 @@ class _Worker:
             Exception: The exception that ended the process.
         """
         self._process.send(("call", *self._writer.write(batch, _no_wait), seeds))
-        kind, *rest = self._process.receive()
+        kind, cpu_s, *rest = self._process.receive()
+        _spdl_rs.add_cpu_time(cpu_s)
         if kind == "result":
             return self._reader.read(*rest), None
         wrapped, notes = rest
@@ -160,15 +161,15 @@ def _serve(
     _use_one_thread()
     while True:
         _, *written, seeds = parent.receive()
-        message: tuple[Any, ...]
-        began = _spdl_rs.Trace.now()
+        kind, answer = "result", ()
+        began, began_cpu_s = _spdl_rs.Trace.now(), time.process_time()
         try:
-            message = ("result", *writer.write(functions(reader.read(*written), seeds), _no_wait))
+            answer = writer.write(functions(reader.read(*written), seeds), _no_wait)
         except Exception as error:
-            message = ("raised", ExceptionWrapper(error), getattr(error, "__notes__", []))
+            kind, answer = "raised", (ExceptionWrapper(error), getattr(error, "__notes__", []))
         if began is not None:
             _spdl_rs.Trace.span("functions", began, True, [])
-        parent.send(message)
+        parent.send((kind, time.process_time() - began_cpu_s, *answer))
 
 
 def _use_one_thread() -> None:

@@ -41,7 +41,8 @@ class StageStatistics(TypedDict):
     """The average share of its concurrency that was in use, 0 to 1."""
     cpu_share: float | None
     """The share of `busy_s` in which the stage used a CPU, 0 to 1, estimated from some of the items; the rest is
-    waiting. `None` if unknown, and for a stage that does not run on worker threads."""
+    waiting. The worker processes of a loader count. `None` if unknown, and for a stage that does not run on worker
+    threads."""
     fill_rate: float | None
     """For stages that group samples: the share of the capacity of groups that is not padding, 0 to 1. `None`
     for other stages, including those of `ImageLoader`."""

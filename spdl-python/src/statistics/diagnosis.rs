@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pyo3::prelude::*;
 use spdl_core::Statistics;
 use spdl_core::observe::{
     CacheUse, Diagnosis, ExternalTimes, GilRequests, Limit, StageKind, WorkerTimes,
@@ -25,6 +26,13 @@ impl ThreadTimes {
         self.gil.count_on_this_thread();
         self.times.count(work);
     }
+}
+
+/// Adds CPU time that a worker process has used for the item that this thread processes.
+#[pyfunction]
+pub(crate) fn add_cpu_time(seconds: f64) {
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    spdl_core::observe::add_cpu_time(time);
 }
 
 /// The times of all pools of a pipeline and of its event loop so far. `has_gil` is false in a free-threaded Python.

@@ -16,7 +16,7 @@ mod intervals;
 mod monitor;
 mod pace;
 
-pub(crate) use diagnosis::{ThreadTimes, external_times};
+pub(crate) use diagnosis::{ThreadTimes, add_cpu_time, external_times};
 pub(crate) use dict::{address_in, dropped, has_gil};
 pub(crate) use intervals::Intervals;
 pub(crate) use monitor::{HasState, Monitor, state_to_json};
