@@ -1,5 +1,6 @@
 //! Decodes chosen frames of a video: only the packets that they need.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -155,7 +156,7 @@ impl VideoReader {
 
     /// Decodes frames of a video. `frames` are their numbers in order of presentation; `each` is called
     /// with each place of `frames` and its frame, in any order. If damage to its references is noticed
-    /// after the call, the frame is missing nevertheless.
+    /// after the call, the frame is missing nevertheless, or `each` is called with it again.
     ///
     /// # Errors
     /// `InvalidArgument` if the video has no such frame; `Corrupt` or `Truncated` if a frame is
@@ -268,6 +269,7 @@ impl VideoReader {
             each,
             arrived: vec![false; run.wanted.len()],
             last_sent: run.packets.start,
+            without_frame: BTreeSet::new(),
             failure: None,
             damaged: Vec::new(),
             timer: &mut self.timer,
@@ -297,7 +299,10 @@ impl VideoReader {
                 let packet = &packets[number];
                 let bytes = &read[(packet.offset - start) as usize..][..packet.bytes as usize];
                 let wanted = run.wanted.binary_search(&number).is_ok();
-                if !wanted && (packet.is_disposable || disposable.is_disposable(bytes)) {
+                let has_one_frame = index.stream().has_one_frame(bytes.len());
+                let is_disposable = (!wanted || has_one_frame)
+                    && (packet.is_disposable || disposable.is_disposable(bytes));
+                if !wanted && is_disposable {
                     continue;
                 }
                 if bytes.is_empty() {
@@ -307,8 +312,13 @@ impl VideoReader {
                 decoded.packets += 1;
                 state.last_sent = number;
                 let sent = || decoder.send(bytes, number as u32, packet.is_key);
-                if let Err(error) = state.timer.measure(sent) {
-                    state.fail(number, error)?;
+                match state.timer.measure(sent) {
+                    // At the start of a stream, disposable frames without references have no frame.
+                    Ok(()) if has_one_frame && !is_disposable => {
+                        state.without_frame.insert(number);
+                    }
+                    Ok(()) => {}
+                    Err(error) => state.fail(number, error)?,
                 }
                 state.receive(decoder, &mut self.picture)?;
                 if state.arrived.iter().all(|arrived| *arrived) {
@@ -323,6 +333,7 @@ impl VideoReader {
             Ok(()) => state.receive(decoder, &mut self.picture)?,
             Err(error) => state.fail(state.last_sent, error)?,
         }
+        state.fail_without_frame()?;
         state.revoke();
         Ok(state.failure)
     }
@@ -337,6 +348,8 @@ struct RunState<'a> {
     /// Whether the frame of each requested packet has arrived.
     arrived: Vec<bool>,
     last_sent: usize,
+    /// Packets that have one frame, which has not arrived.
+    without_frame: BTreeSet<usize>,
     failure: Option<Error>,
     /// Packets whose damage spreads to the frames after them, up to the next key frame.
     damaged: Vec<usize>,
@@ -378,6 +391,7 @@ impl RunState<'_> {
                 }
             };
             let number = frame.number as usize;
+            self.without_frame.remove(&number);
             if frame.is_damaged {
                 let message = "damage was concealed";
                 self.fail(number, Error::new(ErrorKind::Corrupt, message))?;
@@ -406,6 +420,16 @@ impl RunState<'_> {
             let wanted = stream.seconds(timestamp(self.run.wanted[next]));
             let what = format!("the frame at {wanted:.3} s");
             return Err(self.timer.error(&what, stream, timestamp(self.last_sent)));
+        }
+        Ok(())
+    }
+
+    /// Counts packets as damaged for which the decoder returned neither a frame nor an error. Otherwise the frames that
+    /// refer to theirs would be made from another one.
+    fn fail_without_frame(&mut self) -> Result<()> {
+        for number in std::mem::take(&mut self.without_frame) {
+            let message = "the decoder returned no frame";
+            self.fail(number, Error::new(ErrorKind::Corrupt, message))?;
         }
         Ok(())
     }

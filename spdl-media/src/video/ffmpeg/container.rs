@@ -9,6 +9,7 @@ use crate::ffmpeg::memory::Packet;
 use crate::ffmpeg::names;
 use crate::image::Size;
 use crate::source::MediaSource;
+use crate::video::index::NOT_CODED_BYTES;
 use crate::video::timer::DecodeTimer;
 use crate::video::{
     VideoCodec, VideoColor, VideoContainer, VideoDecoder, VideoDecoderOptions, VideoFrame,
@@ -221,7 +222,7 @@ impl PacketList {
         }
         damage(decoder.finish())?;
         receive_numbers(&mut *decoder, &mut order)?;
-        let has_frame = self.packets.iter().map(|packet| packet.bytes > NOT_CODED_BYTES);
+        let has_frame = self.packets.iter().map(|packet| packet.bytes as usize > NOT_CODED_BYTES);
         Ok(with_packets_without_frames(&order, &has_frame.collect::<Vec<_>>()))
     }
 }
@@ -254,8 +255,6 @@ fn with_packets_without_frames(order: &[u32], has_frame: &[bool]) -> Vec<(u32, b
     all
 }
 
-/// A packet of MPEG-4 without a coded frame is smaller; one with a frame is larger.
-const NOT_CODED_BYTES: u32 = 10;
 /// The most RIFF lists of an AVI file that are checked: each has about 1 GiB.
 const MAX_RIFF_LISTS: usize = 1 << 16;
 /// The most damaged frames that are reported after one packet.
