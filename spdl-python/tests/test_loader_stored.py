@@ -77,6 +77,66 @@ def test_a_member_of_an_npz_file_is_chosen_by_name(tmp_path):
         Loader([{"npz": value}], batch_size=1, x=fields.Array(4, stored_as="npz", member="b")).peek()
 
 
+def test_files_of_folders_and_patterns_are_arrays_if_the_fields_are(tmp_path):
+    for label, name in enumerate("ab"):
+        (tmp_path / "npy" / name).mkdir(parents=True)
+        for number in range(2):
+            value = 2 * label + number
+            (tmp_path / "npy" / name / f"{number}.npy").write_bytes(npy(MATRIX + value))
+            (tmp_path / f"{value}.npz").write_bytes(npz(matrix=MATRIX + value))
+            (tmp_path / f"{value}.dat").write_bytes((MATRIX + value).tobytes())
+            (tmp_path / f"{value}.txt").write_bytes(b"no array")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "0.bin").write_bytes(MATRIX.tobytes())
+    array, raw = fields.Array((2, 3)), fields.Array((2, 3), stored_dtype="float32")
+
+    def firsts(source, **given):
+        (batch,) = Loader(source, batch_size=8, **given)
+        return batch["x"][:, 0, 0].tolist()
+
+    (batch,) = Loader(tmp_path / "npy", batch_size=8, x=array, label=fields.Label())
+    assert batch["x"][:, 0, 0].tolist() == [0, 1, 2, 3]
+    assert batch["label"].tolist() == [0, 0, 1, 1]
+    for field in array, fields.Array((2, 3), stored_as="npy"):
+        assert firsts(str(tmp_path / "npy" / "{b,a}" / "*.npy"), x=field) == [2, 3, 0, 1]
+    assert firsts(str(tmp_path / "npy" / "b" / "*"), x=array) == [2, 3]
+    assert firsts(str(tmp_path / "?.npz"), x=fields.Array((2, 3), member="matrix")) == [0, 1, 2, 3]
+    assert firsts(str(tmp_path / "*.dat"), x=raw) == [0, 1, 2, 3]
+    assert firsts(tmp_path / "bin", x=raw) == [0]
+    files = [tmp_path / f"{number}.npz" for number in (3, 1)]
+    assert firsts(files, x=array) == [3, 1]
+    tokens = Loader(tmp_path / "bin", batch_size=1, ids=fields.Tokens(stored_dtype="uint16")).peek()
+    assert len(tokens["ids"][0]) == 12
+
+
+def test_messages_name_the_files_that_were_expected(tmp_path):
+    (tmp_path / "1.jpg").write_bytes(b"")
+    array = fields.Array((2, 3))
+    expected = "expected files that end in npy, npz, bin, raw"
+    with pytest.raises(spdl_rs.NotFoundError, match=f"no samples found: the folder holds 1 other file; {expected}"):
+        Loader(tmp_path, batch_size=1, x=array)
+    with pytest.raises(spdl_rs.NotFoundError, match=r"\*.npy: no file matches this pattern"):
+        Loader(str(tmp_path / "*.npy"), batch_size=1, x=array)
+    with pytest.raises(spdl_rs.NotFoundError, match="no file that matches this pattern ends in npy, npz, bin, raw"):
+        Loader(str(tmp_path / "*"), batch_size=1, x=array)
+    (tmp_path / "1.npy").write_bytes(npy(MATRIX))
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="arrays, pass a folder, a pattern such as"):
+        Loader(tmp_path / "1.npy", batch_size=1, x=array)
+
+
+def test_patterns_match_images(tmp_path):
+    for name in "b.png", "a.png":
+        write_png(str(tmp_path / name), picture(3))
+    (tmp_path / "list.md").write_bytes(b"no image")
+    for pattern in "*.png", "*":
+        loader = Loader(str(tmp_path / pattern), batch_size=9, image=fields.Image(8), key=fields.Key())
+        (batch,) = loader
+        assert [pathlib.Path(key).name for key in batch["key"]] == ["a.png", "b.png"]
+        images, labels = next(iter(ImageLoader(str(tmp_path / pattern), batch_size=9, size=8)))
+        assert numpy.array_equal(images, batch["image"])
+        assert labels.tolist() == [-1, -1]
+
+
 def test_raw_elements_have_the_shape_of_the_field(tmp_path):
     value = MATRIX.astype("<f2").tobytes()
     for source in sources(tmp_path, "bin", value):

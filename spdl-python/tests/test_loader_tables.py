@@ -113,6 +113,56 @@ def test_a_state_belongs_to_the_values_and_columns_of_its_table(images):
     of_columns(columns(images)).load_state_dict(state)
 
 
+def stages(loader):
+    return [stage["name"] for stage in loader.stats()["stages"]]
+
+
+def test_rows_are_the_same_with_and_without_a_stage_that_reads_them(images):
+    def batches(threads, **more):
+        table = columns(images)
+        table.columns["number"][7] = None
+        loader = of_columns(table, threads=threads, shuffle=True, on_error="skip", url=fields.Url(), **more)
+        found = [frozen(batch) for batch in loader]
+        dropped = [(one["key"], one["kind"], one["reason"]) for one in loader.stats()["dropped"]]
+        return found, dropped, stages(loader)
+
+    rows, dropped, own = batches(1)
+    assert own == ["source", "decode"]
+    assert [key for key, *_ in dropped] == ["Columns:7.number"]
+    assert batches(3) == (rows, dropped, own)
+    same = batches(2, filter=lambda sample: True)
+    assert same == (rows, dropped, ["source", "fetch", "filter", "decode"])
+    # A file must be read.
+    table = columns(images)
+    table.columns["image"][0] = None
+    loader = of_columns(table, on_error="skip")
+    assert len(numbers_of(loader)) == ROWS - 1
+
+
+def test_many_rows_keep_their_order_if_some_fail():
+    rows = 20_000
+    texts = [b"\xff" if row % 97 == 5 else b"a" * (row % 50) for row in range(rows)]
+    numbers = list(range(rows))
+
+    def batches(threads):
+        loader = Loader(
+            Columns(text=texts, number=numbers),
+            batch_size=64,
+            threads=threads,
+            on_error="skip",
+            text=fields.Text(),
+            number=fields.Number("int64"),
+        )
+        return list(loader), loader.stats()["dropped_total"]
+
+    expected = [row for row in range(rows) if row % 97 != 5]
+    for threads in 1, 4:
+        found, dropped = batches(threads)
+        assert numbers_of(found) == expected
+        assert [len(text) for batch in found for text in batch["text"]] == [row % 50 for row in expected]
+        assert dropped == rows - len(expected)
+
+
 def test_ranks_deliver_every_row_once(images):
     delivered = delivered_by_ranks(lambda **rank: of_columns(columns(images), **rank))
     assert sorted(numbers_of(delivered)) == list(range(ROWS))

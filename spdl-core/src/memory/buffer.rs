@@ -210,9 +210,11 @@ fn out_of_memory(len: usize) -> Error {
 
 fn aligned_to(alignment: usize, len: usize) -> Result<BytesMut> {
     let with_slack = len.checked_add(alignment - 1).ok_or_else(|| out_of_memory(len))?;
-    // `BytesMut::zeroed` aborts if the allocation fails, so an allocation of equal size is tested
+    // `BytesMut::zeroed` aborts if the allocation fails, so a large allocation of equal size is tested
     // first. The test allocation writes to no page.
-    Vec::<u8>::new().try_reserve_exact(with_slack).map_err(|_| out_of_memory(len))?;
+    if with_slack > PAGE {
+        Vec::<u8>::new().try_reserve_exact(with_slack).map_err(|_| out_of_memory(len))?;
+    }
     let mut bytes = BytesMut::zeroed(with_slack);
     let skip = bytes.as_ptr().align_offset(alignment);
     bytes.advance(skip);

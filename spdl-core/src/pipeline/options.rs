@@ -52,6 +52,8 @@ pub struct StageOptions {
     pub(crate) workers: Workers,
     /// See [`StageOptions::holds_gil`].
     pub(crate) holds_gil: bool,
+    /// See [`StageOptions::unmeasured`].
+    pub(crate) unmeasured: bool,
     /// Parameters that affect the results, declared by the caller, by name.
     pub(crate) parameters: Vec<(String, String)>,
 }
@@ -81,6 +83,7 @@ impl StageOptions {
             queue: None,
             workers: Workers::Shared,
             holds_gil: false,
+            unmeasured: false,
             parameters: Vec::new(),
         }
     }
@@ -154,6 +157,17 @@ impl StageOptions {
     #[must_use]
     pub fn queue(mut self, capacity: usize) -> Self {
         self.queue = Some(capacity.max(1));
+        self
+    }
+
+    /// Releases the memory reservation of each input after the stage has processed it, so that outputs do not count
+    /// in the memory budget. For CPU stages that do not [aggregate](crate::PipelineBuilder::aggregate); others ignore it.
+    ///
+    /// Default: an output of a stage that is not [measured](crate::PipelineBuilder::measured) takes over the reservation
+    /// of its input.
+    #[must_use]
+    pub fn unmeasured(mut self) -> Self {
+        self.unmeasured = true;
         self
     }
 

@@ -125,6 +125,12 @@ impl Assembly {
         self.expected_place(epoch).0 >= self.batches.len()
     }
 
+    /// The number of samples of `epoch` that can be added before [`open`](Self::open) must be called, if no batch is
+    /// needed now.
+    pub(crate) fn room(&self, epoch: u64) -> usize {
+        self.layout.batch_size() - self.expected_place(epoch).1
+    }
+
     /// Returns where the next sample goes if no earlier sample fails: the index in `batches`, which
     /// may be one past the end, and the slot.
     fn expected_place(&self, epoch: u64) -> (usize, usize) {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::assembly::{Assembly, Finished};
-use super::cpu_node::Factory;
+use super::assembly::{Assembly, Failed, Finished};
+use super::cpu_node::{Factory, run_length};
 use super::queue::{Queue, Wakes};
 use super::worker_pool::WorkerPool;
 use super::{Node, OutputEstimate, StageCore};
-use crate::error::guarded;
+use crate::error::{Error, guarded};
 use crate::item::lineage::{AggregateLineage, Outcome};
 use crate::item::{Item, ItemHeader, ItemTag};
 use crate::memory::budget::{Budget, Reservation};
@@ -68,18 +68,26 @@ struct BatchesSent<'a> {
     failed: bool,
 }
 
-/// A sample or event taken from the input queue.
+/// Samples or an event taken from the input queue.
 enum Taken<In> {
-    Sample {
-        number: u64,
-        item: Item<In>,
-        rows: Vec<Row>,
-    },
+    /// Consecutive samples of one batch. Empty if an earlier run of the program delivered all of them. The error
+    /// ends the pipeline after these samples.
+    Run(Vec<TakenSample<In>>, Option<Error>),
     EpochEnd,
-    /// A sample that an earlier run delivered.
-    AlreadyDelivered,
-    /// An error that ends the pipeline.
-    Failed(crate::error::Error),
+}
+
+/// A sample with its number and its place in a batch.
+struct TakenSample<In> {
+    number: u64,
+    item: Item<In>,
+    rows: Vec<Row>,
+}
+
+/// A sample that was written, or that failed.
+struct SettledSample {
+    number: u64,
+    failed: Option<Failed>,
+    rows: Vec<Row>,
 }
 
 impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
@@ -97,9 +105,9 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
     fn run(&self, _: &Arc<WorkerPool>) -> bool {
         let before = self.state.running.fetch_add(1, Ordering::SeqCst);
         // Stages have their own panic guard; this one catches panics of destructors.
-        let fill_one = || guarded(|| Ok(self.fill_one())).0;
+        let fill_run = || guarded(|| Ok(self.fill_run())).0;
         let worked = before < self.core.concurrency()
-            && fill_one().unwrap_or_else(|error| {
+            && fill_run().unwrap_or_else(|error| {
                 self.core.raise(error);
                 self.input.shut();
                 true
@@ -158,59 +166,84 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         }
     }
 
-    fn fill_one(&self) -> bool {
+    /// Takes samples from the queue, and writes them into their slots.
+    fn fill_run(&self) -> bool {
         if self.input.available() == 0 && !self.input.at_end() {
             return false;
         }
-        let Some(mut fill) = self.instance() else { return false };
-        let (number, item, mut rows) = match self.take_next() {
-            Some(Taken::Sample { number, item, rows }) => (number, item, rows),
-            Some(Taken::EpochEnd | Taken::AlreadyDelivered) => {
+        let Some(fill) = self.instance() else { return false };
+        let (samples, error) = match self.take_next() {
+            Some(Taken::Run(samples, error)) => (samples, error),
+            event => {
                 self.state.idle.lock().push(fill);
-                return true;
-            }
-            Some(Taken::Failed(error)) => {
-                self.core.raise(error);
-                self.input.shut();
-                return true;
-            }
-            None => {
-                self.state.idle.lock().push(fill);
-                return false;
+                return event.is_some();
             }
         };
-        let Item { header, value, reservation } = item;
-        let started = Instant::now();
-        let sample = CpuSample::start(started);
-        let (result, panicked) = guarded(|| {
-            self.hooks.item(&header, || {
-                let mut cx = FillContext {
-                    id: header.id,
-                    lineage: header.lineage,
-                    key: header.key().map(|key| &**key),
-                    seed: self.core.shared.seed,
-                    stage: self.core.number,
-                };
-                fill.fill(value, SlotMut::new(&self.fields, &mut rows), &mut cx)
-            })
-        });
-        let bytes = reservation.map(|reservation| reservation.bytes());
-        let busy = started.elapsed();
-        sample.end(&self.core.meter, busy);
-        self.core.meter.slowest.record(header.id, header.key(), busy, bytes);
-        self.core.record(1, u64::from(result.is_err()), busy);
-        if !panicked {
-            self.state.idle.lock().push(fill);
-        }
-        let failed = result.err().map(|error| Box::new((header, error)));
+        let settled = self.fill_all(fill, samples);
         let mut assembly = self.assembly.lock();
-        assembly.settle(number, failed, rows);
+        for SettledSample { number, failed, rows } in settled {
+            assembly.settle(number, failed, rows);
+        }
         self.advance(assembly);
+        if let Some(error) = error {
+            self.core.raise(error);
+            self.input.shut();
+        }
         true
     }
 
-    /// Takes the next sample from the queue and assigns its slot and number, under one lock.
+    /// Writes samples into their slots. Samples that are not returned are lost, because the pipeline has ended.
+    fn fill_all(&self, fill: F, samples: Vec<TakenSample<In>>) -> Vec<SettledSample> {
+        let mut settled = Vec::with_capacity(samples.len());
+        let mut instance = Some(fill);
+        // Only the time of a single sample is known; slow samples are processed one at a time.
+        let single = match &samples[..] {
+            [TakenSample { item, .. }] => {
+                Some((item.header.id, item.header.key().cloned(), item.reserved_bytes()))
+            }
+            _ => None,
+        };
+        let (mut items, mut failures) = (0, 0);
+        let started = Instant::now();
+        let sample = CpuSample::start(started);
+        for TakenSample { number, item, mut rows } in samples {
+            if self.output.is_shut() {
+                break;
+            }
+            let Some(mut fill) = instance.take().or_else(|| self.instance()) else { break };
+            let Item { header, value, reservation } = item;
+            let (result, panicked) = guarded(|| {
+                self.hooks.item(&header, || {
+                    let mut cx = FillContext {
+                        id: header.id,
+                        lineage: header.lineage,
+                        key: header.key().map(|key| &**key),
+                        seed: self.core.shared.seed,
+                        stage: self.core.number,
+                    };
+                    fill.fill(value, SlotMut::new(&self.fields, &mut rows), &mut cx)
+                })
+            });
+            drop(reservation);
+            items += 1;
+            failures += u64::from(result.is_err());
+            let failed = result.err().map(|error| Box::new((header, error)));
+            settled.push(SettledSample { number, failed, rows });
+            instance = (!panicked).then_some(fill);
+        }
+        let busy = started.elapsed();
+        sample.end(&self.core.meter, busy);
+        if let Some((id, key, bytes)) = single {
+            self.core.meter.slowest.record(id, key.as_ref(), busy, bytes);
+        }
+        self.core.record(items, failures, busy);
+        self.state.idle.lock().extend(instance);
+        settled
+    }
+
+    /// Takes the next samples from the queue and assigns their slots and numbers, under one lock.
     fn take_next(&self) -> Option<Taken<In>> {
+        let most = run_length(&self.core, self.input.available());
         let mut assembly = self.assembly.lock();
         if self.input.front_end().is_some() {
             if self.output.reserve(1) == 0 {
@@ -238,7 +271,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                             self.output.release(1);
                             return None;
                         }
-                        Err(error) => return Some(Taken::Failed(error)),
+                        Err(error) => return Some(Taken::Run(Vec::new(), Some(error))),
                     }
                 }
             };
@@ -246,25 +279,29 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                 // The reservation is dropped outside the lock.
                 drop(assembly);
                 drop(reservation);
-                return Some(Taken::Failed(error));
+                return Some(Taken::Run(Vec::new(), Some(error)));
             }
             assembly.set_reservation(reservation);
         }
-        let mut item = Vec::with_capacity(1);
-        let (_, wakes) = self.input.pop(1, &mut item)?;
-        let item = item.pop()?;
-        if self.core.passes_over(&item.header) {
-            drop(assembly);
-            drop(wakes);
-            return Some(Taken::AlreadyDelivered);
+        let mut items = Vec::with_capacity(most);
+        let (_, wakes) = self.input.pop(most.min(assembly.room(epoch)), &mut items)?;
+        let mut samples = Vec::with_capacity(items.len());
+        let mut failed = None;
+        for item in items {
+            if self.core.passes_over(&item.header) {
+                continue;
+            }
+            match assembly.add(item.header.member()) {
+                Ok((number, rows)) => samples.push(TakenSample { number, item, rows }),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
         }
-        let taken = match assembly.add(item.header.member()) {
-            Ok((number, rows)) => Taken::Sample { number, item, rows },
-            Err(error) => Taken::Failed(error),
-        };
         drop(assembly);
         drop(wakes);
-        Some(taken)
+        Some(Taken::Run(samples, failed))
     }
 
     /// Sends finished batches, and applies the failure policy to failures in input order, until no

@@ -139,14 +139,8 @@ pub(crate) fn collate(fields: &[Field], rows: Vec<FieldRows>, ids: Vec<SampleId>
         };
         let rows = rows.ok_or_else(missing)?;
         if field.collation == Collation::List {
-            let list = rows.into_iter().map(|Row { bytes, mut shape }| {
-                // A sample that the stage has not resized is empty.
-                if shape.len() != field.shape.len() {
-                    shape.clone_from(&field.shape);
-                    if !shape.contains(&0) {
-                        shape.fill(0);
-                    }
-                }
+            let list = rows.into_iter().map(|row| {
+                let Row { bytes, shape } = row.or_empty(field);
                 let bytes = if bytes.is_empty() { aligned(0)? } else { bytes };
                 array(field.dtype, shape, bytes)
             });
@@ -167,6 +161,17 @@ pub(crate) struct RowRef<'a> {
 }
 
 impl Row {
+    /// The row with a shape. A sample that the stage has not resized is empty.
+    pub(crate) fn or_empty(mut self, field: &Field) -> Self {
+        if self.shape.len() != field.shape.len() {
+            self.shape.clone_from(&field.shape);
+            if !self.shape.contains(&0) {
+                self.shape.fill(0);
+            }
+        }
+        self
+    }
+
     fn view(&self) -> RowRef<'_> {
         RowRef { bytes: &self.bytes, shape: Cow::Borrowed(&self.shape) }
     }

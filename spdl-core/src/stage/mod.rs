@@ -31,8 +31,8 @@ pub use aggregate::{Aggregator, Batcher, ExactResume, FillRate};
 pub use batch::Batch;
 pub use device_batch::{DeviceArray, DeviceBatch};
 pub use grouping::{
-    Bucketed, Bucketer, Bucketing, ConcatAndSplit, Packed, Packer, Packing, Piece, SampleTokens,
-    Sequence, SequenceLayout, pieces,
+    Bucketed, Bucketer, Bucketing, ConcatAndSplit, FillSequence, Packed, Packer, Packing, Piece,
+    SampleTokens, Sequence, SequenceLayout, pieces,
 };
 pub use layout::{BatchLayout, Collation, Field};
 pub use merge::{Arrival, Choice, MergePolicy, RoundRobin, WeightedMerge, ZipLength};

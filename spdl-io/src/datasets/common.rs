@@ -2,6 +2,7 @@
 
 #[cfg(any(feature = "arrow", feature = "parquet"))]
 use std::collections::HashMap;
+use std::io::Write;
 #[cfg(feature = "local")]
 use std::sync::Arc;
 
@@ -25,7 +26,15 @@ pub(crate) fn local_fetcher() -> Arc<dyn Fetcher> {
 
 /// The key of a sample: the object and the row, `OBJECT:ROW`.
 pub(crate) fn row_key(object: &Key, row: u64) -> Key {
-    Key::from_bytes(&[object.as_bytes(), format!(":{row}").as_bytes()].concat())
+    // Most keys need no other memory than that of the key.
+    let mut text = [0; 128];
+    let mut rest = &mut text[..];
+    let written = rest.write_all(object.as_bytes()).and_then(|()| write!(rest, ":{row}"));
+    let free = rest.len();
+    match written {
+        Ok(()) => Key::from_bytes(&text[..text.len() - free]),
+        Err(_) => Key::from_bytes(&[object.as_bytes(), format!(":{row}").as_bytes()].concat()),
+    }
 }
 
 /// The key of the metadata of Hugging Face's `datasets`, in the schema of a table.
@@ -145,6 +154,15 @@ pub(crate) fn unsigned(number: u64) -> Result<FieldValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_of_rows_end_with_the_number() {
+        let long = "x".repeat(200);
+        for (name, row) in [("a", 0), ("a b", 70), ("", u64::MAX), (&long, 1_000_000)] {
+            assert_eq!(row_key(&name.into(), row).to_string(), format!("{name}:{row}"));
+        }
+        assert_eq!(row_key(&Key::from_bytes(b"\xff"), 12).as_bytes(), b"\xff:12");
+    }
 
     #[test]
     fn half_precision_is_exact() {

@@ -575,6 +575,7 @@ fn no_images(root: &Path, unwanted: u64, bad_links: usize, extensions: &[&str]) 
         found.push_str(&format!(" and {links}"));
     }
     let known = extensions.join(", ");
-    let message = format!("no images found: {found}; expected files that end in {known}");
+    let what = if extensions.contains(&"jpg") { "images" } else { "samples" };
+    let message = format!("no {what} found: {found}; expected files that end in {known}");
     at(root, ErrorKind::NotFound, message)
 }

@@ -81,14 +81,17 @@ impl Key {
     /// Returns the text that [`Display`](fmt::Display) shows. Most calls allocate no memory.
     pub fn display_name(&self) -> Arc<str> {
         match &self.0 {
-            Repr::Text(text)
-                if !text.contains(char::is_control) && secret_parts(text.as_bytes()).is_none() =>
-            {
+            Repr::Text(text) if !has_control(text) && secret_parts(text.as_bytes()).is_none() => {
                 Arc::clone(text)
             }
             _ => self.to_string().into(),
         }
     }
+}
+
+fn has_control(text: &str) -> bool {
+    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    !is_plain && text.contains(char::is_control)
 }
 
 #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! File name extensions of images, audio and video.
+//! File name extensions of images, audio, video and arrays.
 
 /// File name extensions of images: the default of [`ImageFolder`](crate::ImageFolder). Letter case
 /// is ignored.
@@ -18,3 +18,6 @@ pub const VIDEO_EXTENSIONS: [&str; 15] = [
     "mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "mts", "m2ts", "ogv", "flv",
     "wmv", "3gp",
 ];
+
+/// File name extensions of arrays: `.npy` and `.npz` of NumPy, and raw elements. Letter case is ignored.
+pub const ARRAY_EXTENSIONS: [&str; 4] = ["npy", "npz", "bin", "raw"];

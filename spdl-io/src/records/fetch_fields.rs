@@ -13,13 +13,14 @@ use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Result};
 
 #[cfg(feature = "cache")]
 use super::fetch_labeled::cache_version;
-use super::label_rule::LabelRule;
+use super::label_rule::{LabelField, LabelRule};
 use super::parts::Parts;
 use super::read_fields::{field_key, known_bytes, of_field, read_part_of_record, read_record};
 use super::read_parts::{FileRead, FileRequest, PartReader};
 use crate::fetch::{Fetch, Fetcher, ItemMemory, Key, address_in, medium_of};
 #[cfg(feature = "cache")]
 use crate::layers::{Cache, CachedFetcher, Pinned, PinnedVersions};
+use crate::records::field_sizes::{FieldSizes, size_of_field};
 use crate::records::{
     Encoding, Extent, FetchLabeled, FieldRequest, FieldValue, IndexCache, Record, SelectParts,
     StoredField, StoredRecord, no_such_field,
@@ -129,7 +130,7 @@ impl FieldChoice {
     }
 
     /// The stored field of a sample that supplies the value.
-    fn find(&self, item: &StoredRecord) -> Result<Option<Arc<str>>> {
+    fn find(&self, item: &StoredRecord) -> Result<Option<&Arc<str>>> {
         let exists = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
         let is_null = |wanted: &Arc<str>| {
             let field = item.fields.iter().find(|(name, _)| name == wanted);
@@ -150,7 +151,7 @@ impl FieldChoice {
                     Err(self.is_missing(no_such_field(&item.key, &names, item.names())))
                 }
             },
-            found => Ok(found.cloned()),
+            found => Ok(found),
         }
     }
 
@@ -530,6 +531,61 @@ impl FetchFields {
         self
     }
 
+    /// Reads a sample that is in memory, without waiting: the chosen fields are known, or
+    /// [values](crate::records::PackedRows::value) of a row in memory. The cache is not used.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_io::{FieldValue, MemoryFetcher, StoredRecord};
+    /// use spdl_io::records::{FetchFields, FieldChoice};
+    /// let fetch = FetchFields::new(Arc::new(MemoryFetcher::new())).with("caption", FieldChoice::of(["txt"]));
+    /// let sample = StoredRecord::new("1").with_known("txt", FieldValue::Text("a dog".into()));
+    /// assert_eq!(fetch.read_in_memory(&sample)?.get("caption")?.as_str(), Some("a dog"));
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of the stage; `Unsupported` if a chosen field must be read.
+    pub fn read_in_memory(&self, item: &StoredRecord) -> Result<Record> {
+        if let Some(part) = self.parts.of(item)? {
+            return part.with_address(part.stage.read_in_memory(item));
+        }
+        let label = self.labels.as_ref().and_then(|labels| labels.field_of(item));
+        let mut sizes = FieldSizes::new(self.max_bytes);
+        let mut counted: Vec<&str> = Vec::with_capacity(self.choices.len() + 1);
+        let mut read = |name| -> Result<FieldValue> {
+            let value = value_in_memory(item, name)?;
+            if !counted.contains(&name) {
+                counted.push(name);
+                sizes.add(name, size_of_field(&value));
+                sizes.check().map_err(|error| error.with_key(item.key.display_name()))?;
+            }
+            Ok(value)
+        };
+        let mut record = Record::new(item.key.clone()).with_label(item.label);
+        if let Some(labels) = &self.labels {
+            labels.check(item, label.as_ref())?;
+            if let Some(name) = &label {
+                let value = read(name)?;
+                record.label = labels.label(&record, &LabelField::new(Arc::clone(name)), &value)?;
+            }
+        }
+        record.fields.reserve_exact(self.choices.len() + self.addresses.len());
+        for (name, choice) in &self.choices {
+            let value = match choice.find(item)? {
+                None => FieldValue::Null,
+                Some(stored) => choice.select(&item.key, stored, read(stored)?)?,
+            };
+            record.fields.push((Arc::clone(name), value));
+        }
+        if !self.addresses.is_empty() {
+            let address = address_of(item, &self.found(item)?, self.store.as_deref());
+            let named = self.addresses.iter().map(|name| (Arc::clone(name), address.clone()));
+            record.fields.extend(named);
+        }
+        Ok(record)
+    }
+
     /// Checks that a sample has the chosen fields, and that their types are supported. Values are not read.
     ///
     /// # Errors
@@ -545,10 +601,14 @@ impl FetchFields {
         }
     }
 
+    /// The stored field of each choice.
+    fn found(&self, item: &StoredRecord) -> Result<Vec<Option<Arc<str>>>> {
+        self.choices.iter().map(|(_, choice)| Ok(choice.find(item)?.cloned())).collect()
+    }
+
     /// The stored fields of a sample that are read.
     fn request(&self, item: &StoredRecord) -> Result<ChosenFields> {
-        let found = self.choices.iter().map(|(_, choice)| choice.find(item));
-        let found = found.collect::<Result<Vec<_>>>()?;
+        let found = self.found(item)?;
         let label = self.labels.as_ref().and_then(|labels| labels.field_of(item));
         if let Some(labels) = &self.labels {
             labels.check(item, label.as_ref())?;
@@ -689,6 +749,22 @@ fn extension(stored: &str, extent: &Extent) -> String {
         None => "",
     };
     extension.to_ascii_lowercase()
+}
+
+/// The value of a stored field that need not be read.
+fn value_in_memory(item: &StoredRecord, name: &str) -> Result<FieldValue> {
+    match (item.fields.iter().find(|(own, _)| **own == *name), &item.row) {
+        (Some((_, StoredField::Known(value))), _) => return Ok(value.clone()),
+        (None, Some(row)) => {
+            let value = row.group.value(row.row, name);
+            if let Some(value) = value.map_err(|error| error.with_key(item.key.display_name()))? {
+                return Ok(value);
+            }
+        }
+        _ => {}
+    }
+    let error = Error::new(ErrorKind::Unsupported, "the value is not in memory");
+    Err(error.with_key(field_key(&item.key, name).display_name()))
 }
 
 /// The address of the object of a sample whose chosen fields are `found`.

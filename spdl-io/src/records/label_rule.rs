@@ -32,6 +32,13 @@ pub(super) struct LabelField {
     offset: Option<u64>,
 }
 
+impl LabelField {
+    /// A field whose value is in memory.
+    pub(super) fn new(name: Arc<str>) -> Self {
+        LabelField { name, offset: None }
+    }
+}
+
 impl Default for LabelRule {
     fn default() -> Self {
         LabelRule {

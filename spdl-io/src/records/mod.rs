@@ -44,7 +44,9 @@ mod select_parts;
 mod stored;
 mod value;
 
-pub use self::extensions::{AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS};
+pub use self::extensions::{
+    ARRAY_EXTENSIONS, AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS,
+};
 pub use self::fetch_fields::{FetchFields, FieldChoice};
 pub use self::fetch_labeled::FetchLabeled;
 pub use self::fetch_record::FetchRecord;

@@ -258,6 +258,16 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The value of the field `name` of a row in memory; `None` if the group has no such field, or must read the value.
+    /// The provided method returns `None`.
+    ///
+    /// # Errors
+    /// The errors of [`read`](PackedRows::read).
+    fn value(&self, row: u64, name: &str) -> Result<Option<FieldValue>> {
+        let _ = (row, name);
+        Ok(None)
+    }
+
     /// The memory that the requested fields of a row take, in bytes, if it is known before they are
     /// read. The pipeline reserves it in the memory budget. The provided method returns `None`.
     ///

@@ -6,6 +6,7 @@ use std::fs;
 
 use spdl_core::{Error, ErrorKind, Labeled, block_on};
 use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
+use spdl_io::records::ARRAY_EXTENSIONS;
 use spdl_io::stores::{Address, StoreFactory};
 use spdl_io::{SourceOptions, StoreRegistry};
 
@@ -198,6 +199,60 @@ fn local_paths_may_contain_special_characters() {
     let item = data.samples.item(0).unwrap();
     let image = block_on(data.fetcher.read(&item.key, None)).unwrap();
     assert_eq!((&image[..], data.is_local), (&b"a picture"[..], true));
+}
+
+/// A store of files in a folder.
+#[derive(Debug)]
+struct Files;
+
+impl StoreFactory for Files {
+    fn open(&self, _: &Address, _: &SourceOptions) -> Result<Arc<dyn Fetcher>> {
+        let names = ["p/b.jpg", "p/a.PNG", "p/c.dat", "p/d.npy", "p/sub/e.jpg"];
+        Ok(Arc::new(MemoryFetcher::from_iter(names.map(|name| (name, "")))))
+    }
+}
+
+#[test]
+fn a_pattern_selects_files_by_its_extension_or_by_those_of_the_options() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["b.jpg", "a.PNG", "c.dat", "d.npy"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    let stores = StoreRegistry::new().register("acme", Arc::new(Files));
+    let open = |pattern: &str, options: &OpenOptions| {
+        let local = folder.path().join(pattern);
+        let all = [local.to_str().unwrap().to_owned(), format!("acme://bucket/p/{pattern}")];
+        let opened = all.map(|it| block_on(OpenedDataset::open_with(&[it], &stores, options)));
+        let found = opened.map(|opened| {
+            let samples = opened?.samples;
+            let name = |index| -> Result<String> {
+                let sample = samples.item(index)?;
+                let key = sample.key.to_string();
+                let field = sample.names().next().unwrap().to_owned();
+                Ok(format!("{} {field}", key.rsplit('/').next().unwrap()))
+            };
+            (0..samples.len()).map(name).collect::<Result<Vec<_>>>()
+        });
+        let [local, stored] = found;
+        assert_eq!(local.is_ok(), stored.is_ok(), "{pattern}");
+        if let (Ok(local), Ok(stored)) = (&local, &stored) {
+            assert_eq!(local, stored, "{pattern}");
+        }
+        local
+    };
+    let images = OpenOptions::default();
+    let arrays = OpenOptions::default().extensions(&ARRAY_EXTENSIONS);
+    assert_eq!(open("*", &images).unwrap(), ["a.PNG image", "b.jpg image"]);
+    assert_eq!(open("*.dat", &images).unwrap(), ["c.dat image"]);
+    assert_eq!(open("*", &arrays).unwrap(), ["d.npy npy"]);
+    assert_eq!(open("*.dat", &arrays).unwrap(), ["c.dat raw"]);
+    let error = open("*.npz", &arrays).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.message()),
+        (ErrorKind::NotFound, "no file matches this pattern")
+    );
+    let error = open("*.{jpg,dat}", &arrays).unwrap_err();
+    assert_eq!(error.message(), "no file that matches this pattern ends in npy, npz, bin, raw");
 }
 
 #[test]

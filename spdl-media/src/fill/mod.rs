@@ -59,7 +59,7 @@ pub use mask::Mask;
 #[cfg(feature = "records")]
 pub use parts::IndexVideoParts;
 #[cfg(feature = "records")]
-pub use record::FillRecord;
+pub use record::{FillRecord, FillStored};
 pub use shrink::Shrink;
 #[cfg(feature = "records")]
 pub use spec::{SampleField, SampleSpec, Sequences};

@@ -304,6 +304,25 @@ impl Numbers {
         Ok(())
     }
 
+    /// Writes a list of integers into a field of one dimension and of the same type. Returns `false` for other values
+    /// and fields.
+    ///
+    /// # Errors
+    /// The errors of [`SlotMut::resize`].
+    pub(super) fn copy_integers(
+        value: &FieldValue,
+        slot: &mut SlotMut<'_>,
+        field: usize,
+    ) -> Result<bool> {
+        let Field { dtype, shape, .. } = &slot.fields()[field];
+        let FieldValue::Integers(values) = value else { return Ok(false) };
+        if *dtype != DType::I64 || shape.len() != 1 {
+            return Ok(false);
+        }
+        slot.resize::<i64>(field, &[values.len()])?.copy_from_slice(values);
+        Ok(true)
+    }
+
     /// Writes an array into a field of the type of its elements. Returns `false` if the types differ.
     ///
     /// # Errors

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use spdl_core::observe::Counter;
 use spdl_core::{Error, ErrorKind, Field, Fill, FillContext, Result, SlotMut};
-use spdl_io::records::Encoding;
-use spdl_io::{FieldValue, Record};
+use spdl_io::records::{Encoding, FetchFields};
+use spdl_io::{FieldValue, Record, StoredRecord};
 
 use super::audio::FillAudio;
 use super::geometry::{self, ImageGeometry};
@@ -319,6 +319,57 @@ impl Fill<Record> for FillRecord {
     }
 }
 
+/// Reads samples that are in memory, and writes their fields as [`FillRecord`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use spdl_core::PipelineBuilder;
+/// use spdl_io::{FieldValue, MemoryFetcher, StoredRecord};
+/// use spdl_media::fill::{FillStored, SampleField, SampleSpec};
+/// use spdl_media::{CodecRegistry, Limits};
+///
+/// let spec = SampleSpec::new().with("caption", SampleField::text().stored_as(["txt"]));
+/// let samples = [StoredRecord::new("1").with_known("txt", FieldValue::Text("a dog".into()))];
+/// let fetch = spec.fetch(Arc::new(MemoryFetcher::new()));
+/// let filler = spec.filler(&CodecRegistry::with_defaults(), &Limits::default());
+/// let mut pipeline = PipelineBuilder::from_iter(samples)
+///     .fill("decode", spec.layout(8), move || Ok(FillStored::new(fetch.clone(), filler()?)))
+///     .build()?;
+/// let batch = pipeline.next().expect("one batch")?;
+/// assert_eq!(batch.array("caption").map(|text| text.as_bytes()), Some(&b"a dog"[..]));
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct FillStored {
+    fetch: FetchFields,
+    fill: FillRecord,
+}
+
+impl FillStored {
+    /// Reads by [`FetchFields::read_in_memory`], and writes by `fill`.
+    pub fn new(fetch: FetchFields, fill: FillRecord) -> Self {
+        FillStored { fetch, fill }
+    }
+}
+
+impl Fill<StoredRecord> for FillStored {
+    /// # Errors
+    /// The errors of [`FetchFields::read_in_memory`] and of [`FillRecord`].
+    fn fill(
+        &mut self,
+        sample: StoredRecord,
+        slot: SlotMut<'_>,
+        cx: &mut FillContext<'_>,
+    ) -> Result<()> {
+        let record = self.fetch.read_in_memory(&sample)?;
+        Fill::<&Record>::fill(&mut self.fill, &record, slot, cx)
+    }
+
+    fn check_fields(&self, fields: &[Field]) -> Result<()> {
+        Fill::<&Record>::check_fields(&self.fill, fields)
+    }
+}
+
 /// What a field needs from the fields to which it refers.
 struct Related {
     /// The number of frames of audio.
@@ -463,6 +514,12 @@ impl FieldWriter {
                         return Ok(());
                     }
                     Some(array) => numbers.set_array(&array)?,
+                    None if matches!(self.field.kind, FieldKind::Numbers)
+                        && self.rows_of.is_none()
+                        && Numbers::copy_integers(value, slot, at)? =>
+                    {
+                        return Ok(());
+                    }
                     None => numbers.read(value)?,
                 }
                 if matches!(self.field.kind, FieldKind::Flags) {

@@ -7,7 +7,8 @@ use spdl_core::{BatchLayout, DType, Error, ErrorKind, Field, Result};
 use spdl_io::datasets::OpenOptions;
 use spdl_io::fetch::Fetcher;
 use spdl_io::records::{
-    AUDIO_EXTENSIONS, FetchFields, FieldChoice, IMAGE_EXTENSIONS, SelectParts, VIDEO_EXTENSIONS,
+    ARRAY_EXTENSIONS, AUDIO_EXTENSIONS, FetchFields, FieldChoice, IMAGE_EXTENSIONS, SelectParts,
+    VIDEO_EXTENSIONS,
 };
 use spdl_io::{FetchLabeled, FieldValue};
 
@@ -432,7 +433,8 @@ impl SampleField {
     }
 
     /// Sets the stored field: the first of these names that a sample has. By default, the name of
-    /// the field in the batch; for images, see [`image`](Self::image).
+    /// the field in the batch; for images, see [`image`](Self::image). For arrays and stored tokens, then `npy` and `npz`;
+    /// with [`array_bytes`](Self::array_bytes), instead `npz`, or `bin` and `raw`.
     #[must_use]
     pub fn stored_as<N: Into<Arc<str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.choice = Some(FieldChoice::of(names));
@@ -573,7 +575,13 @@ impl SampleField {
                 let common = VIDEO_EXTENSIONS.iter().copied().chain(["video", "file"]);
                 FieldChoice::of([&**name].into_iter().chain(common)).keep_null()
             }
-            (None, _) => FieldChoice::of([Arc::clone(name)]),
+            (None, _) => match self.array_files() {
+                [] => FieldChoice::of([Arc::clone(name)]),
+                extensions => {
+                    let extensions = extensions.iter().copied();
+                    FieldChoice::of([&**name].into_iter().chain(extensions)).keep_null()
+                }
+            },
         };
         let choice = match &self.path {
             Some(path) => choice.at(path),
@@ -584,6 +592,21 @@ impl SampleField {
             (false, true) => choice.optional(),
             (false, false) => choice,
         })
+    }
+
+    /// The extensions of files that hold the array of this field: those of files in folders, and of members of archives.
+    fn array_files(&self) -> &'static [&'static str] {
+        let is_raw = match &self.kind {
+            _ if self.shape.is_empty() => return &[],
+            FieldKind::Numbers | FieldKind::Flags => matches!(self.bytes, ArrayBytes::Raw(_)),
+            FieldKind::Tokens(tokens) if !tokens.are_text() => tokens.are_raw(),
+            _ => return &[],
+        };
+        match self.bytes {
+            _ if is_raw => &["bin", "raw"],
+            ArrayBytes::Member(_) => &["npz"],
+            _ => &["npy", "npz"],
+        }
     }
 
     fn check_bytes(&self) -> Result<()> {
@@ -822,7 +845,7 @@ impl SampleSpec {
 
     /// Sets the columns of lists that the fields read: those of images, masks, audio, video, raw arrays and members
     /// of `.npz` files name files, and a list without such fields needs no files. Without images, the files of folders are those with
-    /// [`AUDIO_EXTENSIONS`] or [`VIDEO_EXTENSIONS`], if there are such fields.
+    /// [`AUDIO_EXTENSIONS`], [`VIDEO_EXTENSIONS`] or [`ARRAY_EXTENSIONS`], if there are such fields.
     pub fn opening(&self, options: OpenOptions) -> OpenOptions {
         let (mut files, mut paths, mut values) = (Vec::new(), Vec::new(), Some(Vec::new()));
         for (name, field) in &self.fields {
@@ -854,9 +877,11 @@ impl SampleSpec {
         let has_images = kinds().any(|kind| matches!(kind, FieldKind::Image(_)));
         let has_audio = kinds().any(|kind| matches!(kind, FieldKind::Audio(_)));
         let has_video = kinds().any(|kind| matches!(kind, FieldKind::Video(_)));
-        let options = match (has_images, has_video, has_audio) {
-            (false, true, _) => options.extensions(&VIDEO_EXTENSIONS),
-            (false, false, true) => options.extensions(&AUDIO_EXTENSIONS),
+        let has_arrays = self.fields.iter().any(|(_, field)| !field.array_files().is_empty());
+        let options = match (has_images, has_video, has_audio, has_arrays) {
+            (false, true, ..) => options.extensions(&VIDEO_EXTENSIONS),
+            (false, false, true, _) => options.extensions(&AUDIO_EXTENSIONS),
+            (false, false, false, true) => options.extensions(&ARRAY_EXTENSIONS),
             _ => options,
         };
         options.file_fields(files).path_fields(paths).value_fields(values.unwrap_or_default())

@@ -52,6 +52,20 @@ impl Tokens {
         Tokens { is_truncated: true, ..self }
     }
 
+    /// Whether the ids are made from text.
+    pub(super) fn are_text(&self) -> bool {
+        #[cfg(feature = "tokenizers")]
+        let are_text = self.tokenizer.is_some();
+        #[cfg(not(feature = "tokenizers"))]
+        let are_text = false;
+        are_text
+    }
+
+    /// Whether stored bytes are ids without a header.
+    pub(super) fn are_raw(&self) -> bool {
+        self.stored.is_some()
+    }
+
     /// Reads the ids of a sample.
     pub(super) fn read(&self, value: &FieldValue, numbers: &mut Numbers) -> Result<()> {
         #[cfg(feature = "tokenizers")]

@@ -118,7 +118,7 @@ class BatchLoader(Generic[B]):
         path_fields: Sequence[str] = (),
         value_fields: Sequence[Sequence[str]] = (),
         images: Path | None = None,
-        media: Literal["audio", "video"] | None = None,
+        media: Literal["audio", "video", "array"] | None = None,
     ) -> None:
         """Opens the data set. Issues its warnings to the caller of the constructor."""
         part_bytes = check.whole("sequential_memory", sequential_memory, 64 * 2**20, 2**63 - 1)

@@ -62,7 +62,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
               `hf://datasets/USER/NAME@REVISION/PATH` for data sets of Hugging Face. Web servers cannot
               list objects, so each file must be named. Credentials come from the environment, as for the
               command-line tools of each store. Passwords and signatures in addresses are never printed.
-            - A list of paths of images, or of their addresses in one store.
+            - A list of paths of images, or of their addresses in one store; or a pattern of files, such as
+              `"photos/*.jpg"`, in the order of their names. Their labels are -1.
             - A table with the Arrow PyCapsule interface, such as `polars.DataFrame` and `pyarrow.Table`, or a
               data set of Hugging Face. Columns are not copied. An image is a binary column, or a struct of
               `bytes` and `path` as Hugging Face stores images.

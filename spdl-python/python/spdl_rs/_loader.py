@@ -50,7 +50,10 @@ class Loader(BatchLoader[Any]):
 
     Args:
         source: Where the samples are: see `ImageLoader`. The stored fields of a table are its columns; those of
-            a map-style data set or an iterable are the items of its dicts. For iterables, see below.
+            a map-style data set or an iterable are the items of its dicts. For iterables, see below. In folders and
+            patterns, the files are images if there is an `Image`, otherwise videos for `Video`, audio for `Audio`, and
+            arrays (`.npy`, `.npz`, `.bin`, `.raw`) for `Array` and `Tokens`. A pattern with an extension, such as
+            `"scans/*.dat"`, selects all its files.
         fields: The fields by name, for names that are arguments of this class.
         batch_size: Samples per batch, at least 1. With `group`: sequences per batch, or the maximum of samples.
         shuffle: Whether each epoch has a different order.
@@ -574,16 +577,18 @@ def _is_file(one: Field) -> bool:
     return isinstance(one, Array) and (one.member is not None or one.stored_dtype is not None)
 
 
-def _media_of(fields: Mapping[str, Field]) -> Literal["audio", "video"] | None:
+def _media_of(fields: Mapping[str, Field]) -> Literal["audio", "video", "array"] | None:
     """What the files of a folder are, if they are not images."""
-    from .fields import Audio, Image, Video
+    from .fields import Array, Audio, Image, Tokens, Video
 
-    def has(kind: type[Field]) -> bool:
-        return any(isinstance(one, kind) for one in fields.values())
+    def has(*kinds: type[Field]) -> bool:
+        return any(isinstance(one, kinds) for one in fields.values())
 
     if has(Image):
         return None
-    return "video" if has(Video) else "audio" if has(Audio) else None
+    if has(Video) or has(Audio):
+        return "video" if has(Video) else "audio"
+    return "array" if has(Array, Tokens) else None
 
 
 def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) -> list[str]:

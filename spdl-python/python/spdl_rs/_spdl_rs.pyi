@@ -501,7 +501,7 @@ class Samples:
         path_fields: list[str] | None = None,
         value_fields: list[list[str]] | None = None,
         images: str | None = None,
-        media: Literal["audio", "video"] | None = None,
+        media: Literal["audio", "video", "array"] | None = None,
         classes: list[str] | None = None,
         cache: str | None = None,
         cache_size: int = 0,

@@ -755,7 +755,9 @@ class Array(Field):
             `"uint8"`, `"float16"` or `"uint64"`. Their number determines the length of one dimension that is `None` in
             `shape`. A sample of another size is an error. Values that are no bytes, such as lists, are not affected.
 
-    With `member` or `stored_dtype`, the column of a CSV file or of JSON lines holds the paths of files.
+    With `member` or `stored_dtype`, the column of a CSV file or of JSON lines holds the paths of files. Without
+    `stored_as`, the stored field has the name of this field, or else of the extension of an array: `npy` or `npz`; with
+    `stored_dtype`, `bin` or `raw`. So `Loader("embeddings/*.npy", x=fields.Array(512), ...)` reads one array per file.
 
     >>> from spdl_rs import fields
     >>> embedding = fields.Array(512, "float32", stored_as="npy")

@@ -13,7 +13,9 @@ use spdl_core::{
     StageOptions, block_on,
 };
 use spdl_io::datasets::{ArrowDataset, DatasetKind, OpenOptions, OpenedDataset};
-use spdl_io::records::{AUDIO_EXTENSIONS, IndexCache, VIDEO_EXTENSIONS};
+use spdl_io::records::{
+    ARRAY_EXTENSIONS, AUDIO_EXTENSIONS, FetchFields, IndexCache, VIDEO_EXTENSIONS,
+};
 use spdl_io::stores::Address;
 use spdl_io::{
     Cache, Fetch, FetchLabeled, Fetcher, LocalFetcher, Record, StoreRegistry, StoredRecord,
@@ -95,7 +97,7 @@ struct OpenRequest {
     value_fields: Vec<Vec<String>>,
     /// The folder of the images of COCO annotations.
     images: Option<String>,
-    /// What the files of folders are instead of images: `audio` or `video`.
+    /// What the files of folders are instead of images: `audio`, `video` or `array`.
     media: Option<String>,
     /// The class names that the caller passed. Allowed only if a field holds the labels.
     classes: Option<Vec<String>>,
@@ -130,27 +132,42 @@ enum HeldSamples {
 pub(crate) struct FetchStage {
     source: PipelineBuilder<StoredRecord>,
     options: StageOptions,
+    /// The settings that determine the values.
+    parameters: Parameters,
     fetch: FetchLabeled,
+    /// Whether the samples are in memory.
+    pub(crate) is_in_memory: bool,
     kept: Kept,
 }
 
 /// Objects that own threads, dropped after the pipeline.
 pub(crate) type Kept = (Arc<dyn Fetcher>, Arc<Opened>, Option<FeedThread>);
 type FetchedBy<T> = (PipelineBuilder<T>, Kept);
+/// Names and values of settings, for the fingerprint of a checkpoint state.
+pub(crate) type Parameters = Vec<(&'static str, String)>;
 
 impl FetchStage {
     /// Reads images and their labels.
     pub(crate) fn images(self) -> FetchedBy<Labeled<Bytes>> {
-        let FetchStage { source, options, fetch, kept } = self;
-        (source.async_stage(options, fetch).measured(), kept)
+        let FetchStage { source, options, parameters, fetch, kept, .. } = self;
+        (source.async_stage(options.parameters(parameters), fetch).measured(), kept)
     }
 
     /// Reads the fields of `spec`. Of video and audio files, only the parts are read that `stage` decodes.
     pub(crate) fn fields(self, spec: &SampleSpec, stage: &str) -> FetchedBy<Record> {
-        let FetchStage { source, options, fetch, kept } = self;
+        let FetchStage { source, options, parameters, fetch, kept, .. } = self;
         let fetch = spec.in_parts(spec.fetch_like(&fetch), stage);
         let fetch = fetch.with_index_cache(&kept.1.indices);
-        (source.async_stage(options, fetch).measured(), kept)
+        (source.async_stage(options.parameters(parameters), fetch).measured(), kept)
+    }
+
+    /// The samples without a stage that reads them, the function that reads their fields, and the settings of both.
+    pub(crate) fn in_memory(
+        self,
+        spec: &SampleSpec,
+    ) -> (FetchedBy<StoredRecord>, FetchFields, Parameters) {
+        let FetchStage { source, parameters, fetch, kept, .. } = self;
+        ((source, kept), spec.fetch_like(&fetch), parameters)
     }
 }
 
@@ -676,7 +693,7 @@ impl Opened {
         if let Some(function) = &functions.get_item {
             source = items::add(source, function, &functions.gil);
         }
-        let mut options = StageOptions::new("fetch").parameters(self.request().fields());
+        let mut options = StageOptions::new("fetch");
         let mut data = self.data.clone();
         if data.is_local {
             // Reads of uncached files block a thread each, so more concurrency does not help.
@@ -691,7 +708,22 @@ impl Opened {
             source = source.runtime(self.stores.runtime()?);
         }
         let (fetch, fetcher) = (data.fetch_labeled(), data.fetcher);
-        Ok(FetchStage { source, options, fetch, kept: (fetcher, self, thread) })
+        let parameters = self.request().fields();
+        let is_in_memory = self.leaves().iter().all(|leaf| leaf.is_in_memory());
+        Ok(FetchStage {
+            source,
+            options,
+            parameters,
+            fetch,
+            is_in_memory,
+            kept: (fetcher, self, thread),
+        })
+    }
+
+    /// Whether the samples are rows of a table without further files.
+    fn is_in_memory(&self) -> bool {
+        let Origin::Opened(request) = &self.origin else { return false };
+        matches!(&request.held, Some(HeldSamples::Table(table, _)) if table.is_in_memory())
     }
 
     /// The address of the store without credentials; `None` for local files.
@@ -716,6 +748,7 @@ impl OpenRequest {
         match self.media.as_deref() {
             Some("audio") => options = options.extensions(&AUDIO_EXTENSIONS),
             Some("video") => options = options.extensions(&VIDEO_EXTENSIONS),
+            Some("array") => options = options.extensions(&ARRAY_EXTENSIONS),
             _ => {}
         }
         if let Some(field) = &self.image_field {
@@ -810,7 +843,7 @@ impl OpenRequest {
         match &self.addresses[..] {
             [one] if DatasetKind::of_name(one).is_none() && Path::new(one).is_file() => {
                 let message = "unknown data set format: the file name does not end with .tar, .zip, .parquet, \
-                               .tfrecord, .tfrecords, .rec, .mdb, .lmdb, .txt, .csv, .jsonl, .ndjson or .json; for images, pass a folder, or a list of image files";
+                               .tfrecord, .tfrecords, .rec, .mdb, .lmdb, .txt, .csv, .jsonl, .ndjson or .json; for images, audio, video or arrays, pass a folder, a pattern such as '*.jpg', or a list of files";
                 Err(Error::new(ErrorKind::InvalidArgument, message).with_key(self.shown.as_str()))
             }
             _ => Ok(()),
@@ -818,7 +851,7 @@ impl OpenRequest {
     }
 
     /// The settings that select image bytes and labels, for the fingerprint of a checkpoint state.
-    fn fields(&self) -> Vec<(&'static str, String)> {
+    fn fields(&self) -> Parameters {
         let classes = self.classes.as_ref().map(|names| format!("{names:?}"));
         let fields = [
             ("image field", &self.image_field),

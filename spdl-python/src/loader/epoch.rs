@@ -14,14 +14,15 @@ use pyo3::types::PyDict;
 use spdl_core::memory::usable_memory;
 use spdl_core::observe::{Counter, Dropped};
 use spdl_core::{
-    BatchLayout, Error, ErrorKind, PipelineBuilder, Result, Shard, StageOptions, State,
+    Batch, BatchLayout, Error, ErrorKind, Fill, PipelineBuilder, Result, Shard, StageOptions, State,
 };
 use spdl_cuda::{DeviceImages, Search};
 use spdl_io::Fetch;
+use spdl_media::fill::{FillRecord, FillStored, Grouping};
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 
 use super::batches::{Batches, Delivered};
-use super::dataset::{Kept, Samples};
+use super::dataset::{Kept, Parameters, Samples};
 use super::fields::{SampleFields, import_types};
 use super::functions::{FunctionCall, Functions, PyFunctions, PythonBatch, exception_of};
 use super::settings::{Content, Settings};
@@ -385,7 +386,9 @@ impl Epoch {
 
 /// Builds: keys ──► fetch (bytes) ──► decode (values in batch slots) [──► upload (to a device)]
 ///
-/// With a grouping: … fetch [──► map] ──► decode (one sample) ──► sequence ──► pack ──► batch ──► join.
+/// With a grouping: … fetch [──► map] ──► decode (one sample) ──► pack ──► batch ──► join.
+///
+/// If all samples are in memory, and no function gets them before they are decoded, `decode` also reads them.
 ///
 /// With `mix` and functions: … fetch ──► filter ──► decode … ──► mix ──► map ──► batch_map.
 ///
@@ -469,21 +472,21 @@ fn build(
         }
         Content::Fields(fields) => {
             let SampleFields { spec, allows_partial, grouping, .. } = fields.get();
-            let (mut pipeline, kept) = fetch.fields(spec, DECODE);
-            for function in [&functions.filter, &functions.map_samples].into_iter().flatten() {
-                pipeline = function.add(pipeline, settings.seed, &functions.gil);
-            }
-            let decode = StageOptions::new(DECODE).parameters(spec.parameters());
             let (filler, counter) = (spec.filler(&codecs, &limits), partial.clone());
-            let pipeline = warnings
-                .watch(pipeline)
-                .fill(decode, layout, move || Ok(filler()?.count_partial(&counter)));
-            let pipeline = match grouping {
-                None => pipeline,
-                Some(grouping) => {
-                    common.memory_shares += grouping.measured_stages();
-                    grouping.add(pipeline, settings.batch_size.get(), drop_last)
+            let filler = move || -> Result<FillRecord> { Ok(filler()?.count_partial(&counter)) };
+            let decode = StageOptions::new(DECODE).parameters(spec.parameters());
+            let decode = Decode { options: decode, layout, grouping: grouping.as_ref(), settings };
+            let early = || [&functions.filter, &functions.map_samples].into_iter().flatten();
+            let (pipeline, kept) = if fetch.is_in_memory && early().next().is_none() {
+                let ((pipeline, kept), fetch, parameters) = fetch.in_memory(spec);
+                let filler = move || Ok(FillStored::new(fetch.clone(), filler()?));
+                (decode.with(parameters).add(warnings.watch(pipeline), filler), kept)
+            } else {
+                let (mut pipeline, kept) = fetch.fields(spec, DECODE);
+                for function in early() {
+                    pipeline = function.add(pipeline, settings.seed, &functions.gil);
                 }
+                (decode.add(warnings.watch(pipeline), filler), kept)
             };
             let pipeline = match settings.mix.clone() {
                 None => pipeline,
@@ -509,6 +512,36 @@ fn build(
     let pipeline = Batches::build(common.apply(pipeline)?, device, state)?;
     let run = EpochRun::new(pipeline, kept, warnings);
     Ok((EpochRun { partial, filtered, ..run }, epoch))
+}
+
+/// The stages that decode samples, and group them to batches.
+struct Decode<'a> {
+    options: StageOptions,
+    layout: BatchLayout,
+    grouping: Option<&'a Grouping>,
+    settings: &'a Settings,
+}
+
+impl Decode<'_> {
+    fn with(mut self, parameters: Parameters) -> Self {
+        self.options = self.options.parameters(parameters);
+        self
+    }
+
+    fn add<In: Send + 'static, F: Fill<In>>(
+        self,
+        pipeline: PipelineBuilder<In>,
+        filler: impl Fn() -> Result<F> + Send + Sync + 'static,
+    ) -> PipelineBuilder<Batch> {
+        let Decode { options, layout, grouping, settings } = self;
+        match grouping {
+            None => pipeline.fill(options, layout, filler),
+            Some(grouping) => {
+                let (size, drop_last) = (settings.batch_size.get(), settings.drop_last);
+                grouping.add(pipeline, options, filler, size, drop_last)
+            }
+        }
+    }
 }
 
 /// Settings that host and device pipelines share.

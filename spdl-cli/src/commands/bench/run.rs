@@ -379,11 +379,11 @@ fn build(
             };
             let decode = decode.parameters(fields.parameters());
             let records = images.pipeline_of(fields, arguments, DECODE)?;
-            let mut batches = records.fill(decode, layout, filled);
-            if let Some(group) = group {
-                shares += group.measured_stages();
-                batches = group.add(batches, arguments.batch as usize, arguments.drop_last);
-            }
+            let (size, drop_last) = (arguments.batch as usize, arguments.drop_last);
+            let batches = match group {
+                Some(group) => group.add(records, decode, filled, size, drop_last),
+                None => records.fill(decode, layout, filled),
+            };
             match mix.clone() {
                 Some(mix) => {
                     shares += 1;

@@ -90,6 +90,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let options = if aggregates { options.concurrency(1) } else { options };
             // An aggregate takes over the reservations of its items.
             let own = out.sizer.is_some() || (aggregates && made.measured);
+            let releases = options.unmeasured && !own;
             let measure = plan.measure(own);
             let concurrency = plan.default_concurrency(&options);
             let core = plan.stage(&options, StageKind::Cpu, concurrency, measure);
@@ -115,12 +116,14 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 hooks,
                 sizer: out.sizer,
                 aggregates,
+                releases,
                 turns: is_ordered.then(Default::default),
                 state: CpuNodeState::carrying(plan.carry_of(options.identified())),
             };
             let meter = Arc::clone(&node.core.meter);
             plan.place(pool, position, &meter, Arc::new(node));
-            BuiltPart { queue, depth: made.depth + 1, measured: own || made.measured }
+            let measured = own || (made.measured && !releases);
+            BuiltPart { queue, depth: made.depth + 1, measured }
         })
     }
 

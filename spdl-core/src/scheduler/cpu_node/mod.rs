@@ -48,6 +48,8 @@ pub(crate) struct CpuNode<In, S: Stage<In>> {
     pub(crate) sizer: Option<Sizer<S::Out>>,
     /// Whether the stage aggregates: outputs consist of buffered items and carry their identities.
     pub(crate) aggregates: bool,
+    /// Whether the memory of an input is released when it was processed, although outputs are not measured.
+    pub(crate) releases: bool,
     /// Present if the stage restores its input order.
     pub(crate) turns: Option<Mutex<RunOrder<S::Out>>>,
     pub(crate) state: CpuNodeState<In, S>,
@@ -93,6 +95,19 @@ impl<In, S: Stage<In>> CpuNodeState<In, S> {
 }
 
 const NO_WAITING_ITEM: usize = usize::MAX;
+
+/// Number of items of the next run: as many as take [`RUN_TIME`] to process, but at most this worker's share of the
+/// available items.
+pub(crate) fn run_length(core: &StageCore, available: usize) -> usize {
+    let share = available / core.concurrency().max(1);
+    let by_time = match core.meter.mean_service() {
+        // Model checks have no clock, so that schedules can be replayed.
+        _ if MODELLED => 3,
+        Some(mean) => RUN_TIME.as_nanos() / mean.as_nanos().max(1),
+        None => 1,
+    };
+    share.min(usize::try_from(by_time).unwrap_or(MAX_RUN)).clamp(1, MAX_RUN)
+}
 
 /// Reorder buffer for the runs of an ordered stage.
 pub(crate) struct RunOrder<Out> {
@@ -280,7 +295,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         inputs: &mut Vec<Item<In>>,
     ) -> Option<(u64, usize, Option<Reservation>)> {
         let Some((measure, budget)) = self.reserves() else {
-            let places = self.output.reserve(self.run_length());
+            let places = self.output.reserve(run_length(&self.core, self.input.available()));
             let taken = if places > 0 { self.input.pop(places, inputs) } else { None };
             // Unused places are for other workers.
             self.output.release(places - inputs.len());
@@ -560,19 +575,6 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             }
         }
         Ok(())
-    }
-
-    /// Number of items of the next run: as many as take [`RUN_TIME`] to process, but at most this
-    /// worker's share of the available items.
-    fn run_length(&self) -> usize {
-        let share = self.input.available() / self.core.concurrency().max(1);
-        let by_time = match self.core.meter.mean_service() {
-            // Model checks have no clock, so that schedules can be replayed.
-            _ if MODELLED => 3,
-            Some(mean) => RUN_TIME.as_nanos() / mean.as_nanos().max(1),
-            None => 1,
-        };
-        share.min(usize::try_from(by_time).unwrap_or(MAX_RUN)).clamp(1, MAX_RUN)
     }
 
     fn instance(&self) -> Option<StageInstance<In, S>> {

@@ -265,7 +265,11 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         let measured = self.node.sizer.as_ref().zip(self.node.core.measured());
         let Some((sizer, (measure, budget))) = measured else {
             // An unmeasured output is assumed to hold as much memory as its inputs.
-            return if self.node.aggregates { given } else { self.carried.take() };
+            return match (self.node.aggregates, self.node.releases) {
+                (true, _) => given,
+                (false, true) => None,
+                (false, false) => self.carried.take(),
+            };
         };
         let bytes = sizer(value);
         let reserved = if self.node.aggregates { &mut given } else { &mut self.reservation };

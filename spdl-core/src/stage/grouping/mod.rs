@@ -10,7 +10,7 @@ mod split;
 
 pub use bucket::{Bucketed, Bucketer, Bucketing};
 pub use pack::{Packed, Packer, Packing};
-pub use sequences::{SampleTokens, SequenceLayout};
+pub use sequences::{FillSequence, SampleTokens, SequenceLayout};
 pub use split::{ConcatAndSplit, Piece, Sequence, pieces};
 
 use std::fmt;

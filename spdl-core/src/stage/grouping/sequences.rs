@@ -1,4 +1,5 @@
-//! Samples as sequences of tokens, and batches of grouped samples: [`SampleTokens`], [`SequenceLayout`].
+//! Samples as sequences of tokens, and batches of grouped samples: [`SampleTokens`], [`SequenceLayout`],
+//! [`FillSequence`].
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,19 +10,50 @@ use bytes::BytesMut;
 use super::{Packed, Sequence, invalid};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::array::{Array, DType};
-use crate::memory::buffer::aligned;
+use crate::memory::buffer::{BufferPool, aligned};
 use crate::source::sample::SampleId;
 use crate::stage::batch::Batch;
-use crate::stage::collate::{RowRef, append, array, integers};
-use crate::stage::layout::{BatchLayout, Collation, Field};
+use crate::stage::collate::{RowRef, append, array};
+use crate::stage::layout::{Collation, Field};
+use crate::stage::slot::{Fill, FillContext, Row, SlotMut};
+use crate::stage::{Stage, StageContext};
 
 /// A sample of several fields, or a range of its tokens.
 ///
-/// Parts of a sample share its memory. Made by [`SequenceLayout::sample`].
+/// Parts of a sample share its memory. Made by the stage [`FillSequence`].
 #[derive(Clone, Debug)]
 pub struct SampleTokens {
-    sample: Arc<Batch>,
+    sample: Arc<WrittenSample>,
     range: Range<u64>,
+}
+
+/// A sample with one row for each field of its layout.
+#[derive(Debug)]
+struct WrittenSample {
+    id: SampleId,
+    rows: Vec<Row>,
+}
+
+/// The [`Stage`] that writes each item by a [`Fill`], as a sample of a [`SequenceLayout`]. Made by
+/// [`SequenceLayout::stage`].
+#[derive(Debug)]
+pub struct FillSequence<F> {
+    layout: Arc<SequenceLayout>,
+    fill: F,
+}
+
+impl<In, F: Fill<In>> Stage<In> for FillSequence<F> {
+    type Out = SampleTokens;
+
+    fn process(&mut self, item: In, cx: &mut StageContext<'_, SampleTokens>) -> Result<()> {
+        let (id, lineage) = (cx.header.id, cx.header.lineage);
+        let mut of_item =
+            FillContext { id, lineage, key: cx.key(), seed: cx.seed, stage: cx.stage };
+        let mut rows = self.layout.empty_rows()?;
+        self.fill.fill(item, SlotMut::new(&self.layout.fields, &mut rows), &mut of_item)?;
+        let sample = self.layout.sample(WrittenSample { id, rows })?;
+        cx.emit(sample)
+    }
 }
 
 impl Sequence for SampleTokens {
@@ -41,11 +73,11 @@ impl Sequence for SampleTokens {
 /// Some fields are sequences: their first dimension has any length, which is the same for all of
 /// them, with one row for each token. Other fields belong to the sample.
 ///
-/// The steps are: a [`fill`](crate::PipelineBuilder::fill) with the layout
-/// [`of_one`](Self::of_one), [`sample`](Self::sample), a stage that groups samples, and
+/// The steps are: the [`stage`](Self::stage) that writes samples, a stage that groups samples, and
 /// [`join`](Self::join) or [`join_packed`](Self::join_packed).
 ///
 /// ```
+/// use std::sync::Arc;
 /// use spdl_core::stage::{Collation, Packing, Sequence, SequenceLayout};
 /// use spdl_core::{DType, Field, Fill, FillContext, PipelineBuilder, Result, SlotMut};
 ///
@@ -57,11 +89,10 @@ impl Sequence for SampleTokens {
 ///     }
 /// }
 /// let text = Field::new("text", DType::U8, &[0]).collation(Collation::List);
-/// let layout = SequenceLayout::new([text]).sequence("text", 46.0, None)?;
-/// let join = layout.clone();
+/// let layout = Arc::new(SequenceLayout::new([text]).sequence("text", 46.0, None)?);
+/// let join = Arc::clone(&layout);
 /// let mut pipeline = PipelineBuilder::from_iter(["sevens!", "quite", "one"])
-///     .fill("bytes", layout.of_one(), || Ok(Bytes))
-///     .map("sequence", move |sample| layout.sample(sample))
+///     .stage("bytes", move || layout.stage(Bytes))
 ///     .pack("pack", Packing::new(10), |sample| sample.tokens())
 ///     .batch("batch", 2, false)
 ///     .map("join", move |packed| join.join_packed(&packed))
@@ -77,6 +108,8 @@ impl Sequence for SampleTokens {
 pub struct SequenceLayout {
     fields: Vec<Field>,
     sequences: Vec<SequenceField>,
+    /// The memory of packed sequences, which have one size.
+    pool: BufferPool,
 }
 
 /// A field with one row for each token.
@@ -102,7 +135,8 @@ impl SequenceLayout {
 
     /// A layout of batches with these fields, none of which is a sequence.
     pub fn new(fields: impl IntoIterator<Item = Field>) -> Self {
-        SequenceLayout { fields: fields.into_iter().collect(), sequences: Vec::new() }
+        let (sequences, pool) = Default::default();
+        SequenceLayout { fields: fields.into_iter().collect(), sequences, pool }
     }
 
     /// Makes a field a sequence. The first such field determines the number of tokens of a sample.
@@ -140,38 +174,47 @@ impl SequenceLayout {
         Ok(self)
     }
 
-    /// The layout of batches of one sample, from which [`sample`](Self::sample) makes sequences.
-    pub fn of_one(&self) -> BatchLayout {
-        let fields = self.fields.iter().cloned().map(|field| match field.collation {
-            Collation::Stacked => field,
-            _ => field.collation(Collation::List),
-        });
-        BatchLayout::new(1, fields)
-    }
-
-    /// The whole sample of a batch of one sample.
+    /// The stage that writes each item by `fill`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the batch does not have the layout [`of_one`](Self::of_one), or the
-    /// sequences differ in length.
-    pub fn sample(&self, sample: Batch) -> Result<SampleTokens> {
-        if sample.len() != 1 {
-            return Err(invalid(format!("expected a batch of one sample, found {}", sample.len())));
-        }
-        let mut lengths = self.sequences.iter().map(|one| -> Result<u64> {
-            let rows = stored(&sample, &self.fields[one.at])?.shape.first().copied();
-            Ok(rows.unwrap_or(0) as u64 + one.separators())
+    /// Those of [`Fill::check_fields`].
+    pub fn stage<In, F: Fill<In>>(self: &Arc<Self>, fill: F) -> Result<FillSequence<F>> {
+        fill.check_fields(&self.fields)?;
+        Ok(FillSequence { layout: Arc::clone(self), fill })
+    }
+
+    /// Memory for a sample.
+    fn empty_rows(&self) -> Result<Vec<Row>> {
+        let row = |field: &Field| match field.collation {
+            Collation::Stacked => aligned(field.row_bytes().unwrap_or(usize::MAX)).map(Row::from),
+            _ => Ok(Row::default()),
+        };
+        self.fields.iter().map(row).collect()
+    }
+
+    /// A sample with all its tokens.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the sequences differ in length.
+    fn sample(&self, written: WrittenSample) -> Result<SampleTokens> {
+        let WrittenSample { id, rows } = written;
+        let shaped = self.fields.iter().zip(rows).map(|(field, row)| match field.collation {
+            Collation::Stacked => row,
+            _ => row.or_empty(field),
         });
-        let tokens = lengths.next().unwrap_or(Ok(0))?;
-        for length in lengths {
-            let length = length?;
-            if length != tokens {
-                return Err(invalid(format!(
-                    "sequences of one sample differ in length: {tokens} and {length} tokens"
-                )));
-            }
+        let rows: Vec<Row> = shaped.collect();
+        let mut lengths = self.sequences.iter().map(|one| {
+            let tokens = rows.get(one.at).and_then(|row| row.shape.first().copied());
+            tokens.unwrap_or(0) as u64 + one.separators()
+        });
+        let tokens = lengths.next().unwrap_or(0);
+        if let Some(length) = lengths.find(|&length| length != tokens) {
+            return Err(invalid(format!(
+                "sequences of one sample differ in length: {tokens} and {length} tokens"
+            )));
         }
-        Ok(SampleTokens { sample: Arc::new(sample), range: 0..tokens })
+        let sample = Arc::new(WrittenSample { id, rows });
+        Ok(SampleTokens { sample, range: 0..tokens })
     }
 
     /// Joins samples to a batch with the collations of the fields.
@@ -229,14 +272,14 @@ impl SequenceLayout {
                 None => self.append(&mut batch, at, parts())?,
             }
         }
-        append_boundaries(&mut batch, packed, capacity)?;
+        append_boundaries(&mut batch, packed, capacity, &self.pool)?;
         Ok(batch)
     }
 
     /// A batch without fields.
     fn empty<'a>(&self, samples: impl Iterator<Item = &'a SampleTokens>) -> Batch {
-        let parts = samples.filter_map(|one| Some((*one.sample.ids().first()?, one.range.start)));
-        let (ids, starts): (Vec<SampleId>, Vec<u64>) = parts.unzip();
+        let (ids, starts): (Vec<SampleId>, Vec<u64>) =
+            samples.map(|one| (one.sample.id, one.range.start)).unzip();
         let starts = if starts.iter().all(|&start| start == 0) { Vec::new() } else { starts };
         Batch { starts, ..Batch::empty(ids) }
     }
@@ -250,8 +293,8 @@ impl SequenceLayout {
         let field = &self.fields[at];
         let is_sequence = self.sequences.iter().any(|one| one.at == at);
         let rows = samples.map(|one| match is_sequence {
-            true => one.tokens_of(field),
-            false => stored(&one.sample, field),
+            true => one.tokens_of(at),
+            false => one.row(at, field),
         });
         append(batch, field, &rows.collect::<Result<Vec<_>>>()?)
     }
@@ -275,12 +318,12 @@ impl SequenceLayout {
         let shape: Vec<usize> =
             [packed.len(), capacity].into_iter().chain(of_token.iter().copied()).collect();
         let bytes_of_token = field.bytes_of(of_token).unwrap_or(usize::MAX);
-        let mut values = aligned(field.bytes_of(&shape).unwrap_or(usize::MAX))?;
+        let mut values = self.pool.take(field.bytes_of(&shape).unwrap_or(usize::MAX))?;
         let bytes_of_row = bytes_of_token * capacity;
         for (at, one) in packed.iter().enumerate() {
             let mut rest = &mut values[at * bytes_of_row..][..bytes_of_row];
             for part in &one.items {
-                let tokens = part.tokens_of(field)?.bytes;
+                let tokens = part.tokens_of(sequence.at)?.bytes;
                 let (own, after) = rest.split_at_mut(part.tokens() as usize * bytes_of_token);
                 let (own, separator) = own.split_at_mut(tokens.len().min(own.len()));
                 own.copy_from_slice(&tokens[..own.len()]);
@@ -290,26 +333,37 @@ impl SequenceLayout {
             fill(rest, &sequence.padding);
         }
         let field = Field::new(&field.name, field.dtype, &shape[1..]);
-        let values = array(field.dtype, shape, values)?;
+        let values = Array::new(field.dtype, shape, values)?;
         batch.push(field, values);
         Ok(())
     }
 }
 
 impl SampleTokens {
-    /// The whole sample, as a batch of one sample.
-    pub fn sample(&self) -> &Batch {
-        &self.sample
+    /// The shape of the whole sample in field number `field`, whose collation is not
+    /// [stacked](Collation::Stacked); empty if there is no such field.
+    pub fn shape(&self, field: usize) -> &[usize] {
+        self.sample.rows.get(field).map_or(&[], |row| &row.shape)
     }
 
-    /// The rows of the tokens in a field, without a separator.
-    fn tokens_of(&self, field: &Field) -> Result<RowRef<'_>> {
-        let RowRef { bytes, shape } = stored(&self.sample, field)?;
+    /// The value of field number `at`.
+    fn row<'a>(&'a self, at: usize, field: &'a Field) -> Result<RowRef<'a>> {
+        let row = self.sample.rows.get(at).ok_or_else(|| other_layout(at))?;
+        let shape = match field.collation {
+            Collation::Stacked => &field.shape,
+            _ => &row.shape,
+        };
+        Ok(RowRef { bytes: &row.bytes, shape: Cow::Borrowed(shape) })
+    }
+
+    /// The rows of the tokens in field number `at`, without a separator.
+    fn tokens_of(&self, at: usize) -> Result<RowRef<'_>> {
+        let Row { bytes, shape } = self.sample.rows.get(at).ok_or_else(|| other_layout(at))?;
         let rows = shape.first().copied().unwrap_or(0);
         let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(rows);
         let (start, end) = (place(self.range.start), place(self.range.end));
         let of_row = bytes.len() / rows.max(1);
-        let mut shape = shape.into_owned();
+        let mut shape = shape.clone();
         if let Some(first) = shape.first_mut() {
             *first = end - start;
         }
@@ -317,18 +371,8 @@ impl SampleTokens {
     }
 }
 
-/// The value of a batch of one sample.
-fn stored<'a>(sample: &'a Batch, field: &Field) -> Result<RowRef<'a>> {
-    let found = match field.collation {
-        Collation::Stacked => sample.array(&field.name).map(|array| (array, &array.shape()[1..])),
-        _ => {
-            sample.list(&field.name).and_then(<[Array]>::first).map(|array| (array, array.shape()))
-        }
-    };
-    let (array, shape) = found.ok_or_else(|| {
-        invalid(format!("the sample has no field {:?}; use `SequenceLayout::of_one`", field.name))
-    })?;
-    Ok(RowRef { bytes: array.as_bytes(), shape: Cow::Borrowed(shape) })
+fn other_layout(at: usize) -> Error {
+    invalid(format!("a sample of another layout has no field number {at}"))
 }
 
 /// Adds the arrays of [`SequenceLayout::ADDED`].
@@ -336,15 +380,23 @@ fn append_boundaries(
     batch: &mut Batch,
     packed: &[Packed<SampleTokens>],
     capacity: usize,
+    pool: &BufferPool,
 ) -> Result<()> {
     let tokens = packed.len() * capacity;
-    let (mut positions, mut segments) = (Vec::with_capacity(tokens), Vec::with_capacity(tokens));
+    let mut positions = pool.take(tokens * size_of::<i64>())?;
+    let mut segments = pool.take(tokens * size_of::<i32>())?;
     let mut ends = vec![0_i32];
+    let mut rest: (&mut [i64], &mut [i32]) =
+        (bytemuck::cast_slice_mut(&mut positions[..]), bytemuck::cast_slice_mut(&mut segments[..]));
     let mut part = |tokens: u64, segment: i32| {
-        positions.extend(0..tokens as i64);
-        segments.resize(segments.len() + tokens as usize, segment);
+        let (positions, segments) = std::mem::take(&mut rest);
+        let (own_positions, positions) = positions.split_at_mut(tokens as usize);
+        let (own_segments, segments) = segments.split_at_mut(tokens as usize);
+        own_positions.iter_mut().zip(0..).for_each(|(position, at)| *position = at);
+        own_segments.fill(segment);
+        rest = (positions, segments);
         // At most `i32::MAX`, as the caller has checked.
-        ends.push(segments.len() as i32);
+        ends.push(ends.last().copied().unwrap_or(0) + tokens as i32);
     };
     for one in packed {
         for (number, tokens) in one.lengths().enumerate() {
@@ -355,27 +407,26 @@ fn append_boundaries(
             part(padding, 0);
         }
     }
-    let shape = vec![packed.len(), capacity];
-    let positions = integers(shape.clone(), &positions)?;
-    let of_row = [capacity];
+    let (shape, of_row) = (vec![packed.len(), capacity], [capacity]);
     let [position_ids, segment_ids, cu_seqlens] = SequenceLayout::ADDED;
+    let positions = Array::new(DType::I64, shape.clone(), positions)?;
     batch.push(Field::new(position_ids, DType::I64, &of_row), positions);
-    batch.push(Field::new(segment_ids, DType::I32, &of_row), array_of(shape, &segments)?);
-    let ends = array_of(vec![ends.len()], &ends)?;
-    batch.push(Field::new(cu_seqlens, DType::I32, &[]), ends);
+    let segments = Array::new(DType::I32, shape, segments)?;
+    batch.push(Field::new(segment_ids, DType::I32, &of_row), segments);
+    let mut bytes: BytesMut = aligned(size_of_val(&ends[..]))?;
+    bytes.copy_from_slice(bytemuck::cast_slice(&ends));
+    batch
+        .push(Field::new(cu_seqlens, DType::I32, &[]), array(DType::I32, vec![ends.len()], bytes)?);
     Ok(())
 }
 
-fn array_of(shape: Vec<usize>, values: &[i32]) -> Result<Array> {
-    let mut bytes: BytesMut = aligned(size_of_val(values))?;
-    bytes.copy_from_slice(bytemuck::cast_slice(values));
-    array(DType::I32, shape, bytes)
-}
-
-/// Repeats the bytes of an element. Zeros are not written, because new memory has them.
+/// Repeats the bytes of an element.
 fn fill(bytes: &mut [u8], element: &[u8]) {
-    if element.iter().any(|&byte| byte != 0) {
-        bytes.chunks_exact_mut(element.len()).for_each(|chunk| chunk.copy_from_slice(element));
+    match element.iter().any(|&byte| byte != 0) {
+        true => {
+            bytes.chunks_exact_mut(element.len()).for_each(|chunk| chunk.copy_from_slice(element));
+        }
+        false => bytes.fill(0),
     }
 }
 
@@ -403,17 +454,18 @@ mod tests {
     use super::*;
     use crate::stage::{ConcatAndSplit, Packer, Packing, pieces};
 
+    fn row(shape: &[usize], numbers: &[i64]) -> Row {
+        let mut bytes = aligned(size_of_val(numbers)).unwrap();
+        bytes.copy_from_slice(bytemuck::cast_slice(numbers));
+        Row { bytes, shape: shape.into() }
+    }
+
     /// A sample of tokens `first..first + len`, in two fields, and a number.
-    fn sample(first: i64, len: usize) -> Batch {
+    fn sample(first: i64, len: usize) -> WrittenSample {
         let numbers: Vec<i64> = (first..).take(len).collect();
-        let mut batch = Batch::empty(vec![SampleId { epoch: 0, index: first as u64 }]);
-        let field = |name: &str| Field::new(name, DType::I64, &[0]).collation(Collation::List);
-        batch.lists.push((field("tokens"), vec![integers(vec![len], &numbers).unwrap()]));
         let pairs: Vec<i64> = numbers.iter().flat_map(|&number| [number, -number]).collect();
-        let pairs = integers(vec![len, 2], &pairs).unwrap();
-        batch.lists.push((Field { shape: vec![0, 2], ..field("pairs") }, vec![pairs]));
-        batch.push(Field::new("number", DType::I64, &[]), integers(vec![1], &[first]).unwrap());
-        batch
+        let rows = vec![row(&[len], &numbers), row(&[len, 2], &pairs), row(&[], &[first])];
+        WrittenSample { id: SampleId { epoch: 0, index: first as u64 }, rows }
     }
 
     fn layout(separator: Option<f64>) -> SequenceLayout {
@@ -539,11 +591,12 @@ mod tests {
         for padding in [-1.0, 256.0, 0.5, f64::NAN] {
             assert!(fault("a", padding).contains("cannot hold"), "{padding}");
         }
-        let one = SequenceLayout::new(fields()).sequence("a", 1.0, Some(2.0)).unwrap();
-        assert!(one.sample(sample(1, 2)).is_err());
+        let few =
+            SequenceLayout::new([]).sample(WrittenSample { rows: Vec::new(), ..sample(1, 2) });
         let layout = layout(None);
+        assert!(layout.join(&[few.unwrap()]).is_err());
         let mut uneven = sample(1, 3);
-        uneven.lists[1].1 = vec![integers(vec![2, 2], &[0; 4]).unwrap()];
+        uneven.rows[1] = row(&[2, 2], &[0; 4]);
         assert!(layout.sample(uneven).unwrap_err().to_string().contains("3 and 2 tokens"));
         let long = Packed { items: Vec::new(), offsets: vec![0], capacity: 1 << 31 };
         let error = layout.join_packed(&[long]).unwrap_err();

@@ -224,6 +224,22 @@ impl ArrowDataset {
         ArrowDataset::of_parts(vec![Arc::new(ArrowRows { table, order: Some(rows) })])
     }
 
+    /// Whether all values are in memory: no sample has a file that must be read.
+    pub fn is_in_memory(&self) -> bool {
+        let is_in_memory = |(cell, column): (&ArrowCell, &ArrowColumn)| match column.kind {
+            ArrowColumnKind::Files { bytes, .. } => {
+                let structs = cell.values.as_struct_opt();
+                structs.is_some_and(|structs| structs.column(bytes).null_count() == 0)
+            }
+            _ => true,
+        };
+        let mut tables = self.parts.iter().map(|part| &part.table);
+        tables.all(|table| {
+            let mut cells = table.batches.iter().flat_map(|it| it.cells.iter().zip(&table.columns));
+            cells.all(is_in_memory)
+        })
+    }
+
     fn hash(&self) -> u64 {
         let mut hash = ContentHash::new("arrow");
         hash.number(self.len());
@@ -275,6 +291,33 @@ impl ArrowRows {
         };
         let (batch, row) = self.table.batches.locate(row)?;
         Ok((batch, usize::try_from(row).map_err(|_| out_of_range())?))
+    }
+
+    /// The value of a column; `None` for a file that must be read.
+    fn value_of(
+        &self,
+        cell: &ArrowCell,
+        column: &ArrowColumn,
+        row: usize,
+    ) -> Result<Option<FieldValue>> {
+        let name = &column.name;
+        let value = match column.kind {
+            ArrowColumnKind::Unsupported(_) => {
+                return Err(self.unsupported(name).unwrap_or_else(internal));
+            }
+            ArrowColumnKind::Files { bytes, path } => match path_of(cell, bytes, path, row)? {
+                None => cell.member(bytes, row),
+                Some(path) if is_address(&path) => {
+                    let message = format!(
+                        "column {name:?} has no bytes, and its path is an address: only local files are read"
+                    );
+                    return Err(Error::new(ErrorKind::Unsupported, message));
+                }
+                Some(_) => return Ok(None),
+            },
+            ArrowColumnKind::Values => cell.value(row),
+        };
+        value.map(Some).map_err(|error| with_context(error, &format!("column {name}")))
     }
 }
 
@@ -425,6 +468,13 @@ impl PackedRows for ArrowRows {
         Ok(Some(texts))
     }
 
+    fn value(&self, row: u64, name: &str) -> Result<Option<FieldValue>> {
+        let (batch, row) = self.locate(row)?;
+        let mut columns = batch.cells.iter().zip(&self.table.columns);
+        let found = columns.find(|(_, column)| *column.name == *name);
+        found.map_or(Ok(None), |(cell, column)| self.value_of(cell, column, row))
+    }
+
     async fn read(
         &self,
         _fetcher: &Arc<dyn Fetcher>,
@@ -438,30 +488,11 @@ impl PackedRows for ArrowRows {
             if !request.wants(&column.name) {
                 continue;
             }
-            let value = match column.kind {
-                ArrowColumnKind::Unsupported(_) => match request.names() {
-                    Some(_) => return Err(self.unsupported(&column.name).unwrap_or_else(internal)),
-                    None => continue,
-                },
-                ArrowColumnKind::Files { bytes, path } => {
-                    match path_of(cell, bytes, path, row)? {
-                        None => cell.member(bytes, row),
-                        Some(path) if is_address(&path) => {
-                            let message = format!(
-                                "column {:?} has no bytes, and its path is an address: only local files are \
-                                 read",
-                                column.name
-                            );
-                            return Err(Error::new(ErrorKind::Unsupported, message));
-                        }
-                        // The sample has a field for the file.
-                        Some(_) => continue,
-                    }
-                }
-                ArrowColumnKind::Values => cell.value(row),
-            };
-            let value =
-                value.map_err(|error| with_context(error, &format!("column {}", column.name)))?;
+            if request.names().is_none() && matches!(column.kind, ArrowColumnKind::Unsupported(_)) {
+                continue;
+            }
+            // For a file that must be read, the sample has another field.
+            let Some(value) = self.value_of(cell, column, row)? else { continue };
             sizes.add(&column.name, size_of_field(&value));
             sizes.check()?;
             fields.push((Arc::clone(&column.name), value));

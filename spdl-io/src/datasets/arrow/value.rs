@@ -63,10 +63,9 @@ pub(super) fn value(array: &dyn Array, row: usize) -> Result<FieldValue> {
             let lists = array.as_fixed_size_list();
             list(lists.values(), fixed_range(*len, row, lists.values().len())?)?
         }
-        _ => match numbers(array, row..row + 1)? {
-            Some(FieldValue::Integers(one)) if one.len() == 1 => FieldValue::Integer(one[0]),
-            Some(FieldValue::Floats(one)) if one.len() == 1 => FieldValue::Float(one[0]),
-            _ => {
+        _ => match numbers(array, row..row + 1, Form::One)? {
+            Some(number) => number,
+            None => {
                 let message = format!("values of type {} are not supported", array.data_type());
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
@@ -90,7 +89,7 @@ fn list(items: &dyn Array, range: Range<usize>) -> Result<FieldValue> {
         return Ok(FieldValue::Json(Value::Array(items.collect::<Result<_>>()?)));
     }
     let has_nulls = items.nulls().is_some() && range.clone().any(|item| items.is_null(item));
-    if !has_nulls && let Some(numbers) = numbers(items, range.clone())? {
+    if !has_nulls && let Some(numbers) = numbers(items, range.clone(), Form::List)? {
         return Ok(numbers);
     }
     range.map(|item| value(items, item)).collect::<Result<_>>().map(FieldValue::List)
@@ -113,51 +112,58 @@ fn json(value: &FieldValue) -> Result<Value> {
     })
 }
 
+/// Whether numbers are a list, or a single number.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    List,
+    One,
+}
+
+impl Form {
+    fn integers<T: Copy + Into<i64>>(self, values: &[T]) -> FieldValue {
+        match (self, values) {
+            (Form::One, [one]) => FieldValue::Integer((*one).into()),
+            _ => FieldValue::Integers(values.iter().map(|&number| number.into()).collect()),
+        }
+    }
+
+    fn floats<T: Copy + Into<f64>>(self, values: &[T]) -> FieldValue {
+        match (self, values) {
+            (Form::One, [one]) => FieldValue::Float((*one).into()),
+            _ => FieldValue::Floats(values.iter().map(|&number| number.into()).collect()),
+        }
+    }
+}
+
 /// The numbers of rows without nulls; `None` if the type is not numeric.
-fn numbers(array: &dyn Array, rows: Range<usize>) -> Result<Option<FieldValue>> {
+fn numbers(array: &dyn Array, rows: Range<usize>, form: Form) -> Result<Option<FieldValue>> {
     fn of<T: ArrowPrimitiveType>(array: &dyn Array, rows: Range<usize>) -> &[T::Native] {
         &array.as_primitive::<T>().values()[rows]
     }
-    fn integers<T: ArrowPrimitiveType>(array: &dyn Array, rows: Range<usize>) -> FieldValue
-    where
-        T::Native: Into<i64>,
-    {
-        FieldValue::Integers(of::<T>(array, rows).iter().map(|&number| number.into()).collect())
-    }
-    fn floats<T: ArrowPrimitiveType>(array: &dyn Array, rows: Range<usize>) -> FieldValue
-    where
-        T::Native: Into<f64>,
-    {
-        FieldValue::Floats(of::<T>(array, rows).iter().map(|&number| number.into()).collect())
-    }
     Ok(Some(match array.data_type() {
-        DataType::Int8 => integers::<Int8Type>(array, rows),
-        DataType::Int16 => integers::<Int16Type>(array, rows),
-        DataType::Int32 => integers::<Int32Type>(array, rows),
-        DataType::Int64 => integers::<Int64Type>(array, rows),
-        DataType::UInt8 => integers::<UInt8Type>(array, rows),
-        DataType::UInt16 => integers::<UInt16Type>(array, rows),
-        DataType::UInt32 => integers::<UInt32Type>(array, rows),
+        DataType::Int8 => form.integers(of::<Int8Type>(array, rows)),
+        DataType::Int16 => form.integers(of::<Int16Type>(array, rows)),
+        DataType::Int32 => form.integers(of::<Int32Type>(array, rows)),
+        DataType::Int64 => form.integers(of::<Int64Type>(array, rows)),
+        DataType::UInt8 => form.integers(of::<UInt8Type>(array, rows)),
+        DataType::UInt16 => form.integers(of::<UInt16Type>(array, rows)),
+        DataType::UInt32 => form.integers(of::<UInt32Type>(array, rows)),
         DataType::UInt64 => {
             let numbers = of::<UInt64Type>(array, rows)
                 .iter()
                 .map(|&number| Ok(unsigned(number)?.as_i64().unwrap_or_default()));
-            FieldValue::Integers(numbers.collect::<Result<_>>()?)
+            form.integers(&numbers.collect::<Result<Vec<i64>>>()?)
         }
-        DataType::Float16 => floats::<Float16Type>(array, rows),
-        DataType::Float32 => floats::<Float32Type>(array, rows),
-        DataType::Float64 => floats::<Float64Type>(array, rows),
+        DataType::Float16 => form.floats(of::<Float16Type>(array, rows)),
+        DataType::Float32 => form.floats(of::<Float32Type>(array, rows)),
+        DataType::Float64 => form.floats(of::<Float64Type>(array, rows)),
         DataType::Date32 | DataType::Time32(_) => {
-            let data = array.to_data();
-            let numbers = data.buffer::<i32>(0)[rows].iter();
-            FieldValue::Integers(numbers.map(|&number| number.into()).collect())
+            form.integers(&array.to_data().buffer::<i32>(0)[rows])
         }
         DataType::Date64
         | DataType::Time64(_)
         | DataType::Timestamp(..)
-        | DataType::Duration(_) => {
-            FieldValue::Integers(array.to_data().buffer::<i64>(0)[rows].to_vec())
-        }
+        | DataType::Duration(_) => form.integers(&array.to_data().buffer::<i64>(0)[rows]),
         _ => return Ok(None),
     }))
 }
@@ -244,8 +250,8 @@ fn fixed_range(size: i32, row: usize, len: usize) -> Result<Range<usize>> {
 
 /// The position in the values of a dictionary.
 fn index_of(keys: &dyn Array, row: usize, len: usize) -> Result<usize> {
-    let key = match numbers(keys, row..row + 1)? {
-        Some(FieldValue::Integers(key)) => key.first().and_then(|&key| usize::try_from(key).ok()),
+    let key = match numbers(keys, row..row + 1, Form::One)? {
+        Some(FieldValue::Integer(key)) => usize::try_from(key).ok(),
         _ => None,
     };
     key.filter(|key| *key < len).ok_or_else(inconsistent)

@@ -6,11 +6,13 @@ use futures_util::StreamExt;
 use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 
 use super::kinds::Opener;
-use super::{DatasetKind, OpenedDataset, kind_of_name};
+use super::{DatasetKind, OpenOptions, OpenedDataset, kind_of_name};
 use crate::datasets::ImageFolder;
 use crate::datasets::file_list::VALIDATION_IMAGE;
 use crate::fetch::{Key, ObjectMeta, quoted};
-use crate::records::{AUDIO_EXTENSIONS, Encoding, Extent, StoredRecord, VIDEO_EXTENSIONS};
+use crate::records::{
+    ARRAY_EXTENSIONS, AUDIO_EXTENSIONS, Encoding, Extent, StoredRecord, VIDEO_EXTENSIONS,
+};
 use crate::shards::{JOURNAL, MANIFEST, Manifest, ShardRecord};
 
 /// The maximum number of objects that are listed to detect the kind of a stored folder.
@@ -76,7 +78,11 @@ impl Opener<'_> {
         };
         let (classes, mut warnings) = (images.classes().to_vec(), images.warnings().to_vec());
         warnings.extend(without_imagenet_labels(&images));
-        let opened = self.dataset(DatasetKind::ImageFolder, FolderRecords(images), Vec::new());
+        let opened = self.dataset(
+            DatasetKind::ImageFolder,
+            FolderRecords::new(images, self.options),
+            Vec::new(),
+        );
         Ok(OpenedDataset { classes, warnings, ..opened })
     }
 
@@ -233,18 +239,31 @@ pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
     Ok(names)
 }
 
-/// The files of an [`ImageFolder`] as records with one field: `audio` or `video` if the extension is
-/// that of audio or video, else `image`.
+/// The files of an [`ImageFolder`] as records with one field: `audio` or `video` if the extension is that of audio or
+/// video; the extension of an array; else `image`, or `raw` if the files are arrays.
 #[derive(Debug)]
-pub(super) struct FolderRecords(pub(super) ImageFolder);
+pub(super) struct FolderRecords {
+    files: ImageFolder,
+    /// Whether files with unknown extensions are arrays instead of images.
+    are_arrays: bool,
+}
 
-fn field_of(key: &Key) -> &'static str {
-    let extension = key.as_bytes().rsplit(|byte| *byte == b'.').next().unwrap_or_default();
-    let is_of = |all: &[&str]| all.iter().any(|it| extension.eq_ignore_ascii_case(it.as_bytes()));
-    match () {
-        () if is_of(&AUDIO_EXTENSIONS) => "audio",
-        () if is_of(&VIDEO_EXTENSIONS) => "video",
-        () => "image",
+impl FolderRecords {
+    pub(super) fn new(files: ImageFolder, options: &OpenOptions) -> Self {
+        FolderRecords { files, are_arrays: options.image_extensions() == ARRAY_EXTENSIONS }
+    }
+
+    fn field_of(&self, key: &Key) -> &'static str {
+        let extension = key.as_bytes().rsplit(|byte| *byte == b'.').next().unwrap_or_default();
+        let is_own = |it: &&&'static str| extension.eq_ignore_ascii_case(it.as_bytes());
+        let is_of = |all: &'static [&str]| all.iter().any(|it| is_own(&it));
+        match ARRAY_EXTENSIONS.iter().find(is_own) {
+            Some(array) => array,
+            None if is_of(&AUDIO_EXTENSIONS) => "audio",
+            None if is_of(&VIDEO_EXTENSIONS) => "video",
+            None if self.are_arrays => "raw",
+            None => "image",
+        }
     }
 }
 
@@ -252,14 +271,14 @@ impl Dataset for FolderRecords {
     type Item = StoredRecord;
 
     fn len(&self) -> u64 {
-        self.0.len()
+        self.files.len()
     }
 
     fn item(&self, index: u64) -> Result<StoredRecord> {
-        let Labeled { value: key, label } = self.0.item(index)?;
+        let Labeled { value: key, label } = self.files.item(index)?;
         let record = StoredRecord::new(key.clone()).with_label(label);
-        let field = field_of(&key);
-        let (version, extent) = match self.0.listed(index, &key) {
+        let field = self.field_of(&key);
+        let (version, extent) = match self.files.listed(index, &key) {
             None => (None, Extent::whole(key)),
             Some(listed) => (Some(listed.version_hash()), Extent::listed(listed)),
         };
@@ -267,7 +286,7 @@ impl Dataset for FolderRecords {
     }
 
     fn content_hash(&self) -> Option<u64> {
-        self.0.content_hash()
+        self.files.content_hash()
     }
 
     fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::coco::has_image_folder;
+use super::folder::FolderRecords;
 use super::labels::Unlabeled;
 use super::order::{GroupWindow, ReadOrder};
 use super::{DatasetKind, OpenLocation, OpenOptions, OpenedDataset};
@@ -16,8 +17,8 @@ use crate::datasets::lmdb::PATTERNS as LMDB_NAMES;
 use crate::datasets::mds::shard::ShardIndex;
 use crate::datasets::patterns::{FilePatterns, local_keys, stored_keys};
 use crate::datasets::{
-    FileList, FileListOptions, LitDataset, LmdbDataset, LmdbOptions, MdsDataset, MdsOptions,
-    RecordIoDataset, RecordIoOptions, TfRecordDataset, TfRecordOptions, WebDataset,
+    FileList, FileListOptions, ImageFolder, LitDataset, LmdbDataset, LmdbOptions, MdsDataset,
+    MdsOptions, RecordIoDataset, RecordIoOptions, TfRecordDataset, TfRecordOptions, WebDataset,
     WebDatasetOptions,
 };
 #[cfg(feature = "parquet")]
@@ -35,6 +36,12 @@ pub(super) fn folder_of(file: &Key) -> Key {
     let bytes = file.as_bytes();
     let end = bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     Key::from_bytes(&bytes[..end])
+}
+
+/// The part of a name after the last dot; the wildcard `*` for a name without one.
+fn extension(file: &Key) -> String {
+    let path = file.to_path();
+    path.extension().map_or_else(|| "*".into(), |it| it.to_string_lossy().into_owned())
 }
 
 /// Opens data sets of one store.
@@ -125,6 +132,9 @@ impl Opener<'_> {
                 let keys = self.keys_of(DatasetKind::FileList, locations).await?;
                 self.open_file_lists(&keys).await
             }
+            None if locations.iter().all(|location| self.is_pattern(&location.key)) => {
+                self.open_matches(locations).await
+            }
             _ if locations.len() > 1 => {
                 let message =
                     "cannot open several folders or files of annotations together; specify one";
@@ -140,6 +150,40 @@ impl Opener<'_> {
                 opened => opened,
             },
         }
+    }
+
+    /// Whether the name of a file has wildcards.
+    fn is_pattern(&self, key: &Key) -> bool {
+        let name = key.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        // In the address of a store, a question mark starts the query.
+        let is_wildcard = |byte: &u8| *byte == b'*' || (*byte == b'?' && self.is_local);
+        name.iter().any(is_wildcard) && !(self.is_local && key.to_path().exists())
+    }
+
+    /// Opens the files that patterns match, one sample each.
+    async fn open_matches(&self, locations: &[OpenLocation]) -> Result<OpenedDataset> {
+        let known = self.options.image_extensions();
+        let mut files = Vec::new();
+        for location in locations {
+            let pattern = std::slice::from_ref(location);
+            let mut found = self.keys_of(DatasetKind::ImageFolder, pattern).await?;
+            // A pattern with an extension selects files of any type.
+            if extension(&location.key).chars().any(|letter| "*?{}".contains(letter)) {
+                found.retain(|key| {
+                    known.iter().any(|wanted| wanted.eq_ignore_ascii_case(&extension(key)))
+                });
+            }
+            if found.is_empty() {
+                let message =
+                    format!("no file that matches this pattern ends in {}", known.join(", "));
+                let error = Error::new(ErrorKind::NotFound, message);
+                return Err(error.with_key(location.key.display_name()));
+            }
+            files.extend(found);
+        }
+        let files = ImageFolder::from_paths(files.iter().map(Key::to_path), None)?;
+        let samples = FolderRecords::new(files, self.options);
+        Ok(self.dataset(DatasetKind::FileList, samples, Vec::new()))
     }
 
     /// The files that names and patterns match. A local list whose name exists is no pattern.

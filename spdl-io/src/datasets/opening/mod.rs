@@ -226,6 +226,7 @@ impl OpenedDataset {
     /// | ends with `LOC_val_solution.csv`, `validation_synset_labels.txt` | the [validation images of ImageNet](super::FileList::from_imagenet_labels) |
     /// | ends with `.txt`, `.csv`, `.jsonl` | a file list |
     /// | ends with `.json`, except `index.json` | [COCO annotations](super::FileList::from_coco) |
+    /// | a pattern of other files, such as `photos/*.jpg` | the files, sorted, without labels: those with one of the [extensions](OpenOptions::extensions), or all, if the pattern has an extension |
     /// | a folder, or its `index.json` | by content: MDS shards, LitData chunks, a set that `spdl pack` wrote, `data.mdb`, tar, Parquet, TFRecord or RecordIO files, or zip archives without subfolders; otherwise images |
     ///
     /// In names of tar, zip, Parquet, TFRecord, RecordIO and LMDB files, and of lists with the ending `.txt`, `.csv`,
@@ -381,7 +382,7 @@ impl OpenedDataset {
             options: &OpenOptions::default(),
         };
         let kind = DatasetKind::FileList;
-        let opened = opener.dataset(kind, FolderRecords(images), Vec::new());
+        let opened = opener.dataset(kind, FolderRecords::new(images, opener.options), Vec::new());
         Ok(OpenedDataset { store, ..opened })
     }
 

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use spdl_core::stage::{Bucketing, Collation, Packing, Sequence, SequenceLayout, pieces};
-use spdl_core::{Array, Batch, BatchLayout, DType, Field, PipelineBuilder, Result, StageOptions};
+use spdl_core::stage::{
+    Bucketing, Collation, Packing, SampleTokens, Sequence, SequenceLayout, pieces,
+};
+use spdl_core::{Batch, BatchLayout, DType, Field, Fill, PipelineBuilder, Result, StageOptions};
 
 use super::settings::{Names, PerField, Settings, folded, invalid, unknown};
 use super::{LIKE, SampleSpec};
@@ -44,17 +46,18 @@ enum Method {
 #[derive(Debug)]
 struct SizesOfImage {
     image: String,
+    /// The number of the field of the image.
+    at: usize,
     layout: Layout,
     sizes: Vec<Size>,
 }
 
 impl SizesOfImage {
     /// The number of the size of a sample, from 1. An absent image counts as one of the first size.
-    fn number(&self, sample: &Batch) -> usize {
-        let array = sample.list(&self.image).and_then(<[Array]>::first);
-        let (height, width) = match (array.map(Array::shape), self.layout) {
-            (Some(&[height, width, _]), Layout::Nhwc) => (height, width),
-            (Some(&[_, height, width]), Layout::Nchw) => (height, width),
+    fn number(&self, sample: &SampleTokens) -> usize {
+        let (height, width) = match (sample.shape(self.at), self.layout) {
+            (&[height, width, _], Layout::Nhwc) => (height, width),
+            (&[_, height, width], Layout::Nchw) => (height, width),
             _ => (0, 0),
         };
         let is_own = |size: &Size| (size.height as usize, size.width as usize) == (height, width);
@@ -92,9 +95,9 @@ impl SampleSpec {
     /// #     .with_known("tokens", spdl_io::FieldValue::Json(ids)));
     /// # let samples = [record("[1, 2, 3, 4]")?, record("[5, 6, 7]")?, record("[8, 9]")?];
     /// let pipeline = PipelineBuilder::from_iter(samples)
-    ///     .async_stage("fetch", spec.fetch(std::sync::Arc::new(MemoryFetcher::new())))
-    ///     .fill("decode", group.layout_of_one(), spec.filler(&CodecRegistry::with_defaults(), &Limits::default()));
-    /// let mut batches = group.add(pipeline, 2, false).deterministic().build()?;
+    ///     .async_stage("fetch", spec.fetch(std::sync::Arc::new(MemoryFetcher::new())));
+    /// let filler = spec.filler(&CodecRegistry::with_defaults(), &Limits::default());
+    /// let mut batches = group.add(pipeline, "decode", filler, 2, false).deterministic().build()?;
     /// let batch = batches.next().expect("one batch")?;
     /// let ids = batch.array("tokens").expect("a field").as_slice::<i64>()?;
     /// assert_eq!(ids, [1, 2, 3, 4, 8, 9, 5, 6, 7, 0, 0, 0]);
@@ -202,7 +205,10 @@ impl SampleSpec {
                 "group: field {image:?} is not an image with the crop AspectBuckets"
             )));
         };
+        let fields = self.layout(1);
+        let at = fields.fields().iter().position(|field| *field.name == *image);
         let sizes = SizesOfImage {
+            at: at.unwrap_or(usize::MAX),
             layout: transform.sample_format().layout,
             sizes: transform.list_of_sizes().to_vec(),
             image,
@@ -289,18 +295,13 @@ impl Grouping {
         self.truncates
     }
 
-    /// The number of stages of [`add`](Self::add) that take part in the memory budget.
-    pub fn measured_stages(&self) -> usize {
-        match self.method {
-            // sequence, pack, batch
-            Method::Pack(..) | Method::Blocks(_) => 3,
-            Method::Bucket(_) | Method::SameSize(_) => 2,
-        }
-    }
-
-    /// The layout of the batches of one sample that [`add`](Self::add) groups.
+    /// The layout of a batch of one sample, for estimates of memory.
     pub fn layout_of_one(&self) -> BatchLayout {
-        self.layout.of_one()
+        let fields = self.fields.iter().cloned().map(|field| match field.collation {
+            Collation::Stacked => field,
+            _ => field.collation(Collation::List),
+        });
+        BatchLayout::new(1, fields)
     }
 
     /// The fields of a grouped batch, except `position_ids` and `cu_seqlens`, which follow from `segment_ids`.
@@ -321,20 +322,23 @@ impl Grouping {
         self.fields.iter().map(joined).chain([segments]).collect()
     }
 
-    /// Adds the stages that group batches of one sample, and join each group to a batch.
+    /// Adds the stages that decode samples, group them, and join each group to a batch.
     ///
-    /// `batch_size` is the number of sequences in a batch, or the maximum number of samples.
-    pub fn add(
+    /// `decode` are the options of the stage whose instances `filler` makes. `batch_size` is the number of sequences in a
+    /// batch, or the maximum number of samples. Batches are [measured](PipelineBuilder::measured).
+    pub fn add<In: Send + 'static, F: Fill<In>>(
         &self,
-        pipeline: PipelineBuilder<Batch>,
+        pipeline: PipelineBuilder<In>,
+        decode: impl Into<StageOptions>,
+        filler: impl Fn() -> Result<F> + Send + Sync + 'static,
         batch_size: usize,
         drop_last: bool,
     ) -> PipelineBuilder<Batch> {
-        // sequence ──► [split] ──► pack ──► batch ──► join
-        let (one, join) = (Arc::clone(&self.layout), Arc::clone(&self.layout));
+        // decode ──► [split] ──► pack ──► batch ──► join
+        let (write, join) = (Arc::clone(&self.layout), Arc::clone(&self.layout));
         // Grouped samples do not count in the memory budget: their number is limited by the grouping, and
         // the budget would be too small for some groupings.
-        let samples = pipeline.map("sequence", move |sample| one.sample(sample)).measured_by(|_| 0);
+        let samples = pipeline.stage(decode.into().unmeasured(), move || write.stage(filler()?));
         let samples = match self.split {
             None => samples,
             Some(most) => samples.flat_map("split", move |sample| {
@@ -342,7 +346,7 @@ impl Grouping {
             }),
         };
         let options = StageOptions::new("join").parameters([("sequences", self.description())]);
-        match &self.method {
+        let joined = match &self.method {
             Method::Pack(_, packing) => samples
                 .pack("pack", packing.clone(), Sequence::tokens)
                 .batch("batch", batch_size, drop_last)
@@ -365,10 +369,11 @@ impl Grouping {
                 let bucketing = with_size(Bucketing::boundaries(boundaries), batch_size, drop_last);
                 let sizes = Arc::clone(sizes);
                 samples
-                    .bucket("bucket", bucketing, move |sample| sizes.number(sample.sample()) as f64)
+                    .bucket("bucket", bucketing, move |sample| sizes.number(sample) as f64)
                     .map(options, move |bucket| join.join(&bucket.items))
             }
-        }
+        };
+        joined.measured()
     }
 
     /// The settings that determine the batches and that no stage but `join` reports.
