@@ -454,9 +454,9 @@ class BatchLoader(Generic[B]):
         to ranks and batches is new.
 
         Args:
-            repeat_parts: With `sequences.Pack(long="split")` and `sequences.ConcatAndSplit`, a sample may be delivered
-                in part. Another number of ranks divides samples differently, so such a state is an error, unless
-                `repeat_parts` is set: then samples of which a part was delivered are delivered again as a whole.
+            repeat_parts: With `sequences.ConcatAndSplit`, a sample may be delivered in part. Another number of ranks
+                divides samples differently, so such a state is an error, unless `repeat_parts` is set: then samples
+                of which a part was delivered are delivered again as a whole.
 
         Raises:
             InvalidArgumentError: The state of a rank is missing or repeated, or the states belong to
