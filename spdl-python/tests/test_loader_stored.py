@@ -97,7 +97,7 @@ def test_files_of_folders_and_patterns_are_arrays_if_the_fields_are(tmp_path):
     (batch,) = Loader(tmp_path / "npy", batch_size=8, x=array, label=fields.Label())
     assert batch["x"][:, 0, 0].tolist() == [0, 1, 2, 3]
     assert batch["label"].tolist() == [0, 0, 1, 1]
-    for field in array, fields.Array((2, 3), stored_as="npy"):
+    for field in array, fields.Array((2, 3), stored_as="array"):
         assert firsts(str(tmp_path / "npy" / "{b,a}" / "*.npy"), x=field) == [2, 3, 0, 1]
     assert firsts(str(tmp_path / "npy" / "b" / "*"), x=array) == [2, 3]
     assert firsts(str(tmp_path / "?.npz"), x=fields.Array((2, 3), member="matrix")) == [0, 1, 2, 3]

@@ -244,8 +244,8 @@ fn a_pattern_selects_files_by_its_extension_or_by_those_of_the_options() {
     let arrays = OpenOptions::default().extensions(&ARRAY_EXTENSIONS);
     assert_eq!(open("*", &images).unwrap(), ["a.PNG image", "b.jpg image"]);
     assert_eq!(open("*.dat", &images).unwrap(), ["c.dat image"]);
-    assert_eq!(open("*", &arrays).unwrap(), ["d.npy npy"]);
-    assert_eq!(open("*.dat", &arrays).unwrap(), ["c.dat raw"]);
+    assert_eq!(open("*", &arrays).unwrap(), ["d.npy array"]);
+    assert_eq!(open("*.dat", &arrays).unwrap(), ["c.dat array"]);
     let error = open("*.npz", &arrays).unwrap_err();
     assert_eq!(
         (error.kind(), error.message()),

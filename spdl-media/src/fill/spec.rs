@@ -433,8 +433,8 @@ impl SampleField {
     }
 
     /// Sets the stored field: the first of these names that a sample has. By default, the name of
-    /// the field in the batch; for images, see [`image`](Self::image). For arrays and stored tokens, then `npy` and `npz`;
-    /// with [`array_bytes`](Self::array_bytes), instead `npz`, or `bin` and `raw`.
+    /// the field in the batch; for images, see [`image`](Self::image). For arrays and stored tokens, then `array`, the
+    /// field of files in folders.
     #[must_use]
     pub fn stored_as<N: Into<Arc<str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.choice = Some(FieldChoice::of(names));
@@ -575,13 +575,11 @@ impl SampleField {
                 let common = VIDEO_EXTENSIONS.iter().copied().chain(["video", "file"]);
                 FieldChoice::of([&**name].into_iter().chain(common)).keep_null()
             }
-            (None, _) => match self.array_files() {
-                [] => FieldChoice::of([Arc::clone(name)]),
-                extensions => {
-                    let extensions = extensions.iter().copied();
-                    FieldChoice::of([&**name].into_iter().chain(extensions)).keep_null()
-                }
-            },
+            (None, _) if self.may_be_file() => {
+                // The field of files in folders.
+                FieldChoice::of([&**name, "array"]).keep_null()
+            }
+            (None, _) => FieldChoice::of([Arc::clone(name)]),
         };
         let choice = match &self.path {
             Some(path) => choice.at(path),
@@ -594,19 +592,14 @@ impl SampleField {
         })
     }
 
-    /// The extensions of files that hold the array of this field: those of files in folders, and of members of archives.
-    fn array_files(&self) -> &'static [&'static str] {
-        let is_raw = match &self.kind {
-            _ if self.shape.is_empty() => return &[],
-            FieldKind::Numbers | FieldKind::Flags => matches!(self.bytes, ArrayBytes::Raw(_)),
-            FieldKind::Tokens(tokens) if !tokens.are_text() => tokens.are_raw(),
-            _ => return &[],
+    /// Whether the value may be the array in a file of a folder.
+    fn may_be_file(&self) -> bool {
+        let is_array = match &self.kind {
+            FieldKind::Numbers | FieldKind::Flags => true,
+            FieldKind::Tokens(tokens) => !tokens.are_text(),
+            _ => false,
         };
-        match self.bytes {
-            _ if is_raw => &["bin", "raw"],
-            ArrayBytes::Member(_) => &["npz"],
-            _ => &["npy", "npz"],
-        }
+        is_array && !self.shape.is_empty()
     }
 
     fn check_bytes(&self) -> Result<()> {
@@ -877,7 +870,7 @@ impl SampleSpec {
         let has_images = kinds().any(|kind| matches!(kind, FieldKind::Image(_)));
         let has_audio = kinds().any(|kind| matches!(kind, FieldKind::Audio(_)));
         let has_video = kinds().any(|kind| matches!(kind, FieldKind::Video(_)));
-        let has_arrays = self.fields.iter().any(|(_, field)| !field.array_files().is_empty());
+        let has_arrays = self.fields.iter().any(|(_, field)| field.may_be_file());
         let options = match (has_images, has_video, has_audio, has_arrays) {
             (false, true, ..) => options.extensions(&VIDEO_EXTENSIONS),
             (false, false, true, _) => options.extensions(&AUDIO_EXTENSIONS),

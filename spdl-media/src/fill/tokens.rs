@@ -61,11 +61,6 @@ impl Tokens {
         are_text
     }
 
-    /// Whether stored bytes are ids without a header.
-    pub(super) fn are_raw(&self) -> bool {
-        self.stored.is_some()
-    }
-
     /// Reads the ids of a sample.
     pub(super) fn read(&self, value: &FieldValue, numbers: &mut Numbers) -> Result<()> {
         #[cfg(feature = "tokenizers")]

@@ -756,8 +756,7 @@ class Array(Field):
             `shape`. A sample of another size is an error. Values that are no bytes, such as lists, are not affected.
 
     With `member` or `stored_dtype`, the column of a CSV file or of JSON lines holds the paths of files. Without
-    `stored_as`, the stored field has the name of this field, or else of the extension of an array: `npy` or `npz`; with
-    `stored_dtype`, `bin` or `raw`. So `Loader("embeddings/*.npy", x=fields.Array(512), ...)` reads one array per file.
+    `stored_as`, it is also the file of a folder or pattern: `Loader("embeddings/*.npy", x=fields.Array(512), ...)`.
 
     >>> from spdl_rs import fields
     >>> embedding = fields.Array(512, "float32", stored_as="npy")

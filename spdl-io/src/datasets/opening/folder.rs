@@ -239,8 +239,8 @@ pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
     Ok(names)
 }
 
-/// The files of an [`ImageFolder`] as records with one field: `audio` or `video` if the extension is that of audio or
-/// video; the extension of an array; else `image`, or `raw` if the files are arrays.
+/// The files of an [`ImageFolder`] as records with one field: `audio`, `video` or `array` by the extension; else `image`,
+/// or `array` if the files are arrays.
 #[derive(Debug)]
 pub(super) struct FolderRecords {
     files: ImageFolder,
@@ -255,14 +255,13 @@ impl FolderRecords {
 
     fn field_of(&self, key: &Key) -> &'static str {
         let extension = key.as_bytes().rsplit(|byte| *byte == b'.').next().unwrap_or_default();
-        let is_own = |it: &&&'static str| extension.eq_ignore_ascii_case(it.as_bytes());
-        let is_of = |all: &'static [&str]| all.iter().any(|it| is_own(&it));
-        match ARRAY_EXTENSIONS.iter().find(is_own) {
-            Some(array) => array,
-            None if is_of(&AUDIO_EXTENSIONS) => "audio",
-            None if is_of(&VIDEO_EXTENSIONS) => "video",
-            None if self.are_arrays => "raw",
-            None => "image",
+        let is_of =
+            |all: &[&str]| all.iter().any(|it| extension.eq_ignore_ascii_case(it.as_bytes()));
+        match () {
+            () if is_of(&AUDIO_EXTENSIONS) => "audio",
+            () if is_of(&VIDEO_EXTENSIONS) => "video",
+            () if self.are_arrays || is_of(&ARRAY_EXTENSIONS) => "array",
+            () => "image",
         }
     }
 }
