@@ -409,7 +409,7 @@ def test_a_list_may_mix_servers_and_local_files(everything, many, samples):
 
 def test_a_single_image_file_is_an_error_with_advice(many):
     path = next(many.glob("*/*.png"))
-    with pytest.raises(ValueError, match="a folder, or a list of image files") as caught:
+    with pytest.raises(ValueError, match="pass a folder, a pattern such as .*, or a list of files") as caught:
         spdl_rs.ImageLoader(path, batch_size=1)
     assert caught.value.key == str(path)
 
