@@ -1018,6 +1018,29 @@ fn a_pipeline_without_measured_stages_has_no_budget() {
 }
 
 #[test]
+fn an_unmeasured_stage_releases_the_memory_of_its_inputs() {
+    within_seconds(TIMEOUT_SECONDS, || {
+        let run = |options: StageOptions| {
+            let make = Make::exactly(|_| 100);
+            let pipeline = numbers(20)
+                .stage("make", move || Ok(make))
+                .measured()
+                .map(options, Ok)
+                .batch("batch", 20, false)
+                .largest_item(200)
+                .memory(600)
+                .build()
+                .unwrap();
+            pipeline.collect::<Result<Vec<_>>>()
+        };
+        assert_eq!(run(StageOptions::new("free").unmeasured()).unwrap()[0].len(), 20);
+        // Otherwise, 20 buffered items of 100 bytes exceed the largest item.
+        let error = run(StageOptions::new("keep")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    });
+}
+
+#[test]
 fn an_item_that_waits_for_memory_keeps_its_slot_in_a_queue_of_one() {
     within_seconds(TIMEOUT_SECONDS, || {
         for order in both_orders() {
