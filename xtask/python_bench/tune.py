@@ -89,7 +89,8 @@ def images(source):
 
 def videos(data):
     clip = fields.Video(112, frames=8, every=4, random=True)
-    paths = [os.path.join(folder, name) for folder, _, names in os.walk(data) for name in sorted(names)]
+    folders = [os.path.join(data, size) for size in ("360p", "1080p")]
+    paths = [os.path.join(folder, name) for folder in folders for name in sorted(os.listdir(folder))]
     source = sources.Source(paths).where((list(range(len(paths))) * (EPOCH // len(paths)))[: EPOCH // 10])
     return lambda **options: spdl_rs.Loader(source, batch_size=4, shuffle=True, video=clip, **options)
 
@@ -163,7 +164,8 @@ def with_settings(default, threads, in_flight):
         if name == "fetch" and in_flight is not None:
             stage["concurrency"], stage["queue"] = in_flight, max(2 * in_flight, stage["queue"])
         elif stage.get("concurrency") == settings["threads"] and name != "fetch":
-            stage["concurrency"] = threads
+            # Each item in progress has a place in the queue.
+            stage["concurrency"], stage["queue"] = threads, max(threads, stage["queue"])
     settings["threads"] = threads
     return settings
 
