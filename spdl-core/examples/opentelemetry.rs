@@ -30,6 +30,9 @@ pub struct Exported {
 }
 
 /// Runs a pipeline, and returns what it exported.
+///
+/// # Errors
+/// If a recorder or a subscriber is installed already, or the pipeline fails.
 pub fn run() -> Result<Exported, Box<dyn Error>> {
     let (metrics, spans) = (InMemoryMetricExporter::default(), InMemorySpanExporter::default());
     let reader = PeriodicReader::builder(metrics.clone()).build();

@@ -1,5 +1,4 @@
 //! Metrics and spans of a pipeline arrive in OpenTelemetry.
-#![expect(clippy::unwrap_used, reason = "a test that cannot continue should panic")]
 
 #[allow(dead_code, unreachable_pub, reason = "a program")]
 #[path = "../examples/opentelemetry.rs"]
