@@ -51,6 +51,8 @@ pub(crate) fn is_media_file(place: &Path) -> bool {
 pub(crate) struct Fields<'a> {
     pub(crate) image: Option<&'a str>,
     pub(crate) label: Option<&'a str>,
+    /// The columns of a list that name further files.
+    pub(crate) files: &'a [String],
     pub(crate) max_file_bytes: Option<u64>,
     /// The memory for sequential reads of tar shards.
     pub(crate) sequential: Option<u64>,
@@ -143,6 +145,9 @@ impl InputDataset {
         }
         if let Some(name) = fields.label {
             options = options.label_field(name);
+        }
+        if !fields.files.is_empty() {
+            options = options.file_fields(fields.files);
         }
         if let Some(bytes) = fields.sequential {
             options = options.sequential(bytes);

@@ -1,8 +1,8 @@
 //! Reads a sample as one file per field, for `spdl pack`, `cat`, `verify` and `stat`.
 //!
 //! Members of tar archives, and files, are returned unchanged. Values of table rows become files,
-//! depending on their type: a text `caption` becomes `caption.txt`, a number `NAME.json`, an array
-//! or list of numbers `NAME.npy`.
+//! depending on their type: a text `caption` becomes `caption.txt`, a number or JSON `NAME.json`, an
+//! array or other list of numbers `NAME.npy`.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -383,3 +383,80 @@ fn pack_writes_only_into_the_output_folder() {
         assert!(!place.join("x-000000.tar").exists());
     }
 }
+
+/// A list of two images with masks, and an empty cell in the last row.
+fn list_of_masks() -> Folder {
+    let source = Folder::new();
+    for number in 0..2 {
+        source.add(format!("data/images/{number}.png"), &png(number));
+        source.add(format!("data/masks/{number}.png"), &png(9));
+    }
+    source.add("data/images/2.png", &png(2));
+    source.add(
+        "data/list.csv",
+        b"path,mask,caption,label\nimages/0.png,masks/0.png,a cat,0\nimages/1.png,masks/1.png,a dog,1\n\
+          images/2.png,,,1\n",
+    );
+    source
+}
+
+#[test]
+fn columns_of_paths_are_packed_as_files_if_named() {
+    let (source, shards) = (list_of_masks(), Folder::new());
+    let (list, set) = (source.join("data/list.csv"), shards.join("set"));
+    let result = run("pack", &[&list, &set], &["--file-fields", "mask"]);
+    assert_eq!((result.code, &*result.stderr.replace('\r', "")), (0, ""));
+    let member = |name: &str| spdl().arg("cat").arg(&set).arg(name).output().unwrap().stdout;
+    assert_eq!(member("images/0.png"), png(0));
+    assert_eq!(member("images/1.mask.png"), png(9));
+    assert_eq!(member("images/1.caption.txt"), b"a dog");
+    let manifest: Value =
+        serde_json::from_slice(&fs::read(set.join("manifest.json")).unwrap()).unwrap();
+    assert_eq!(manifest["fields"]["mask.png"]["samples"], 2);
+    // The option determines the shards.
+    let other = run("pack", &[&list, &set], &[]);
+    let words = "with --file-fields mask, now without it";
+    assert!(other.code != 0 && other.stderr.contains(words), "{}", other.stderr);
+}
+
+#[test]
+fn a_column_of_existing_paths_causes_a_warning() {
+    let (source, shards) = (list_of_masks(), Folder::new());
+    let list = source.join("data/list.csv");
+    let result = run("pack", &[&list, &shards.join("set")], &["--json"]);
+    let words = "the column mask holds paths of existing files; the paths are packed as text, but not \
+                 the files; to pack the files, add --file-fields mask";
+    assert!(result.code == 0 && result.line().contains(words), "{}", result.stderr);
+    let result =
+        run("pack", &[&list, &shards.join("captions")], &["--json", "--fields", "caption"]);
+    assert_eq!((result.code, &*result.stderr), (0, ""));
+    // A text that names no file: all texts of the first rows must be paths.
+    source.add(
+        "data/list.csv",
+        b"path,mask,label\nimages/0.png,masks/0.png,0\nimages/1.png,none,1\n",
+    );
+    let result = run("pack", &[&list, &shards.join("other")], &["--json"]);
+    assert_eq!((result.code, &*result.stderr), (0, ""));
+    let result = run("pack", &[source.path(), &shards.join("folder")], &["--file-fields", "mask"]);
+    let words = "--file-fields applies to lists only (.csv, .jsonl)";
+    assert!(result.code == 2 && result.stderr.contains(words), "{}", result.stderr);
+    let result = run("pack", &[&list, &shards.join("absent")], &["--file-fields", "masks"]);
+    let words = "--file-fields \"masks\": no sample has this field";
+    assert!(result.code == 2 && result.stderr.contains(words), "{}", result.stderr);
+}
+
+#[test]
+fn files_beside_images_cause_a_warning() {
+    let (source, shards) = (Folder::new(), Folder::new());
+    for number in 0..3 {
+        source.add(format!("pairs/{number}.png"), &png(number));
+        source.add(format!("pairs/{number}.txt"), b"a cat");
+        source.add(format!("pairs/.{number}.txt"), b"hidden");
+    }
+    source.add("pairs/0.caption.json", b"{}");
+    source.add("pairs/README.md", b"no sample");
+    let result = pack(&source, &shards.join("set"), &["--json"]);
+    let words = "4 files beside images are left out (1 .json, 3 .txt); to pack them, write a list with \
+                 a column for each file of a sample, and name these columns";
+    assert!(result.code == 0 && result.line().contains(words), "{}", result.stderr);
+}

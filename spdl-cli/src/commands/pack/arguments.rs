@@ -38,6 +38,9 @@ Examples:
   spdl pack 'data/train-*.parquet' shards/ --fields caption
       copy images, classes and captions of Parquet files
 
+  spdl pack masks.csv shards/ --file-fields mask
+      copy the images of a list, and the files that its column `mask` names
+
   spdl pack damaged/ repaired/ --on-error skip --check
       copy the valid samples of a damaged set: shards may be missing or truncated, and samples
       with wrong checksums are skipped
@@ -74,10 +77,11 @@ Key of a sample:
 Fields of a sample:
   All fields, or those of --fields. Members of tar archives are copied under their names; an image
   that is encoded gets the extension of its new format. From other files, a text becomes NAME.txt;
-  a number, boolean or JSON value becomes NAME.json; an array or list of numbers becomes NAME.npy;
-  bytes become NAME, or, if they are an image, NAME.png and so on. In names, slashes become '_', and
-  letters become lower case. Empty values are omitted. A list of bytes becomes NAME.0, NAME.1 and so
-  on
+  a number, boolean or JSON value, such as a list of JSON Lines or COCO, becomes NAME.json; an array
+  or list of numbers of other data sets becomes NAME.npy; bytes become NAME, or, if they are an
+  image, NAME.png and so on. In names, slashes become '_', and letters become lower case. Empty
+  values are omitted. A list of bytes becomes NAME.0, NAME.1 and so on.
+  The loader finds a field by NAME alone, if the sample has one such member
 
 Keys of the JSON object:
   samples           number of samples in the set
@@ -135,6 +139,13 @@ pub(crate) struct PackArguments {
     /// other fields [default: all fields]
     #[arg(long, value_name = "NAMES", value_parser = names)]
     pub(crate) fields: Option<FieldNames>,
+
+    /// Comma-separated names of columns of a list that hold paths of files, such as masks; the files
+    /// are packed instead of the paths
+    ///
+    /// Paths are relative to the folder of the list. The column of the image needs no option.
+    #[arg(long, value_name = "NAMES", value_parser = names)]
+    pub(crate) file_fields: Option<FieldNames>,
 
     /// Shuffle the samples with this seed; Parquet files are shuffled within windows of 10,000
     /// samples
@@ -207,7 +218,8 @@ impl PackArguments {
     /// The given field names, each with its option.
     pub(crate) fn named_fields(&self) -> Vec<(&'static str, &str)> {
         let others = self.fields.iter().flatten().map(|name| ("--fields", &**name));
-        self.fields_of_sample.named().into_iter().chain(others).collect()
+        let files = self.file_fields.iter().flatten().map(|name| ("--file-fields", &**name));
+        self.fields_of_sample.named().into_iter().chain(others).chain(files).collect()
     }
 
     /// Whether the options require encoding of images.
@@ -228,10 +240,12 @@ impl PackArguments {
             self.shuffle.map_or("as listed".to_owned(), |seed| format!("shuffled, seed {seed}"));
         let mut plan = plan.recipe("order", order);
         let fields = self.fields.as_ref().map(|names| names.join(","));
+        let files = self.file_fields.as_ref().map(|names| names.join(","));
         for (part, value) in [
             ("image field", self.fields_of_sample.image_field.as_ref()),
             ("label field", self.fields_of_sample.label_field.as_ref()),
             ("fields", fields.as_ref()),
+            ("file fields", files.as_ref()),
         ] {
             plan = match value {
                 Some(value) => plan.recipe(part, value),

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use spdl_core::Dataset;
 use spdl_io::Key;
-use spdl_io::datasets::OpenedDataset;
+use spdl_io::datasets::{DatasetKind, OpenedDataset};
 use spdl_io::records::StoredField;
 
 use super::arguments::{OutputFormat, PackArguments};
@@ -75,6 +75,21 @@ pub(super) fn an_image_is_known(
         first.get_or_insert(record);
     }
     first.map_or(Ok(()), |record| Err(Failure::usage(no_image(record.names()))))
+}
+
+/// Fails if `--file-fields` is given for a data set that is no list.
+pub(super) fn file_fields_apply(
+    arguments: &PackArguments,
+    set: &OpenedDataset,
+) -> Result<(), Failure> {
+    if arguments.file_fields.is_none() || set.kind == DatasetKind::FileList {
+        return Ok(());
+    }
+    let reason = format!(
+        "--file-fields applies to lists only (.csv, .jsonl), and the data set has the kind {}",
+        set.kind
+    );
+    Err(Failure::usage(reason))
 }
 
 /// Fails if a file of the data set is inside the output folder, where `pack` might replace it.

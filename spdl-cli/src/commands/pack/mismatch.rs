@@ -14,7 +14,7 @@ struct RecipeOption {
     value: fn(&str) -> Option<&str>,
 }
 
-const OPTIONS: [RecipeOption; 10] = [
+const OPTIONS: [RecipeOption; 11] = [
     RecipeOption { name: "--name", part: "the name", value: |value| Some(value) },
     RecipeOption {
         name: "--max-side",
@@ -39,6 +39,7 @@ const OPTIONS: [RecipeOption; 10] = [
     RecipeOption { name: "--image-field", part: "image field", value: |value| Some(value) },
     RecipeOption { name: "--label-field", part: "label field", value: |value| Some(value) },
     RecipeOption { name: "--fields", part: "fields", value: |value| Some(value) },
+    RecipeOption { name: "--file-fields", part: "file fields", value: |value| Some(value) },
     RecipeOption {
         name: "--shard-size",
         part: "the size limit of shards in bytes",

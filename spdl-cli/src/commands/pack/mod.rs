@@ -9,6 +9,7 @@
 //! | `arguments` | the options |
 //! | `run` | builds the pipeline and writes the shards |
 //! | `checks` | rejects invalid options and paths before any file is written |
+//! | `left_out` | warnings about files that are not packed |
 //! | `source` | the samples, with their keys in the shards |
 //! | `checksums` | checksums of the archives that are repacked |
 //! | `recode` | resizes and encodes images |
@@ -18,6 +19,7 @@
 pub(super) mod arguments;
 mod checks;
 mod checksums;
+mod left_out;
 mod members;
 mod mismatch;
 mod recode;

@@ -20,7 +20,7 @@ use super::checksums::ArchiveChecksums;
 use super::members::Members;
 use super::recode::Recoder;
 use super::source::{PackItem, PackSource};
-use super::{checks, mismatch};
+use super::{checks, left_out, mismatch};
 use crate::commands::options::{OnError, worker_threads};
 use crate::datasets::address::{is_signed, shown};
 use crate::datasets::input::{FolderMedia, InputDataset};
@@ -42,9 +42,11 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
         "cannot open the data set",
     )?;
     checks::nothing_is_read_from(&arguments.destination, &opened.set)?;
+    checks::file_fields_apply(arguments, &opened.set)?;
     opened.check_fields(&arguments.named_fields())?;
     checks::an_image_is_known(arguments, &opened.set)?;
     opened.warn_of_no_labels();
+    left_out::warn(arguments, &opened.set);
     let source = PackSource::new(opened);
     let lost = source.opened.set.missing_samples;
     let checksums = checksums(&source, arguments)?;
@@ -100,6 +102,7 @@ fn open(arguments: &PackArguments) -> std::result::Result<InputDataset, Failure>
     let what = "cannot open the data set";
     let mut fields = arguments.fields_of_sample.image_and_label();
     fields.media = FolderMedia::ImagesOrTimed;
+    fields.files = arguments.file_fields.as_deref().unwrap_or_default();
     if arguments.on_error == OnError::Skip {
         return InputDataset::open_damaged(&arguments.sources, fields, what);
     }
