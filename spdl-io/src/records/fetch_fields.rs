@@ -22,8 +22,8 @@ use crate::fetch::{Fetch, Fetcher, ItemMemory, Key, address_in, medium_of};
 use crate::layers::{Cache, CachedFetcher, Pinned, PinnedVersions};
 use crate::records::field_sizes::{FieldSizes, size_of_field};
 use crate::records::{
-    Encoding, Extent, FetchLabeled, FieldRequest, FieldValue, IndexCache, Record, SelectParts,
-    StoredField, StoredRecord, no_such_field,
+    Encoding, Extent, FetchLabeled, FieldRequest, FieldValue, IndexCache, Record, Remedy,
+    SelectParts, StoredField, StoredRecord, no_such_field,
 };
 
 /// Which stored field supplies a value.
@@ -42,6 +42,8 @@ pub struct FieldChoice {
     path: Vec<Arc<str>>,
     missing: Missing,
     keeps_null: bool,
+    /// The extensions that the first name may have.
+    extensions: Vec<&'static str>,
 }
 
 /// What to do with a sample that lacks a value.
@@ -57,13 +59,40 @@ impl FieldChoice {
     /// list, is chosen last.
     pub fn of<N: Into<Arc<str>>>(names: impl IntoIterator<Item = N>) -> Self {
         let names = names.into_iter().map(Into::into).collect();
-        FieldChoice { names, path: Vec::new(), missing: Missing::Fail, keeps_null: false }
+        FieldChoice {
+            names,
+            path: Vec::new(),
+            missing: Missing::Fail,
+            keeps_null: false,
+            extensions: Vec::new(),
+        }
     }
 
     /// Sets that the first field that a sample has is chosen even if it is known to be null.
     #[must_use]
     pub fn keep_null(mut self) -> Self {
         self.keeps_null = true;
+        self
+    }
+
+    /// Sets that a sample without the first field may have it as `NAME.EXTENSION`, as `spdl pack` names fields:
+    /// `caption.txt`. Such a field is chosen if the sample has exactly one, with one of these extensions. Letter case
+    /// is ignored.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_io::{FieldValue, MemoryFetcher, StoredRecord};
+    /// use spdl_io::records::{FetchFields, FieldChoice};
+    /// let packed = StoredRecord::new("1").with_known("caption.txt", FieldValue::Text("a dog".into()));
+    /// let fetch = FetchFields::new(Arc::new(MemoryFetcher::new()));
+    /// let caption = FieldChoice::of(["caption"]);
+    /// assert!(fetch.clone().with("caption", caption.clone()).check(&packed).is_err());
+    /// fetch.with("caption", caption.with_extensions(["txt", "json"])).check(&packed)?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_extensions(mut self, extensions: impl IntoIterator<Item = &'static str>) -> Self {
+        self.extensions = extensions.into_iter().collect();
         self
     }
 
@@ -130,7 +159,10 @@ impl FieldChoice {
     }
 
     /// The stored field of a sample that supplies the value.
-    fn find(&self, item: &StoredRecord) -> Result<Option<&Arc<str>>> {
+    fn find<'i>(&'i self, item: &'i StoredRecord) -> Result<Option<&'i str>> {
+        if let Some(field) = self.find_with_extension(item) {
+            return Ok(Some(field));
+        }
         let exists = |wanted: &&Arc<str>| item.names().any(|name| *name == ***wanted);
         let is_null = |wanted: &Arc<str>| {
             let field = item.fields.iter().find(|(name, _)| name == wanted);
@@ -147,11 +179,45 @@ impl FieldChoice {
                 Some(error) => Err(error),
                 None if self.missing == Missing::Null => Ok(None),
                 None => {
-                    let names = self.names.join(" or ");
-                    Err(self.is_missing(no_such_field(&item.key, &names, item.names())))
+                    let error = no_such_field(&item.key, &self.shown_names(), item.names());
+                    Err(self.is_missing(error.with_source(Remedy::StoredField)))
                 }
             },
-            found => Ok(found),
+            found => Ok(found.map(|name| &**name)),
+        }
+    }
+
+    /// The field of a sample with the first name and one of the extensions, if the sample lacks the name itself.
+    fn find_with_extension<'i>(&self, item: &'i StoredRecord) -> Option<&'i str> {
+        let first = self.names.first().filter(|_| !self.extensions.is_empty())?;
+        if item.names().any(|name| *name == **first) {
+            return None;
+        }
+        let is_same = |name: &&str| {
+            name.rsplit_once('.').is_some_and(|(stem, extension)| {
+                stem.eq_ignore_ascii_case(first)
+                    && self.extensions.iter().any(|known| known.eq_ignore_ascii_case(extension))
+            })
+        };
+        let mut found = item.names().filter(is_same);
+        let only = found.next()?;
+        found.next().is_none().then_some(only)
+    }
+
+    /// The names in messages.
+    fn shown_names(&self) -> String {
+        const MAX_SHOWN: usize = 3;
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.names() {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        match names.len().checked_sub(MAX_SHOWN).filter(|&more| more > 0) {
+            None => names.join(" or "),
+            Some(more) => {
+                format!("{} or {more} other usual names", names[..MAX_SHOWN].join(", "))
+            }
         }
     }
 
@@ -161,8 +227,14 @@ impl FieldChoice {
         self.names.iter().find_map(|name| row.group.unsupported(name))
     }
 
-    /// The value at the path.
-    fn select(&self, sample: &Key, field: &str, value: FieldValue) -> Result<FieldValue> {
+    /// The value at the path. `has_path`: whether the sample also has the path of a file, as the field `FIELD.path`.
+    fn select(
+        &self,
+        sample: &Key,
+        field: &str,
+        value: FieldValue,
+        has_path: impl FnOnce() -> bool,
+    ) -> Result<FieldValue> {
         let fault = |error: Error| error.with_key(field_key(sample, field).display_name());
         let value = match self.path.is_empty() {
             true => value,
@@ -171,6 +243,11 @@ impl FieldChoice {
         match value {
             FieldValue::Null if self.missing != Missing::Null => {
                 let message = match self.path.is_empty() {
+                    true if has_path() => format!(
+                        "the value is null: field {field:?}; the file that its path names (field \
+                         \"{field}.path\") is not read: store the bytes of files, or load the Arrow table itself \
+                         (in Python, the data set of Hugging Face)"
+                    ),
                     true => format!("the value is null or missing: field {field:?}"),
                     false => format!("no value at {:?} of field {field:?}", self.path.join(".")),
                 };
@@ -574,7 +651,10 @@ impl FetchFields {
         for (name, choice) in &self.choices {
             let value = match choice.find(item)? {
                 None => FieldValue::Null,
-                Some(stored) => choice.select(&item.key, stored, read(stored)?)?,
+                Some(stored) => {
+                    let value = read(stored)?;
+                    choice.select(&item.key, stored, value, || has_path(item, stored))?
+                }
             };
             record.fields.push((Arc::clone(name), value));
         }
@@ -603,7 +683,7 @@ impl FetchFields {
 
     /// The stored field of each choice.
     fn found(&self, item: &StoredRecord) -> Result<Vec<Option<Arc<str>>>> {
-        self.choices.iter().map(|(_, choice)| Ok(choice.find(item)?.cloned())).collect()
+        self.choices.iter().map(|(_, choice)| Ok(choice.find(item)?.map(Arc::from))).collect()
     }
 
     /// The stored fields of a sample that are read.
@@ -799,6 +879,12 @@ fn address_of(item: &StoredRecord, found: &[Option<Arc<str>>], store: Option<&st
     }
 }
 
+/// Whether a row has the path of a file in addition to its content.
+fn has_path(item: &StoredRecord, field: &str) -> bool {
+    let Some(row) = &item.row else { return false };
+    row.group.names().iter().any(|name| name.strip_suffix(".path") == Some(field))
+}
+
 /// The stored fields of a sample that are read.
 struct ChosenFields {
     /// The field of each choice.
@@ -820,6 +906,9 @@ impl AsyncStage<StoredRecord> for FetchFields {
         let ChosenFields { fields: found, label, request } = chosen;
         let address =
             (!self.addresses.is_empty()).then(|| address_of(&item, &found, self.store.as_deref()));
+        let have_path =
+            |field: &Option<Arc<str>>| field.as_ref().is_some_and(|it| has_path(&item, it));
+        let have_paths: Vec<bool> = found.iter().map(have_path).collect();
         // A choice may select the label field as well, whose value then stays text.
         let label = label.map(|name| LabelRule::prepare(&mut item, name));
         #[cfg(feature = "cache")]
@@ -839,11 +928,12 @@ impl AsyncStage<StoredRecord> for FetchFields {
                 None => FieldValue::Null,
                 // Other choices may select other parts of the field.
                 Some(stored) if found[at + 1..].contains(&Some(Arc::clone(stored))) => {
-                    choice.select(&read.key, stored, read.get(stored)?.clone())?
+                    let value = read.get(stored)?.clone();
+                    choice.select(&read.key, stored, value, || have_paths[at])?
                 }
                 Some(stored) => {
                     let value = read.take(stored)?;
-                    choice.select(&read.key, stored, value)?
+                    choice.select(&read.key, stored, value, || have_paths[at])?
                 }
             };
             fields.push((Arc::clone(name), value));
@@ -964,6 +1054,35 @@ mod tests {
         let number = StoredRecord::new("a").with_known("json", FieldValue::Integer(3));
         let fetch = fetch().with("value", FieldChoice::of(["json"]).at("a"));
         assert_eq!(run(number, fetch).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn a_field_with_an_extension_stands_for_the_name() {
+        let choice = || FieldChoice::of(["caption", "text"]).with_extensions(["txt", "json"]);
+        let found = |names: &[&str]| {
+            let value = || FieldValue::Text("a".into());
+            let sample = names
+                .iter()
+                .fold(StoredRecord::new("a"), |sample, name| sample.with_known(*name, value()));
+            choice().find(&sample).map(|found| found.unwrap().to_string())
+        };
+        assert_eq!(found(&["caption.txt", "caption"]).unwrap(), "caption");
+        assert_eq!(found(&["text", "Caption.TXT"]).unwrap(), "Caption.TXT");
+        // Another extension, and several fields.
+        assert_eq!(found(&["caption.png", "text"]).unwrap(), "text");
+        assert_eq!(found(&["caption.txt", "caption.json", "text"]).unwrap(), "text");
+        let error = found(&["caption.txt", "caption.json"]).unwrap_err();
+        assert_eq!(Remedy::of(&error), Some(Remedy::StoredField));
+        let words =
+            "no field \"caption or text\": the sample has the fields caption.txt, caption.json";
+        assert_eq!(error.message(), words);
+    }
+
+    #[test]
+    fn long_lists_of_names_are_shortened() {
+        let choice = FieldChoice::of(["image", "jpg", "png", "image", "webp", "gif"]);
+        assert_eq!(choice.shown_names(), "image, jpg, png or 2 other usual names");
+        assert_eq!(FieldChoice::of(["a", "b", "a", "c"]).shown_names(), "a or b or c");
     }
 
     #[test]

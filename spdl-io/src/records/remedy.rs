@@ -35,6 +35,8 @@ pub enum Remedy {
     /// The field or column that holds the label:
     /// [`OpenOptions::label_field`](crate::datasets::OpenOptions::label_field).
     LabelField,
+    /// The stored field that holds a value: [`FieldChoice`](super::FieldChoice).
+    StoredField,
     /// The names of the classes: [`FetchLabeled::with_classes`](crate::FetchLabeled::with_classes).
     Classes,
     /// The limit of the bytes that are read for a sample:

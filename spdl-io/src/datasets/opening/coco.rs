@@ -1,5 +1,7 @@
 //! Opens COCO annotations and the labels of ImageNet, and finds the folder of their images.
 
+use std::path::Path;
+
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::OpenOptions;
@@ -54,6 +56,11 @@ impl Opener<'_> {
     /// The key of the folder of [`OpenOptions::images`].
     fn key_of_folder(&self, folder: &str) -> Result<Key> {
         if !folder.contains("://") {
+            if self.is_local && !Path::new(folder).is_dir() {
+                let message = "the folder of the images does not exist, or is not a folder";
+                let error = Error::new(ErrorKind::NotFound, message).with_source(Remedy::Images);
+                return Err(error.with_key(folder));
+            }
             return Ok(Key::from_bytes(folder.as_bytes()));
         }
         let address = Address::parse(folder)?;
