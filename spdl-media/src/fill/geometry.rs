@@ -66,6 +66,10 @@ pub struct Boxes {
     is_normalized: bool,
     min_area: f64,
     min_visibility: f64,
+    /// The stored field with a number for each box, which is not 0 for boxes that are dropped.
+    pub(super) drop_where: Option<Arc<str>>,
+    /// Whether samples without stored boxes are dropped.
+    pub(super) drops_empty: bool,
 }
 
 impl Boxes {
@@ -77,7 +81,26 @@ impl Boxes {
             is_normalized: false,
             min_area: 0.0,
             min_visibility: 0.0,
+            drop_where: None,
+            drops_empty: false,
         }
+    }
+
+    /// Drops the boxes for which the stored field `name`, with a number for each box, is not 0, such as `crowd` of COCO
+    /// annotations. If a sample lacks this field, no box is dropped.
+    #[must_use]
+    pub fn drop_where(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.drop_where = Some(name.into());
+        self
+    }
+
+    /// Drops samples without boxes, as samples with a
+    /// [missing value](spdl_io::records::FieldChoice::drop_missing): those that have none stored, or none after
+    /// [`drop_where`](Self::drop_where). Samples whose boxes are all outside the crop are kept.
+    #[must_use]
+    pub fn drop_empty(mut self) -> Self {
+        self.drops_empty = true;
+        self
     }
 
     /// Sets the format. Default: [`BoxFormat::Xyxy`].

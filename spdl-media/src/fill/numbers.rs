@@ -189,6 +189,14 @@ impl Numbers {
         self.shape.push(self.values.len());
     }
 
+    /// Appends a number to a list until it has `rows` elements.
+    pub(super) fn pad(&mut self, rows: usize, value: f64) {
+        if let [count] = &mut self.shape[..] {
+            *count = rows.max(*count);
+            self.values.resize(*count, Number::Float(value));
+        }
+    }
+
     /// Removes the rows after the first `rows`.
     pub(super) fn truncate(&mut self, rows: usize) {
         let Some((count, of_row)) = self.shape.split_first_mut() else { return };

@@ -13,7 +13,7 @@ use super::image::FillImage;
 #[cfg(feature = "png")]
 use super::mask::{EncodedMask, MaskDecoder};
 use super::numbers::Numbers;
-use super::spec::{FieldKind, SampleField, SampleSpec, Sequences};
+use super::spec::{FieldKind, SampleField, SampleSpec, Sequences, dropped_boxes_of};
 use super::video::{FillVideo, WrittenClip};
 use crate::image::{CodecRegistry, Limits};
 #[cfg(feature = "png")]
@@ -66,6 +66,8 @@ struct FieldWriter {
     /// Indices of the fields to which this one refers.
     like: Option<usize>,
     rows_of: Option<usize>,
+    /// The field of the record that says which boxes are dropped.
+    dropped_boxes: Option<Arc<str>>,
     /// How the current sample was written, if this is an image.
     geometry: Option<ImageGeometry>,
     /// The boxes of the current sample that remain, if these are boxes.
@@ -122,6 +124,12 @@ impl FillRecord {
                     .is_none_or(ImageTransform::applies_exif_orientation),
                 _ => true,
             };
+            let dropped_boxes = match &field.kind {
+                FieldKind::Boxes(boxes) if boxes.drop_where.is_some() => {
+                    Some(dropped_boxes_of(name))
+                }
+                _ => None,
+            };
             let find = |other: &Arc<str>| spec.fields().position(|(name, _)| *name == **other);
             Ok(FieldWriter {
                 name: name.into(),
@@ -135,6 +143,7 @@ impl FillRecord {
                 applies_exif,
                 like: like.and_then(find),
                 rows_of: field.rows_of.as_ref().and_then(find),
+                dropped_boxes,
                 field: field.clone(),
                 geometry: None,
                 kept: KeptBoxes::default(),
@@ -441,6 +450,16 @@ impl FieldWriter {
                     let size = related.geometry.as_ref().map(|it| it.written.size);
                     return mask.write_outside(slot, at, size);
                 }
+                if matches!(&self.field.kind, FieldKind::Boxes(boxes) if boxes.drops_empty) {
+                    return Err(no_boxes());
+                }
+                if let FieldKind::Tokens(tokens) = &self.field.kind
+                    && tokens.length().is_some()
+                {
+                    buffers.numbers.set_integers(std::iter::empty());
+                    tokens.pad(&mut buffers.numbers, self.field.pad_value());
+                    return buffers.numbers.store(slot, at);
+                }
                 slot.bytes_mut(at).fill(0);
                 return Ok(());
             }
@@ -488,10 +507,23 @@ impl FieldWriter {
             }
             (FieldKind::Boxes(boxes), value) => {
                 numbers.read(value)?;
+                let stored = numbers.rows();
+                let dropped = self.dropped_boxes.as_ref().and_then(|name| record.get(name).ok());
+                let wanted = wanted_boxes(dropped.unwrap_or(&FieldValue::Null), stored)?;
+                if let Some(wanted) = &wanted {
+                    numbers.keep_rows(wanted);
+                    self.kept.rows.clone_from(wanted);
+                    self.kept.stored = Some(stored);
+                }
+                if boxes.drops_empty && numbers.rows() == 0 {
+                    return Err(no_boxes());
+                }
                 if let Some(geometry) = &related.geometry {
-                    let stored = numbers.rows();
                     boxes.apply(numbers, geometry, &mut self.kept.rows)?;
                     self.kept.stored = Some(stored);
+                    if let Some(wanted) = wanted {
+                        self.kept.rows.iter_mut().for_each(|row| *row = wanted[*row]);
+                    }
                 }
                 numbers.store(slot, at)
             }
@@ -530,6 +562,7 @@ impl FieldWriter {
             }
             (FieldKind::Tokens(tokens), value) => {
                 tokens.read(value, numbers)?;
+                tokens.pad(numbers, self.field.pad_value());
                 numbers.store(slot, at)
             }
             #[cfg(feature = "png")]
@@ -572,17 +605,51 @@ impl FieldWriter {
             FieldKind::Bytes => "bytes",
             _ => "a value that JSON can hold",
         };
+        let is_file = matches!(
+            self.field.kind,
+            FieldKind::Image(_) | FieldKind::Audio(_) | FieldKind::Video(_)
+        );
+        #[cfg(feature = "png")]
+        let is_file = is_file || matches!(self.field.kind, FieldKind::Mask(_));
         // Text is never the name of a file.
-        let advice = match (&self.field.kind, value) {
-            (
-                FieldKind::Image(_) | FieldKind::Audio(_) | FieldKind::Video(_),
-                FieldValue::Text(_),
-            ) => "; to read a file, pass its path (in Python, a pathlib.Path)",
+        let advice = match value {
+            FieldValue::Text(text) if is_file && text.contains("://") => {
+                "; to read addresses, write the column to a list (.csv or .jsonl) and open this list"
+            }
+            FieldValue::Text(_) if is_file => {
+                "; to read files, pass paths in place of text (in dicts of Python, a pathlib.Path), or write \
+                 the column to a list (.csv or .jsonl) and open this list"
+            }
             _ => "",
         };
         let message = format!("expected {expected}, found {}{advice}", value.kind());
         Error::new(ErrorKind::InvalidArgument, message)
     }
+}
+
+fn no_boxes() -> Error {
+    Error::new(ErrorKind::MissingValue, "the sample has no boxes")
+}
+
+/// The indices of the boxes for which a number is 0; `None` for all.
+///
+/// # Errors
+/// `InvalidArgument` if there is not one number for each of the `boxes`.
+fn wanted_boxes(dropped: &FieldValue, boxes: usize) -> Result<Option<Vec<usize>>> {
+    if matches!(dropped, FieldValue::Null) {
+        return Ok(None);
+    }
+    let mut flags = Numbers::default();
+    flags.read(dropped)?;
+    if flags.shape() != [boxes] {
+        let message = format!(
+            "expected one number for each of the {boxes} boxes, which says whether the box is dropped; found the \
+             shape {:?}",
+            flags.shape()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    Ok(Some((0..boxes).filter(|&at| flags.get(at) == 0.0).collect()))
 }
 
 impl Related {

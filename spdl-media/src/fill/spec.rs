@@ -101,6 +101,14 @@ pub struct SampleField {
     padding: Option<f64>,
 }
 
+/// The field of a record that says which boxes of the field `name` are dropped.
+pub(super) fn dropped_boxes_of(name: &str) -> Arc<str> {
+    format!("{name} (dropped)").into()
+}
+
+/// The extensions that `spdl pack` gives to values other than images, audio and video.
+const VALUE_EXTENSIONS: [&str; 4] = ["txt", "json", "npy", "npz"];
+
 #[derive(Clone, Debug)]
 pub(super) enum FieldKind {
     Image(Box<ImageTransform>),
@@ -326,9 +334,11 @@ impl SampleField {
         SampleField::new(FieldKind::Flags, DType::U8, shape)
     }
 
-    /// The ids of tokens, `int32` or `int64`, ragged: see [`Tokens`].
+    /// The ids of tokens, `int32` or `int64`: see [`Tokens`]. Stacked if all samples have
+    /// [one length](Tokens::padded_to), otherwise ragged.
     pub fn tokens(tokens: Tokens, dtype: DType) -> Self {
-        SampleField::new(FieldKind::Tokens(tokens), dtype, &[0])
+        let length = tokens.length().unwrap_or(0);
+        SampleField::new(FieldKind::Tokens(tokens), dtype, &[length])
     }
 
     /// Boxes that follow the crop, resize, flips and warps of an image, `float32 [boxes, 4]`, ragged.
@@ -510,8 +520,9 @@ impl SampleField {
         self
     }
 
-    /// Sets the element outside the samples of numbers, boxes or points that are
-    /// [padded](Collation::Padded), of the field's type. Default: 0.
+    /// Sets the element outside the samples of numbers, tokens, boxes or points that are
+    /// [padded](Collation::Padded), or of tokens that have [one length](Tokens::padded_to), of the field's type.
+    /// Default: 0.
     ///
     /// ```
     /// use spdl_core::DType;
@@ -543,6 +554,11 @@ impl SampleField {
     /// The shape of a sample, in which 0 stands for any length.
     pub(super) fn shape(&self) -> &[usize] {
         &self.shape
+    }
+
+    /// The element outside padded samples.
+    pub(super) fn pad_value(&self) -> f64 {
+        self.padding.unwrap_or(0.0)
     }
 
     pub(super) fn collated(&self) -> Collation {
@@ -580,6 +596,19 @@ impl SampleField {
                 FieldChoice::of([&**name, "array"]).keep_null()
             }
             (None, _) => FieldChoice::of([Arc::clone(name)]),
+        };
+        let choice = match (&self.choice, &self.kind) {
+            (Some(_), _) => choice,
+            (None, FieldKind::Image(_)) => choice.with_extensions(IMAGE_EXTENSIONS),
+            #[cfg(feature = "png")]
+            (None, FieldKind::Mask(_)) => choice.with_extensions(IMAGE_EXTENSIONS),
+            (None, FieldKind::Audio(_)) => choice.with_extensions(AUDIO_EXTENSIONS),
+            (None, FieldKind::Video(_)) => choice.with_extensions(VIDEO_EXTENSIONS),
+            (None, FieldKind::Bytes) => {
+                let media = IMAGE_EXTENSIONS.into_iter().chain(AUDIO_EXTENSIONS);
+                choice.with_extensions(media.chain(VIDEO_EXTENSIONS).chain(VALUE_EXTENSIONS))
+            }
+            (None, _) => choice.with_extensions(VALUE_EXTENSIONS),
         };
         let choice = match &self.path {
             Some(path) => choice.at(path),
@@ -629,10 +658,17 @@ impl SampleField {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         let is_number = matches!(
             self.kind,
-            FieldKind::Numbers | FieldKind::Flags | FieldKind::Boxes(_) | FieldKind::Points(_)
+            FieldKind::Numbers
+                | FieldKind::Flags
+                | FieldKind::Tokens(_)
+                | FieldKind::Boxes(_)
+                | FieldKind::Points(_)
         );
-        if !is_number || self.collation != Collation::Padded {
-            return invalid("padding is for padded numbers, boxes and points only".to_owned());
+        let has_length =
+            matches!(&self.kind, FieldKind::Tokens(tokens) if tokens.length().is_some());
+        if !is_number || (self.collation != Collation::Padded && !has_length) {
+            let message = "padding is for padded numbers, tokens, boxes and points only";
+            return invalid(message.to_owned());
         }
         let is_flag = padding == 0.0 || padding == 1.0;
         if padded(Field::new("", self.dtype, &[]), padding).is_none()
@@ -936,6 +972,14 @@ impl SampleSpec {
         let fetch = choices.fold(fetch, |fetch, (name, choice)| match choice {
             Some(choice) => fetch.with(Arc::clone(name), choice),
             None => fetch,
+        });
+        let fetch = self.fields.iter().fold(fetch, |fetch, (name, field)| match &field.kind {
+            FieldKind::Boxes(Boxes { drop_where: Some(stored), .. }) => {
+                let choice =
+                    FieldChoice::of([Arc::clone(stored)]).with_extensions(VALUE_EXTENSIONS);
+                fetch.with(dropped_boxes_of(name), choice.optional())
+            }
+            _ => fetch,
         });
         let is_url = |(_, field): &&(Arc<str>, SampleField)| matches!(field.kind, FieldKind::Url);
         let urls = self.fields.iter().filter(is_url);

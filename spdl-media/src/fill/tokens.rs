@@ -20,6 +20,8 @@ use super::numbers::Numbers;
 pub struct Tokens {
     most: Option<usize>,
     is_truncated: bool,
+    /// The number of ids of each sample.
+    length: Option<usize>,
     /// The size of an id in stored bytes.
     stored: Option<usize>,
     #[cfg(feature = "tokenizers")]
@@ -59,6 +61,37 @@ impl Tokens {
         #[cfg(not(feature = "tokenizers"))]
         let are_text = false;
         are_text
+    }
+
+    /// Sets the number of ids of each sample, at least 1, which is also the maximum. Shorter samples end with the
+    /// [padding](super::SampleField::padding) of the field. Default: samples have different lengths.
+    ///
+    /// ```
+    /// use spdl_core::DType;
+    /// use spdl_media::fill::{SampleField, SampleSpec, Tokens};
+    /// let tokens = Tokens::new().padded_to(77).truncated();
+    /// let field = SampleField::tokens(tokens, DType::I64).padding(49407.0);
+    /// let spec = SampleSpec::new().with("tokens", field);
+    /// spec.validate()?;
+    /// assert_eq!(spec.layout(8).fields()[0].shape, [77]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn padded_to(self, ids: usize) -> Self {
+        let most = Some(self.most.map_or(ids, |most| most.min(ids)));
+        Tokens { most, length: Some(ids), ..self }
+    }
+
+    /// The number of ids of each sample, if it is fixed.
+    pub(super) fn length(&self) -> Option<usize> {
+        self.length
+    }
+
+    /// Appends the padding to the ids of a sample.
+    pub(super) fn pad(&self, numbers: &mut Numbers, padding: f64) {
+        if let Some(length) = self.length {
+            numbers.pad(length, padding);
+        }
     }
 
     /// Reads the ids of a sample.

@@ -221,6 +221,12 @@ impl SampleField {
                 boxes = boxes.normalized(s.get("normalized")?.unwrap_or(false));
                 boxes = boxes.min_area(s.get("min_area")?.unwrap_or(0.0));
                 boxes = boxes.min_visibility(s.get("min_visibility")?.unwrap_or(0.0));
+                if let Some(name) = s.get::<String>("drop_where")? {
+                    boxes = boxes.drop_where(name);
+                }
+                if s.choice("empty", &[("keep", false), ("drop", true)])?.unwrap_or(false) {
+                    boxes = boxes.drop_empty();
+                }
                 SampleField::boxes(boxes).collation(Collation::List)
             }
             "keypoints" => {
@@ -247,7 +253,9 @@ impl SampleField {
             }
             "tokens" => {
                 let (tokens, dtype) = tokens(s)?;
-                SampleField::tokens(tokens, dtype).collation(Collation::List)
+                let field = SampleField::tokens(tokens, dtype);
+                let shape = field.shape().to_vec();
+                listed(field, &shape)
             }
             "text" => SampleField::text(),
             "bytes" => SampleField::bytes(),
@@ -267,10 +275,12 @@ impl SampleField {
         {
             field = field.rows_of(boxes);
         }
+        if matches!(kind.as_str(), "array" | "tokens")
+            && let Some(padding) = s.get("padding")?
+        {
+            field = field.padding(padding);
+        }
         if kind == "array" {
-            if let Some(padding) = s.get("padding")? {
-                field = field.padding(padding);
-            }
             let member = s.get::<String>("member")?;
             let element = s.choice("stored_dtype", &ELEMENTS)?;
             field = match (member, element) {
@@ -287,6 +297,7 @@ impl SampleField {
             "image" | "array" | "keypoints" | "mask" | "depth" | "audio" | "mel" | "video" => {
                 &COLLATIONS[..]
             }
+            "tokens" if field.shape() != [0] => &COLLATIONS[..1],
             "boxes" | "tokens" => &COLLATIONS[1..],
             _ => &[],
         };
@@ -389,6 +400,9 @@ fn tokens(settings: &mut Settings) -> Result<(Tokens, DType)> {
     let mut tokens = Tokens::new();
     if let Some(most) = settings.get("max_length")? {
         tokens = tokens.at_most(most);
+    }
+    if let Some(length) = settings.get("length")? {
+        tokens = tokens.padded_to(length);
     }
     if settings.get("truncate")?.unwrap_or(false) {
         tokens = tokens.truncated();
