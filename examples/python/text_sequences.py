@@ -1,30 +1,33 @@
-"""Packs text documents into token sequences of equal length, for training a language model.
+"""Packs text documents into token sequences of equal length, for training a language model, and resumes.
 
     python examples/python/text_sequences.py
-    python examples/python/text_sequences.py corpus/ --length 1024 --batch-size 8 --epochs 2
+    python examples/python/text_sequences.py corpus/ --tokenizer tokenizer.json --length 1024 --state state.json
 
 Requires `spdl-rs` and `numpy`. Without a folder of `.txt` files, the program generates documents.
 
-Tokens are bytes; replace `tokenize` by a real tokenizer. Documents are concatenated, with an end
-token after each, and split into sequences. So no sequence is padded, and only the last tokens of an
-epoch are left out. The order of documents differs in each epoch, and depends only on the seed.
+Rust threads read and tokenize the documents, and pack whole documents into sequences, with little padding; longer
+documents are divided. Without `--tokenizer`, a `tokenizer.json` of Hugging Face, tokens are bytes. The order of
+documents differs in each epoch, and depends only on the seed. With `--state`, the program saves its progress after each
+batch; if it is interrupted, the next run resumes after the last saved batch.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy
-from spdl_rs.pipeline import PipelineBuilder
-from spdl_rs.pipeline.defs import Aggregator
-from spdl_rs.source import DistributedRandomSampler
+from spdl_rs import Loader, fields, sequences
 
-END = 256
+IGNORED = -100
+"""The target where the loss is 0, as PyTorch's `cross_entropy` expects by default."""
 
 
 def main() -> None:
@@ -33,32 +36,42 @@ def main() -> None:
         paths = sorted((options.data or generated(Path(folder))).rglob("*.txt"))
         if not paths:
             raise SystemExit(f'"{options.data}" contains no .txt files')
-        for epoch in range(options.epochs):
-            run_epoch(paths, epoch, options)
+        loader = loader_of(paths, options)
+        if options.state is not None and options.state.exists():
+            loader.load_state_dict(json.loads(options.state.read_text()))
+        while loader.epoch < options.epochs:
+            run_epoch(loader, options)
 
 
-def run_epoch(paths: list[Path], epoch: int, options: argparse.Namespace) -> None:
-    order = DistributedRandomSampler(len(paths), rank=0, world_size=1, seed=options.seed + epoch)
-    pipeline = (
-        PipelineBuilder()
-        .add_source(order)
-        .pipe(paths.__getitem__, name="path", output_order="input")
-        .pipe(tokenize, concurrency=4, output_order="input")
-        .aggregate(Sequences(options.length + 1))
-        .disaggregate()
-        .aggregate(options.batch_size, drop_last=True)
-        .pipe(as_batch, output_order="input")
-        .add_sink()
-        .build(num_threads=4)
+def loader_of(paths: list[Path], options: argparse.Namespace) -> Loader:
+    if options.tokenizer is None:
+        tokens: fields.Field = fields.Array(None, "int64", stored_dtype="uint8")
+    else:
+        tokens = fields.Tokens(options.tokenizer)
+    return Loader(
+        [{"tokens": path} for path in paths],
+        batch_size=options.batch_size,
+        shuffle=True,
+        seed=options.seed,
+        drop_last=True,
+        tokens=tokens,
+        # A sequence has one more token than an input, because targets are the following tokens.
+        group=sequences.Pack("tokens", length=options.length + 1, long="split"),
     )
+
+
+def run_epoch(loader: Loader, options: argparse.Namespace) -> None:
+    epoch = loader.epoch
     tokens = batches = checksum = 0
     start = time.perf_counter()
-    with pipeline.auto_stop():
-        for inputs, targets in pipeline:
-            # Each target is the token after its input.
-            assert inputs.shape == targets.shape == (options.batch_size, options.length)
-            tokens, batches = tokens + targets.size, batches + 1
-            checksum = (checksum * 31 + int(inputs.sum())) % 2**32
+    for batch in loader:
+        inputs, targets = inputs_and_targets(batch)
+        assert inputs.shape == targets.shape == (options.batch_size, options.length)
+        # The training step belongs here.
+        tokens, batches = tokens + int((targets != IGNORED).sum()), batches + 1
+        checksum = (checksum * 31 + int(inputs.sum())) % 2**32
+        if options.state is not None:
+            save(loader.state_dict(), options.state)
     rate = tokens / (time.perf_counter() - start)
     print(
         f"epoch {epoch}: {batches} batches, {tokens:,} tokens, {rate:,.0f} tokens/s, "
@@ -66,33 +79,18 @@ def run_epoch(paths: list[Path], epoch: int, options: argparse.Namespace) -> Non
     )
 
 
-def tokenize(path: Path) -> numpy.ndarray:
-    """Returns the tokens of a document: its bytes, and the end token."""
-    text = numpy.frombuffer(path.read_bytes(), numpy.uint8)
-    return numpy.append(text.astype(numpy.int64), END)
+def inputs_and_targets(batch: dict[str, Any]) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """Returns the tokens, and the token after each; tokens of another document and padding are no targets."""
+    tokens, segments = batch["tokens"], batch["segment_ids"]
+    is_target = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
+    return tokens[:, :-1], numpy.where(is_target, tokens[:, 1:], IGNORED)
 
 
-class Sequences(Aggregator):
-    """Concatenates documents, and splits them into sequences of equal length."""
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-        self._rest = numpy.empty(0, numpy.int64)
-
-    def accumulate(self, item: numpy.ndarray) -> list[numpy.ndarray] | None:
-        tokens = numpy.concatenate([self._rest, item])
-        whole = len(tokens) // self._length * self._length
-        self._rest = tokens[whole:]
-        return list(tokens[:whole].reshape(-1, self._length)) or None
-
-    def flush(self) -> None:
-        """Leaves out the tokens that do not fill a sequence."""
-
-
-def as_batch(sequences: list[numpy.ndarray]) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Returns inputs and targets."""
-    tokens = numpy.stack(sequences)
-    return tokens[:, :-1], tokens[:, 1:]
+def save(state: dict[str, Any], path: Path) -> None:
+    """Replaces the file, so that it is complete at any time."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(state))
+    os.replace(new, path)
 
 
 def generated(folder: Path) -> Path:
@@ -114,10 +112,12 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", nargs="?", type=Path, help="a folder with .txt files")
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json; without it, tokens are bytes")
     parser.add_argument("--length", type=int, default=128, help="tokens per sequence")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--state", type=Path, help="the file of the progress")
     return parser.parse_args()
 
 
