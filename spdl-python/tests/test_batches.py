@@ -64,7 +64,7 @@ def test_all_layouts_have_equal_values(many, layout):
 def test_bfloat16_layouts_are_an_error_with_advice(many):
     with pytest.raises(NotImplementedError, match='use "nchw-f32" or.*torch.bfloat16'):
         spdl_rs.ImageLoader(many, batch_size=2, layout="nchw-bf16")
-    with pytest.raises(NotImplementedError, match='NumPy has no bfloat16; use Loader with ml_dtypes, or use "nhwc-f32"'):
+    with pytest.raises(NotImplementedError, match='NumPy has no bfloat16; use Loader with output="torch", or use "nhwc-f32"'):
         spdl_rs.io.DecodeImage(layout="nhwc-bf16")
 
 

@@ -597,11 +597,13 @@ def test_layouts_of_bfloat16(shard):
         assert batch["half"].flags.writeable
 
 
-def test_layouts_of_bfloat16_need_a_package(monkeypatch):
+def test_layouts_of_bfloat16_need_a_package(shard, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(NotImplementedError, match="install ml_dtypes, or use"):
-        fields.Image(16, layout="nchw-bf16")
-    with pytest.raises(NotImplementedError, match='has no bfloat16; use Loader with ml_dtypes, or use "nchw-f32"'):
+    words = 'image: layout="nchw-bf16": NumPy has no bfloat16; pass output="torch" to the loader, install the package'
+    with pytest.raises(NotImplementedError, match=words):
+        Loader(shard, batch_size=1, image=fields.Image(16, layout="nchw-bf16"))
+    assert fields.Video(16, layout="nchw-bf16").layout == "nchw-bf16"
+    with pytest.raises(NotImplementedError, match='has no bfloat16; use Loader with output="torch", or use "nchw-f32"'):
         spdl_rs.io.DecodeImage(16, layout="nchw-bf16")
 
 
@@ -745,7 +747,8 @@ def test_output_is_a_dict_a_tuple_or_the_result_of_a_function(shard):
     assert text == ["text 0", "text 1"] and score.shape == (2,)
     pairs = list(make(output=Pair))
     assert isinstance(pairs[1], Pair) and pairs[1].text == ["text 2", "text 3"]
-    with pytest.raises(ValueError, match='output must be "dict", "tuple", "torch", "jax" or a function'):
+    words = 'output must be "dict", "tuple", "torch", "torch-tuple", "jax" or a function'
+    with pytest.raises(ValueError, match=words):
         make(output="list")
 
 
@@ -774,6 +777,53 @@ def test_output_as_tensors(shard):
     del numbers["uint16"]
     batch = Loader(shard, numbers, batch_size=2, output="torch").peek()
     assert (batch["float64"].dtype, batch["int16"].tolist()) == (torch.float64, [-3, -3])
+
+
+@pytest.mark.frameworks
+def test_output_as_a_tuple_of_tensors(shard):
+    torch = pytest.importorskip("torch")
+    image, score = fields.Image(16, layout="nchw-f32"), from_json(fields.Number, "score")
+
+    def make(**settings):
+        return Loader(shard, batch_size=4, output="torch-tuple", image=image, score=score, **settings)
+
+    seen = []
+
+    def one(sample):
+        seen.append(type(sample["image"]))
+        return {"score": sample["score"] * 2, "image": sample["image"]}
+
+    for images, scores in make():
+        assert isinstance(images, torch.Tensor) and images.shape == (4, 3, 16, 16)
+        assert isinstance(scores, torch.Tensor)
+    doubled, images = make(map=one).peek()
+    assert set(seen) == {torch.Tensor} and torch.equal(doubled, 2 * scores) and images.shape == (4, 3, 16, 16)
+    (kept,) = make(batch_map=lambda batch: batch[:1]).peek()
+    assert isinstance(kept, torch.Tensor)
+    with pytest.raises(ValueError, match="cannot be combined with collate"):
+        make(collate=list)
+
+
+@pytest.mark.frameworks
+def test_tensors_of_bfloat16_need_no_further_package(shard):
+    program = f"""
+import sys
+sys.modules["ml_dtypes"] = None
+import torch
+from spdl_rs import Loader, fields
+from spdl_rs.io import Resize
+images = dict(one=fields.Image(16, layout="nchw-bf16"), many=fields.Image(crop=Resize(16), layout="nhwc-bf16"))
+batch = Loader({str(shard)!r}, images, batch_size=2, output="torch", whole=fields.Image(16, layout="nchw-f32")).peek()
+assert batch["one"].dtype == batch["many"][0].dtype == torch.bfloat16
+assert torch.equal(batch["one"], batch["whole"].to(torch.bfloat16))
+try:
+    Loader({str(shard)!r}, images, batch_size=2)
+except NotImplementedError as error:
+    print(error)
+"""
+    pytest.importorskip("torch")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert 'one: layout="nchw-bf16": NumPy has no bfloat16; pass output="torch"' in ended.stdout, ended.stderr
 
 
 @pytest.mark.frameworks
@@ -967,6 +1017,20 @@ def test_a_state_of_other_augmentations_names_them(shard):
     next(iter(begun))
     with pytest.raises(spdl_rs.InvalidArgumentError, match="image: augment: was absent, is augmentation .*RandAugment"):
         make("randaugment(2, 9)").load_state_dict(begun.state_dict())
+
+
+def test_a_state_of_another_image_shows_only_the_settings_that_differ(shard):
+    def make(**settings):
+        return Loader(shard, batch_size=2, image=fields.Image(**{"size": 24, "layout": "nchw-f32", **settings}))
+
+    state = make().state_dict()
+    for settings, words in ({"size": 32}, "24"), ({"std": (0.5, 0.5, 0.5)}, "0.229"), ({"train": True}, "image: was "):
+        with pytest.raises(spdl_rs.InvalidArgumentError, match=words) as caught:
+            make(**settings).load_state_dict(state)
+        assert len(str(caught.value)) < 350, str(caught.value)
+    with pytest.raises(spdl_rs.InvalidArgumentError) as caught:
+        make(size=32).load_state_dict(state)
+    assert "0.229" not in str(caught.value)
 
 
 def test_peek_uses_up_no_epoch(shard):
@@ -1279,7 +1343,8 @@ def test_coco_annotations_are_a_data_set(tmp_path, where):
         image_id=fields.Number("int64"),
     )
     assert loader.classes == ["car", "dog"]
-    of_recipe = Loader(path, recipes.coco_detection(120), batch_size=2, image_folder=images).peek()
+    everything = recipes.coco_detection(120, keep_crowd=True)
+    of_recipe = Loader(path, everything, batch_size=2, image_folder=images).peek()
     assert of_recipe["image"].shape == (2, 3, 120, 120) and of_recipe["classes"][1].tolist() == [1]
     # The images are flipped or not.
     assert sorted(of_recipe["boxes"][1][0].tolist()) in ([90, 105, 105, 120], [0, 15, 90, 105])
@@ -1296,6 +1361,43 @@ def test_coco_annotations_are_a_data_set(tmp_path, where):
         with pytest.raises(spdl_rs.SpdlError, match="cannot find the images.*`Loader.image_folder=") as caught:
             Loader(path, batch_size=2, image=fields.Image(32))
         assert caught.value.key == str(path)
+        absent = str(images) + "-absent"
+        with pytest.raises(spdl_rs.NotFoundError, match="the folder of the images does not exist") as caught:
+            Loader(path, batch_size=2, image=fields.Image(32), image_folder=absent)
+        assert caught.value.key == absent
+
+
+def test_the_recipe_of_coco_drops_crowds_and_images_without_boxes(tmp_path):
+    path = coco(tmp_path)
+    document = json.loads(path.read_text())
+    for at, annotations in ((2, []), (3, [{"category_id": 3, "bbox": [1, 1, 9, 9], "iscrowd": 1}])):
+        write_png(tmp_path / "val" / f"{at}.png", picture(at))
+        document["images"].append({"id": 70 + at, "file_name": f"{at}.png", "width": 80, "height": 60})
+        document["annotations"] += [{"id": 10 + at, "image_id": 70 + at, **one} for one in annotations]
+    path.write_text(json.dumps(document))
+
+    def load(**settings):
+        recipe = recipes.coco_detection((60, 80), horizontal_flip=0, **settings)
+        loader = Loader(path, recipe, batch_size=4, key=fields.Key(), crowd=fields.Array(None, rows_of="boxes"))
+        (batch,) = loader
+        rows = zip(batch["boxes"], batch["classes"], batch["crowd"])
+        assert all(len(boxes) == len(classes) == len(crowd) for boxes, classes, crowd in rows)
+        dropped = loader.stats()["dropped"]
+        assert all(one["kind"] == "missing-value" and "the sample has no boxes" in one["reason"] for one in dropped)
+        return [len(boxes) for boxes in batch["boxes"]], batch, len(dropped)
+
+    counts, batch, dropped = load()
+    assert (counts, dropped) == ([1, 1], 2)
+    assert batch["boxes"][0].tolist() == [[10, 20, 40, 60]] and batch["classes"][0].tolist() == [0]
+    assert load(keep_empty=True)[0] == [1, 1, 0, 0]
+    assert load(keep_crowd=True)[0] == [2, 1, 1]
+    counts, batch, dropped = load(keep_crowd=True, keep_empty=True)
+    assert (counts, dropped) == ([2, 1, 0, 1], 0) and batch["crowd"][0].tolist() == [0, 1]
+    # Without COCO annotations, nothing says which boxes to drop.
+    sample = {"image": (tmp_path / "val/0.png").read_bytes(), "boxes": [[1, 2, 3, 4]], "classes": [1]}
+    assert len(Loader([sample], recipes.coco_detection(32), batch_size=1).peek()["boxes"][0]) == 1
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="expected one number for each of the 1 boxes"):
+        Loader([{**sample, "crowd": [0, 1]}], recipes.coco_detection(32), batch_size=1).peek()
 
 
 # A wrong format would move all boxes, without an error.

@@ -12,7 +12,7 @@ from arrow_columns import Columns
 from conftest import picture, write_png
 from dataset_files import write_members
 from spdl_rs import ImageLoader, Loader, fields
-from spdl_rs.io import CenterCrop, ColorJitter, DecodeImage, FiveCrop, Stretch
+from spdl_rs.io import CenterCrop, ColorJitter, DecodeImage, FiveCrop, Letterbox, Stretch
 
 DATA = pathlib.Path(__file__).parents[2] / "spdl-media/tests/data"
 MATRIX = numpy.arange(6, dtype="f4").reshape(2, 3) / 4
@@ -362,3 +362,84 @@ def test_dropped_missing_images_of_a_list_do_not_need_their_file(tmp_path):
         second=fields.Image(16, stored_as="mask", missing="drop"),
     )
     assert len(loader.peek()["image"]) == 1
+
+
+def test_fields_are_found_by_the_names_that_pack_gives(tmp_path):
+    pixels = numpy.arange(48, dtype="u1").reshape(6, 8)
+    grey = png(pixels, 0)
+    members = []
+    for number in range(2):
+        members += [
+            (f"{number}.jpg", png(numpy.zeros((6, 8, 3), "u1"), 2)),
+            (f"{number}.caption.txt", b"a cat"),
+            (f"{number}.meta.json", b'{"a": 1}'),
+            (f"{number}.vector.npy", npy(MATRIX)),
+            (f"{number}.mask.png", grey),
+            (f"{number}.left.png", png(numpy.full((6, 8, 3), 255, "u1"), 2)),
+        ]
+    write_members(tmp_path / "a.tar", members)
+    loader = Loader(
+        tmp_path / "a.tar",
+        batch_size=2,
+        image=fields.Image((6, 8), crop=Stretch()),
+        left=fields.Image((6, 8), crop=Stretch()),
+        mask=fields.Mask(),
+        caption=fields.Text(),
+        meta=fields.Json(),
+        vector=fields.Array((2, 3)),
+    )
+    batch = loader.peek()
+    assert batch["caption"] == ["a cat"] * 2 and batch["meta"] == [{"a": 1}] * 2
+    assert (batch["vector"] == MATRIX).all() and (batch["mask"] == pixels).all()
+    # Not the image of the common name.
+    assert batch["image"].max() == 0 and batch["left"].min() == 255
+    with pytest.raises(spdl_rs.NotFoundError, match='no field "other": the sample has the fields .*; pass the name of a') as caught:
+        list(Loader(tmp_path / "a.tar", batch_size=1, other=fields.Text()))
+    assert "`stored_as=`" in str(caught.value)
+    write_members(tmp_path / "b.tar", [("0.txt", b"x")])
+    with pytest.raises(spdl_rs.NotFoundError, match="other usual names") as caught:
+        list(Loader(tmp_path / "b.tar", batch_size=1, image=fields.Image(6)))
+    assert str(caught.value).count("image") < 4 and len(str(caught.value)) < 250
+
+
+def test_paths_and_addresses_in_place_of_images_are_explained(tmp_path):
+    def message(value):
+        with pytest.raises(spdl_rs.InvalidArgumentError) as caught:
+            list(Loader([{"image": value}], batch_size=1, image=fields.Image(6)))
+        return str(caught.value)
+
+    assert "found text; to read files, pass paths in place of text (in dicts of Python, a pathlib.Path)" in message("a.png")
+    assert "to read addresses, write the column to a list (.csv or .jsonl)" in message("http://a/b.png?secret=1")
+    # The way out.
+    write_png(str(tmp_path / "a.png"), picture(0))
+    (tmp_path / "list.csv").write_text(f"image\nfile://{tmp_path}/a.png\n")
+    assert len(Loader(tmp_path / "list.csv", batch_size=1, image=fields.Image(6)).peek()["image"]) == 1
+
+
+def test_files_that_a_parquet_file_only_names_are_explained(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write_png(str(tmp_path / "a.png"), picture(0))
+    images = pyarrow.array(
+        [{"bytes": None, "path": str(tmp_path / "a.png")}],
+        pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())]),
+    )
+    table = pyarrow.table({"image": images})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(spdl_rs.NotFoundError, match='the file that its path names .field "image.path". is not read'):
+        list(Loader(tmp_path / "a.parquet", batch_size=1, image=fields.Image(6)))
+    assert len(Loader(table, batch_size=1, image=fields.Image(6)).peek()["image"]) == 1
+
+
+def test_padding_of_masks_needs_a_number(tmp_path):
+    sample = {"image": png(numpy.zeros((6, 8, 3), "u1"), 2), "mask": png(numpy.ones((6, 8), "u1"), 0)}
+
+    def make(crop, **settings):
+        image = fields.Image(16, crop=crop)
+        return Loader([sample], batch_size=1, image=image, mask=fields.Mask(**settings)).peek()["mask"]
+
+    with pytest.warns(spdl_rs.DatasetWarning, match="'mask': Letterbox may pad the image, and the mask has 0 there"):
+        assert set(make(Letterbox()).ravel()) == {0, 1}
+    assert set(make(Letterbox(), outside=255).ravel()) == {1, 255}
+    assert set(make(Letterbox(), outside=0).ravel()) == {0, 1}
+    assert set(make(Stretch()).ravel()) == {1}

@@ -310,6 +310,7 @@ def test_augmentations_have_the_documented_effect(image):
     numpy.testing.assert_array_equal(done(RandomRotation((180, 180))), pixels[::-1, ::-1])
     grey = done(RandomGrayscale(1))
     assert (grey[:, :, 0] == grey[:, :, 1]).all() and (grey[:, :, 1] == grey[:, :, 2]).all()
+    assert RandomErasing(value="mean") == RandomErasing(value=(124, 116, 104))
     erased = (done(RandomErasing(1, value=(1, 2, 3))) == (1, 2, 3)).all(axis=2)
     rows, columns = numpy.nonzero(erased)
     assert erased[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1].all()

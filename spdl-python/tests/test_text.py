@@ -233,6 +233,30 @@ def test_tokens_are_padded_packed_and_pickled(golden, texts):
     assert len(loader.peek()["tokens"]) == sum(length < 30 for length in lengths)
 
 
+def test_tokens_of_one_length_are_one_array(golden, texts):
+    def ids(**settings):
+        tokens = fields.Tokens(GOLDEN / "wordpiece.json", stored_as="text", truncate=True, **settings)
+        loader = Loader(texts, batch_size=100, tokens=tokens)
+        return loader.peek()["tokens"], loader.spec["tokens"]
+
+    expected = [one + [77] * (6 - len(one)) for one in golden["wordpiece"]["truncated"]]
+    made, spec = ids(length=6, padding=77)
+    assert made.tolist() == expected and made.dtype == "int64"
+    assert spec == fields.FieldSpec((6,), "int64", "stack")
+    made, _ = ids(length=8, padding=-1, max_length=6, dtype="int32")
+    assert (made[:, 6:] == -1).all() and made.dtype == "int32"
+    values, sizes = ids(collate="pad", padding=9, max_length=6)[0]
+    assert values.shape == (len(expected), 6)
+    assert all((row[int(size) :] == 9).all() for row, size in zip(values, sizes.ravel()))
+    # Missing values, and stored ids.
+    tokens = fields.Tokens(length=3, padding=5, optional=True)
+    loader = Loader([{"ids": [1, 2]}, {"other": 0}], batch_size=2, ids=tokens)
+    assert loader.peek()["ids"].tolist() == [[1, 2, 5], [5, 5, 5]]
+    with pytest.raises(spdl_rs.SpdlError, match="4 tokens exceed the maximum of 3"):
+        list(Loader([{"ids": [1, 2, 3, 4]}], batch_size=1, ids=tokens))
+    assert eval(repr(tokens), vars(fields)) == tokens == pickle.loads(pickle.dumps(tokens))
+
+
 def test_tokens_that_are_stored(tmp_path):
     numbers = [1, 70000, 3]
     for name, dtype in (("u2", "uint16"), ("u4", "uint32"), ("i8", "int64")):
@@ -272,6 +296,18 @@ def test_arguments_of_tokens_are_checked(texts, tmp_path):
     for settings in ({"dtype": "uint8"}, {"truncate": True}, {"max_length": 0}, {"collate": "stack"}):
         with pytest.raises(ValueError):
             fields.Tokens(**settings)
+    for settings in ({"padding": 1}, {"length": 3, "collate": "pad"}, {"length": 3, "max_length": 4}):
+        with pytest.raises(ValueError):
+            fields.Tokens(**settings)
+
+    class Tokenizer:
+        def save(self, path):
+            pass
+
+    with pytest.raises(TypeError, match=r'not an object of type Tokenizer; save it with tokenizer.save\('):
+        fields.Tokens(Tokenizer())
+    with pytest.raises(TypeError, match="to call a tokenizer of Python, use fields.Text"):
+        fields.Tokens(len)
     with pytest.raises(ValueError, match="drop tokenizer or stored_dtype"):
         fields.Tokens("a.json", stored_dtype="uint16")
 

@@ -23,6 +23,8 @@ _LAYOUTS = ("nhwc-u8", "nhwc-f16", "nhwc-f32", "nchw-u8", "nchw-f16", "nchw-f32"
 _WIDE_LAYOUTS = ("nhwc-u16", "nchw-u16")
 _MAX = 2**63 - 1
 _MAX_SECONDS = 1e9
+# The longest path in bytes on Linux.
+_MAX_PATH = 4096
 # The length of the start of strings that messages are made from.
 _MAX_INSPECTED = 4096
 
@@ -32,6 +34,7 @@ _SOURCE = "a folder, an address, a list of paths, a table, a data set, or an ite
 def addresses(source: Any) -> tuple[list[str], bool]:
     """Returns the addresses as strings, and whether `source` is a list."""
     if isinstance(source, (str, bytes, os.PathLike)):
+        _refuse_content("source", source)
         return [os.fsdecode(source)], False
     if isinstance(source, Mapping):
         raise TypeError(
@@ -52,11 +55,31 @@ def addresses(source: Any) -> tuple[list[str], bool]:
                 if found
                 else f"source must be {_SOURCE}; its first item is {shown(path)}"
             )
+        _refuse_content(f"item {len(found)} of source", path)
         try:
             found.append(os.fsdecode(path))
         except TypeError as error:
             raise TypeError(f"source must be {_SOURCE}: {error}") from None
     return found, True
+
+
+def _refuse_content(name: str, value: object) -> None:
+    """Raises `TypeError` if a value that should be a path is the content of a file."""
+    if isinstance(value, (bytearray, memoryview)):
+        is_content = True
+    elif isinstance(value, bytes):
+        is_content = len(value) > _MAX_PATH or b"\0" in value
+    elif isinstance(value, str):
+        # Signed addresses may be long.
+        is_content = "\0" in value or (len(value) > _MAX_PATH and "://" not in value[:16])
+    else:
+        return
+    if is_content:
+        unit = "characters" if isinstance(value, str) else "bytes"
+        raise TypeError(
+            f"{name} must be a path, but it looks like the content of a file ({len(value):,} {unit}); "
+            "a sample in memory is a dict: yield {'image': data}, or pass a list of such dicts"
+        )
 
 
 def listed(name: str, value: Iterable[T], what: str) -> list[T]:
@@ -185,26 +208,18 @@ def layout(value: Any, *, bfloat16: bool = False, uint16: bool = False) -> str:
     """Returns `value` if it is a memory layout of samples that NumPy can represent.
 
     Args:
-        bfloat16: Whether arrays have the dtype of `ml_dtypes`, if that package is installed.
+        bfloat16: Whether the caller itself checks that arrays of bfloat16 are possible.
         uint16: Whether arrays of `uint16` are possible.
     """
     if not isinstance(value, str):
         raise TypeError(f'layout must be a str such as "nhwc-u8" or "nchw-f32", not {value!r}')
     if value in ("nhwc-bf16", "nchw-bf16"):
-        # Imported here, so that `import spdl_rs` stays fast.
-        from importlib.util import find_spec
-
-        if bfloat16 and find_spec("ml_dtypes") is not None:
+        if bfloat16:
             return value
         order, _ = value.split("-")
-        install = (
-            "install ml_dtypes, or "
-            if bfloat16
-            else "use Loader with ml_dtypes, or "
-        )
         raise NotImplementedError(
-            f'layout="{value}": NumPy has no bfloat16; {install}use "{order}-f32" or "{order}-u8" and convert '
-            "batches in the training loop: torch.from_numpy(images).to(torch.bfloat16)"
+            f'layout="{value}": NumPy has no bfloat16; use Loader with output="torch", or use "{order}-f32" or '
+            f'"{order}-u8" and convert batches in the training loop: torch.from_numpy(images).to(torch.bfloat16)'
         )
     layouts = (*_LAYOUTS, *_WIDE_LAYOUTS) if uint16 else _LAYOUTS
     if value not in layouts:

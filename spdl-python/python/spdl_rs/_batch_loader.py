@@ -212,16 +212,18 @@ class BatchLoader(Generic[B]):
         raise NotImplementedError
 
     def _warn(self) -> None:
+        # Those of `_open`, `__init__` and the caller; `explained` wraps some constructors.
+        level = 4 + hasattr(type(self).__init__, "__wrapped__")
         if self._overlooked is not None:
-            warnings.warn(self._overlooked, DatasetWarning, stacklevel=4)
+            warnings.warn(self._overlooked, DatasetWarning, stacklevel=level)
         found = [*self._data_warnings, *self._samples.warnings]
         for warning in found[:_MAX_WARNINGS]:
-            warnings.warn(warning, DatasetWarning, stacklevel=4)
+            warnings.warn(warning, DatasetWarning, stacklevel=level)
         if len(found) > _MAX_WARNINGS:
             more = len(found) - _MAX_WARNINGS
-            warnings.warn(f"number of warnings not shown: {more}", DatasetWarning, stacklevel=4)
+            warnings.warn(f"number of warnings not shown: {more}", DatasetWarning, stacklevel=level)
         if not self:
-            warnings.warn(self._no_batch(), DatasetWarning, stacklevel=4)
+            warnings.warn(self._no_batch(), DatasetWarning, stacklevel=level)
 
     def _no_batch(self) -> str:
         """Explains why an epoch has no batch, and what to change."""

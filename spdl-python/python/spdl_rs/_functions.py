@@ -452,7 +452,8 @@ def tensors_of(batch: dict[str, Any]) -> dict[str, Any]:
     torch = importlib.import_module("torch")
 
     def tensor_of(array: Any) -> Any:
-        if array.dtype.name == "bfloat16":
+        # Without the package `ml_dtypes`, NumPy sees two opaque bytes.
+        if array.dtype.name == "bfloat16" or array.dtype == "V2":
             return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
         return torch.from_numpy(array)
 

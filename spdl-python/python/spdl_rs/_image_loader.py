@@ -11,6 +11,7 @@ from ._arguments import Path
 from ._batch_loader import BatchLoader
 from ._batches import ImageBatches
 from ._failure_policy import OnError
+from ._other_names import explained
 from .usage import log_api_usage_once
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _NAMES = {"u8": "uint8", "f16": "float16", "f32": "float32"}
 
 
+@explained
 class ImageLoader(BatchLoader["tuple[Any, Any]"]):
     """Batches of images and labels. Rust threads read, decode, crop and resize the images.
 

@@ -13,6 +13,7 @@ from ._arguments import Path
 from ._batch_loader import BatchLoader
 from ._batches import Batches
 from ._failure_policy import OnError
+from ._other_names import advice
 from ._functions import (
     KEYS,
     FilterSample,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from .recipes import CopyPaste, Mix, Mosaic
     from .sequences import Bucket, ConcatAndSplit, Pack, SameSize
 
-Output: TypeAlias = 'Literal["dict", "tuple", "torch", "jax"] | Callable[..., Any]'
+Output: TypeAlias = 'Literal["dict", "tuple", "torch", "torch-tuple", "jax"] | Callable[..., Any]'
 
 
 class Loader(BatchLoader[Any]):
@@ -58,7 +59,8 @@ class Loader(BatchLoader[Any]):
         batch_size: Samples per batch, at least 1. With `group`: sequences per batch, or the maximum of samples.
         shuffle: Whether each epoch has a different order.
         output: `"dict"`: a `dict` of NumPy arrays and lists. `"tuple"`: a tuple of the same values, in the
-            order of the fields. `"torch"`: a `dict` with tensors in place of arrays. `"jax"`: a `dict` with JAX
+            order of the fields. `"torch"`: a `dict` with tensors in place of arrays. `"torch-tuple"`: a tuple with
+            tensors in place of arrays, for loops such as `for images, labels in loader`. `"jax"`: a `dict` with JAX
             arrays on the default device, except that `map` gets NumPy arrays; on CPUs, arrays share the memory, and
             without `jax_enable_x64`, 64-bit numbers become 32-bit numbers; not with `executor="processes"`. Or a class
             or function, such as a dataclass, that is called with the fields as keyword arguments, on the thread that
@@ -81,7 +83,7 @@ class Loader(BatchLoader[Any]):
             the name of a field whose `collate` is not `"stack"` also become lists. See below.
         collate: A function that gets the samples of a batch as a list, and returns the batch, like PyTorch's
             `collate_fn`. The samples are the results of `map`, which may then be any objects; without `map`,
-            they are `dict`s, with tensors in place of arrays if `output` is `"torch"`. Other values of `output`
+            they are `dict`s, with tensors in place of arrays if `output` is `"torch"`. Further values of `output`
             cannot be combined with `collate`. See below.
         batch_map: A function that gets each batch, as `output` or `collate` makes it, and returns what the loader
             yields.
@@ -242,6 +244,7 @@ class Loader(BatchLoader[Any]):
             "batch_map": batch_map,
         }
         convert = converter(output, self._fields)
+        _check_bfloat16(self._fields, output)
         if collate is not None and convert not in (None, tensors_of):
             raise ValueError(
                 f"output={check.shown(output)} cannot be combined with collate, whose result is the batch; use "
@@ -297,6 +300,7 @@ class Loader(BatchLoader[Any]):
             monitor=monitor,
         )
         label = _label_of(self._fields)
+        self._data_warnings |= dict.fromkeys(_padded_masks(self._fields))
         self._open(
             source,
             label_field=None if label is None else label.stored_as,
@@ -421,11 +425,8 @@ def _checked_fields(fields: Any, named: Mapping[str, Any]) -> dict[str, Field]:
         if not isinstance(name, str):
             raise TypeError(f"names of fields must be str, not {check.shown(name)}")
         if not isinstance(one, Field):
-            if name in ("device", "cuda_config", "decode"):
-                raise TypeError(
-                    f"Loader has no argument {name}: its batches are in host memory; upload them with "
-                    "batch_map=spdl_rs.io.transfer_tensor, or use ImageLoader for images and labels"
-                )
+            if text := advice("Loader", name):
+                raise TypeError(text)
             hint = "; call the class" if isinstance(one, type) and issubclass(one, Field) else ""
             raise TypeError(
                 f"{name} must be a field of spdl_rs.fields, such as fields.Text(), or an argument of Loader; "
@@ -492,7 +493,7 @@ def _checked_group(group: Any, fields: Mapping[str, Field], **functions: Any) ->
         )
     for name in group._names:
         one = fields.get(name)
-        shape = one.shape if isinstance(one, Array) else (None,) if isinstance(one, Tokens) else ()
+        shape = one.shape if isinstance(one, Array) else (one.length,) if isinstance(one, Tokens) else ()
         rest = shape[1:] if isinstance(shape, tuple) else ()
         is_valid = isinstance(shape, tuple) and shape[:1] == (None,)
         if not is_valid or (group._packs and None in rest):
@@ -552,6 +553,25 @@ def _checked_box_fields(fields: Mapping[str, Field], defined: dict[str, str | No
         for name, one in fields.items()
         if boxes and isinstance(one, (Array, KeyPoints)) and one.rows_of is None and stored(name)
     ]
+
+
+def _padded_masks(fields: Mapping[str, Field]) -> list[str]:
+    """Warnings about masks whose padding gets the number of a class."""
+    from .fields import Image, Mask
+    from .io._crops import Letterbox, RandomCrop, RandomScaledCrop
+
+    found = []
+    for name, one in fields.items():
+        image = fields.get(one.like) if isinstance(one, Mask) and one.outside is None else None
+        crop = image.crop if isinstance(image, Image) else None
+        # Others pad only images that are smaller than the sample, or none.
+        pads = isinstance(crop, (Letterbox, RandomScaledCrop)) or (isinstance(crop, RandomCrop) and crop.padding > 0)
+        if pads:
+            found.append(
+                f"{name!r}: {type(crop).__name__} may pad the image, and the mask has 0 there, which is usually a class; "
+                f"pass outside=255 or another number that the loss ignores, or outside=0 to its field"
+            )
+    return found
 
 
 def _value_fields(fields: Mapping[str, Field]) -> list[list[str]]:
@@ -655,7 +675,7 @@ def _stages(
     stages: list[tuple[str, MapSamples | MapBatch]] = []
     if map is not None:
         # The function gets tensors, but neither tuples nor other classes of batches.
-        early = convert if convert is tensors_of else None
+        early = tensors_of if convert in (tensors_of, _tensor_tuple_of) else None
         if collate is not None:
             stages.append(("map", MapSamples(map, early)))
         else:
@@ -713,7 +733,7 @@ def converter(
         return None
     if output == "tuple":
         return _tuple_of
-    if output == "torch":
+    if output in ("torch", "torch-tuple"):
         has_uint16 = hasattr(importlib.import_module("torch"), "uint16")
         for name, one in fields.items():
             is_uint16 = getattr(one, "dtype", None) == "uint16" or getattr(one, "layout", "").endswith("-u16")
@@ -721,20 +741,42 @@ def converter(
                 raise NotImplementedError(
                     f"PyTorch before 2.3 has no uint16, the dtype of {name!r}; use int32 or float32"
                 )
-        return tensors_of
+        return tensors_of if output == "torch" else _tensor_tuple_of
     if output == "jax":
         importlib.import_module("jax")
         return jax_arrays_of
     if not callable(output):
         raise ValueError(
-            f'output must be "dict", "tuple", "torch", "jax" or a function, not {check.shown(output)}'
+            'output must be "dict", "tuple", "torch", "torch-tuple", "jax" or a function, not '
+            f"{check.shown(output)}"
         )
     # No lambda, because other processes may need the function.
     return functools.partial(_call, output)
 
 
+def _check_bfloat16(fields: Mapping[str, Field], output: Any) -> None:
+    """Raises `NotImplementedError` if NumPy needs the package `ml_dtypes`, and it is not installed."""
+    from importlib.util import find_spec
+
+    # `VideoLoader` passes the converter as an argument of its function.
+    makes_tensors = output in ("torch", "torch-tuple") or tensors_of in getattr(output, "args", ())
+    for name, one in fields.items():
+        layout = getattr(one, "layout", "")
+        if not layout.endswith("-bf16") or makes_tensors or find_spec("ml_dtypes"):
+            continue
+        order, _ = layout.split("-")
+        raise NotImplementedError(
+            f'{name}: layout="{layout}": NumPy has no bfloat16; pass output="torch" to the loader, install the package '
+            f'ml_dtypes, or use layout="{order}-f32"'
+        )
+
+
 def _tuple_of(batch: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(batch.values())
+
+
+def _tensor_tuple_of(batch: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(tensors_of(batch).values())
 
 
 def _call(output: Callable[..., Any], batch: dict[str, Any]) -> Any:

@@ -193,7 +193,8 @@ class Dropped(TypedDict):
     epoch: int
     """The number of the epoch; -1 if unknown."""
     index: int
-    """The position in the order of that epoch; -1 if unknown."""
+    """The position in the order of that epoch, as `fields.Index`; -1 if unknown. `key` has the row or path: with
+    `shuffle`, the position is not the number of the row."""
 
 
 class DroppedCount(TypedDict):

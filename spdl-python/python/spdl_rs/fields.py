@@ -15,7 +15,7 @@
 | `Tokens` | ids of tokens, stored or made from text |
 | `Text`, `Bytes`, `Json` | a list of `str`, `bytes` or Python objects |
 | `Label` | the class number of the sample, `int64 [N]` |
-| `Key`, `Index` | the name and the position of the sample |
+| `Key`, `Index` | the name of the sample; its position in the order of the epoch |
 | `Url` | the address of the file or object that holds the sample |
 | `Geometry`, `ImageSize` | the crop, resize, flips and warps of an image as a matrix; the size of the stored image |
 
@@ -23,8 +23,8 @@ Fields compare by their arguments, can be pickled, and their `repr` is an expres
 field.
 
 By default, the value is stored under the name that the field has in the batch: `caption=fields.Text()` reads
-`000017.caption` of tar shards, or the column `caption` of Parquet and CSV files. All fields have the arguments
-of `Field`.
+`000017.caption` or `000017.caption.txt` of tar shards, or the column `caption` of Parquet and CSV files. All fields have
+the arguments of `Field`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
 
 from . import _arguments as check
+from ._other_names import explained
 from .io._crops import VARYING_CROPS, FiveCrop, TenCrop
 from .io._image_parameters import ImageParameters
 from .io._native_settings import plain, set_frozen
@@ -136,8 +137,9 @@ class Field:
     Args:
         stored_as: The stored field that holds the value: the extension in tar shards, the column in tables,
             Parquet, CSV and JSON lines, the name in dicts. A list: the first one that a sample has, if possible
-            one that is not empty. `None`: the name of the field in the batch; for `Image`, also the common names
-            such as `jpg`, `png` and `image`.
+            one that is not empty. `None`: the name of the field in the batch; if a sample lacks it, the only one of
+            `NAME.txt`, `NAME.json`, `NAME.npy` and `NAME.npz`, or of `NAME.png` and so on for images, masks, audio and
+            video; for `Image`, also the common names such as `jpg`, `png` and `image`.
         at: The place of the value inside a stored JSON document: names of members and indices of elements,
             separated by dots, for example `"objects.0.bbox"`.
         optional: Whether a sample may lack the value. Its array is then 0 or empty, its mask has the number
@@ -233,20 +235,36 @@ def _native_default(value: Any) -> tuple[str, Any] | None:
         raise TypeError(f"default must be text, bytes, numbers or JSON: {error}") from None
 
 
+@explained
 @dataclass(frozen=True, repr=False)
 class Image(Field, ImageParameters):
     """An encoded image, decoded, cropped, resized, flipped, augmented and normalised.
 
-    The parameters are those of `spdl_rs.io.DecodeImage`, except `seed`, which is an argument of the loader.
-    The value is `uint8 [N, height, width, 3]` with `layout="nhwc-u8"`, or one of the other layouts; with
+    The parameters are those of `spdl_rs.io.DecodeImage`, whose help describes them in full, except `seed`, which is an
+    argument of the loader. The value is `uint8 [N, height, width, 3]` with `layout="nhwc-u8"`, or one of the other layouts; with
     `color="rgba"`, it has four channels. With `exif_orientation=False`, boxes, key points and masks that follow the image
     have the coordinates of the stored pixels too.
 
     Args:
+        size: Width and height of the result in pixels, or (height, width).
+        train: Whether to crop at random and flip with probability 0.5. The arguments below override `train`.
+        layout: Order of dimensions and dtype: `"nhwc-"` or `"nchw-"`, and `"u8"` (0 to 255), `"u16"` (0 to 65,535), or
+            `"f16"` or `"f32"`, which are normalised. Also `"bf16"`: with `output="torch"`, tensors of `torch.bfloat16`;
+            otherwise, arrays have the dtype `bfloat16` of the package `ml_dtypes`, which must be installed.
+        crop: The part of the image, and how it is resized: `RandomResizedCrop`, `Letterbox`, `Stretch`, `Resize` and
+            others of `spdl_rs.io`.
+        horizontal_flip, vertical_flip: The probability of a flip, 0 to 1.
+        filter: The interpolation: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or `"lanczos3"`.
+        color: `"rgb"`, `"bgr"`, `"grey"` or `"rgba"`.
+        mean, std: Mean and standard deviation for normalised layouts, as fractions of 255. Default: those of ImageNet.
+        augment: An augmentation of `spdl_rs.io`, a text such as `"randaugment(2, 9)"`, or a list of these.
+        exact: Whether to decode at full size before resizing, which is slower.
+        on_truncated: What to do if a file is truncated: `"error"`, or `"partial"`: fill missing rows with black.
+        min_partial: The minimum share of rows that `"partial"` needs.
+        exif_orientation: Whether the orientation in the metadata is applied.
         view: Images with the same number draw the same crop and flips, if their parameters are equal. Images
             with different numbers are independent views of one stored image, for example for contrastive
             learning.
-        layout: Also `"nhwc-bf16"` and `"nchw-bf16"`, if `ml_dtypes` is installed: arrays have its dtype `bfloat16`.
         collate: With `crop=Resize(...)` or `AspectBuckets(...)`, which give each image another size, `"list"` (the
             default): a list of arrays, or `"pad"`: `Padded`. Masks and depth maps that follow the image are collated in
             the same way, and padded with their number `outside`. Images of other crops are one array.
@@ -288,6 +306,7 @@ class Image(Field, ImageParameters):
         return {**self._settings(), "view": self.view, "collate": self.collate or "stack"}
 
 
+@explained
 @dataclass(frozen=True, repr=False)
 class Video(Field, ImageParameters):
     """Frames of an encoded video, cropped, resized, flipped, augmented and normalised.
@@ -324,6 +343,7 @@ class Video(Field, ImageParameters):
     >>> times = fields.VideoTimes(like="video")
     """
 
+    _BFLOAT16: ClassVar[bool] = True
     _OF_IMAGES: ClassVar[bool] = False
     _: KW_ONLY
     frames: SupportsIndex = 16
@@ -393,6 +413,7 @@ def _seconds(name: str, text: str) -> float:
     return seconds
 
 
+@explained
 @dataclass(frozen=True, repr=False)
 class Audio(Field):
     """An audio file, decoded, cut, and converted to one sample rate.
@@ -541,6 +562,7 @@ class Mel(Audio):
         )
 
 
+@explained
 @dataclass(frozen=True, repr=False)
 class Mask(Field):
     """Class numbers of pixels, which follow the crop, resize, flips and warps of an image.
@@ -551,7 +573,8 @@ class Mask(Field):
     Args:
         like: The name of the image in the batch.
         outside: The number of pixels outside the image, such as the ignored class 255, or -100, which PyTorch's losses
-            ignore by default. Any number of the range of `dtype`; negative for `"int32"` and `"int64"` only.
+            ignore by default. Any number of the range of `dtype`; negative for `"int32"` and `"int64"` only. `None`: 0,
+            with a warning of the loader if the crop of the image pads it, because 0 is usually a class.
         dtype: `"uint8"`, `"uint16"`, `"int32"` or `"int64"`.
 
     >>> from spdl_rs import fields
@@ -560,7 +583,7 @@ class Mask(Field):
 
     _: KW_ONLY
     like: str = "image"
-    outside: SupportsIndex = 0
+    outside: SupportsIndex | None = None
     dtype: Literal["uint8", "uint16", "int32", "int64"] = "int64"
 
     def __post_init__(self) -> None:
@@ -569,6 +592,8 @@ class Mask(Field):
         check.choice("dtype", self.dtype, _MASKS)
         bits = int(self.dtype.lstrip("uint"))
         least, most = (0, 2**bits - 1) if self.dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        if self.outside is None:
+            return
         try:
             outside = check.whole("outside", self.outside, least, most)
         except ValueError as error:
@@ -577,6 +602,9 @@ class Mask(Field):
 
     def _stored(self) -> None:
         return None
+
+    def _own(self) -> dict[str, Any]:
+        return {**super()._own(), "outside": self.outside or 0}
 
 
 @dataclass(frozen=True, repr=False)
@@ -636,6 +664,7 @@ def _stored_numbers(
     return "Array", {**field._common(), **own}
 
 
+@explained
 @dataclass(frozen=True, repr=False)
 class Boxes(Field):
     """Boxes that follow the crop, resize, flips and warps of an image, `float32 [boxes, 4]` per sample.
@@ -651,6 +680,10 @@ class Boxes(Field):
         normalized: Whether the stored boxes, and those of the batch, are fractions of width and height.
         min_area: Boxes with a smaller area in the sample, in square pixels, are dropped.
         min_visibility: Boxes of which a smaller share of the area is in the sample are dropped, 0 to 1.
+        drop_where: A stored field with a number for each box: boxes whose number is not 0 are dropped, such as
+            `drop_where="crowd"` for COCO. If a sample lacks this field, no box is dropped.
+        empty: Samples that have no boxes, or none after `drop_where`: `"keep"`, or `"drop"`, as with `missing="drop"` of
+            `Field`. Samples whose boxes are all outside the crop are kept.
         collate: `"list"`: a list of arrays. `"ragged"`: `Ragged`. `"pad"`: `Padded`.
 
     >>> from spdl_rs import fields
@@ -666,11 +699,15 @@ class Boxes(Field):
     normalized: bool = False
     min_area: float = 0.0
     min_visibility: float = 0.0
+    drop_where: str | None = None
+    empty: Literal["keep", "drop"] = "keep"
     collate: Literal["list", "ragged", "pad"] = "list"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.text("like", self.like)
+        check.text_or_none("drop_where", self.drop_where)
+        check.choice("empty", self.empty, ("keep", "drop"))
         check.choice("format", self.format, ("xyxy", "xywh", "cxcywh"))
         check.choice("collate", self.collate, ("list", "ragged", "pad"))
         area = check.real("min_area", self.min_area)
@@ -819,6 +856,7 @@ class Number(Field):
         check.choice("dtype", self.dtype, _DTYPES)
 
 
+@explained
 @dataclass(frozen=True, repr=False)
 class Tokens(Field):
     """Ids of tokens: stored ids, or text that Rust threads tokenize without the GIL.
@@ -833,8 +871,12 @@ class Tokens(Field):
         special_tokens: Whether the tokenizer adds its special tokens, such as `[CLS]` and `[SEP]`.
         stored_dtype: The type of the elements of stored bytes without a header, little-endian: `"uint16"`,
             `"uint32"`, `"int32"` or `"int64"`. Default: stored bytes are `.npy` files or text.
-        collate: `"list"` (the default): a list of arrays. `"ragged"`: `Ragged`. `"pad"`: `Padded`, with 0 in unused
-            places.
+        length: The number of ids of each sample: the batch is one array `[N, length]`, such as `length=77` for CLIP.
+            Shorter samples end with `padding`. Longer ones are errors, or truncated with `truncate`. Default: samples
+            have different lengths.
+        padding: The id in unused places, with `length` or `collate="pad"`, such as the id of `[PAD]`. Default: 0.
+        collate: `"list"` (the default): a list of arrays. `"ragged"`: `Ragged`. `"pad"`: `Padded`. With `length`:
+            `"stack"`.
 
     Creating the loader reads the tokenizer: a missing file raises `FileNotFoundError`, and other files
     `InvalidArgumentError`. A checkpoint state belongs to the content of the tokenizer.
@@ -842,6 +884,7 @@ class Tokens(Field):
     >>> from spdl_rs import fields
     >>> stored = fields.Tokens(stored_as="npy", dtype="int32")
     >>> text = fields.Tokens("tokenizer.json", max_length=2048, truncate=True, stored_as="text")
+    >>> clip = fields.Tokens("tokenizer.json", length=77, truncate=True, padding=49407, stored_as="caption")
     """
 
     tokenizer: str | os.PathLike[str] | None = None
@@ -851,12 +894,27 @@ class Tokens(Field):
     truncate: bool = False
     special_tokens: bool = True
     stored_dtype: Literal["uint16", "uint32", "int32", "int64"] | None = None
-    collate: Literal["list", "ragged", "pad"] = "list"
+    length: SupportsIndex | None = None
+    padding: SupportsIndex | None = None
+    collate: Literal["stack", "list", "ragged", "pad"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.choice("dtype", self.dtype, ("int32", "int64"))
-        check.choice("collate", self.collate, ("list", "ragged", "pad"))
+        length = None if self.length is None else check.whole("length", self.length, 1, 2**31 - 1)
+        collate = self.collate or ("list" if length is None else "stack")
+        check.choice("collate", collate, _COLLATE)
+        if (collate == "stack") != (length is not None):
+            raise ValueError(
+                'collate="stack" needs length, the number of ids of each sample'
+                if length is None
+                else f'length={length} makes one array of all samples, so that collate is "stack"; drop collate or length'
+            )
+        padding = self.padding
+        if padding is not None:
+            padding = check.whole("padding", padding, -(2**31), 2**31 - 1)
+            if collate not in ("stack", "pad"):
+                raise ValueError(f'padding={padding} needs length or collate="pad"')
         if self.stored_dtype is not None:
             check.choice("stored_dtype", self.stored_dtype, _IDS)
             if self.tokenizer is not None:
@@ -865,15 +923,35 @@ class Tokens(Field):
                 )
         most = self.max_length
         truncate = check.flag("truncate", self.truncate)
-        if truncate and most is None:
-            raise ValueError("truncate=True needs max_length")
+        if truncate and most is None and length is None:
+            raise ValueError("truncate=True needs max_length or length")
+        most = None if most is None else check.whole("max_length", most, 1, 2**31 - 1)
+        if most is not None and length is not None and most > length:
+            raise ValueError(f"max_length must be at most length, which is {length}, not {most}")
         set_frozen(
             self,
-            tokenizer=None if self.tokenizer is None else os.fsdecode(self.tokenizer),
-            max_length=None if most is None else check.whole("max_length", most, 1, 2**31 - 1),
+            tokenizer=_checked_tokenizer(self.tokenizer),
+            max_length=most,
+            length=length,
+            padding=padding,
+            collate=collate,
             truncate=truncate,
             special_tokens=check.flag("special_tokens", self.special_tokens),
         )
+
+
+def _checked_tokenizer(tokenizer: Any) -> str | None:
+    """Returns the path of a tokenizer."""
+    if tokenizer is None or isinstance(tokenizer, (str, bytes, os.PathLike)):
+        return None if tokenizer is None else os.fsdecode(tokenizer)
+    # Fast tokenizers of `transformers` contain one of `tokenizers`.
+    inner = "tokenizer.backend_tokenizer" if hasattr(tokenizer, "backend_tokenizer") else "tokenizer"
+    way = (
+        f'save it with {inner}.save("tokenizer.json"), and pass this path'
+        if inner != "tokenizer" or hasattr(tokenizer, "save")
+        else "to call a tokenizer of Python, use fields.Text() and the argument map of the loader"
+    )
+    raise TypeError(f"tokenizer must be the path of a tokenizer.json, not {check.shown(tokenizer)}; {way}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -894,6 +972,7 @@ class Json(Field):
     """
 
 
+@explained
 @dataclass(frozen=True, repr=False)
 class Label(Field):
     """The class number of each sample, `int64 [N]`, by the rules of `ImageLoader(label_field=, classes=)`.
@@ -1045,4 +1124,21 @@ class Url(_Unstored):
 
 @dataclass(frozen=True, repr=False)
 class Index(_Unstored):
-    """The position of each sample in its epoch, `int64 [N]`. Has no arguments."""
+    """The position of each sample in the order of its epoch, `int64 [N]`. Has no arguments.
+
+    The first sample of an epoch has 0. With several ranks, positions are those of the epoch of all ranks. With `shuffle`,
+    the position is not the number of the row: it says when the sample is loaded. `stats()["dropped"][…]["index"]` is
+    the same position.
+
+    The number of a row of a table, of a Parquet file, or of an item in a list is the end of its `Key`:
+    `int(key.rsplit(":", 1)[1])`, from 0. To get a number of your own, store it and read it with `Number("int64")`.
+
+    >>> from spdl_rs import Loader, fields
+    >>> samples = [{"text": text} for text in "abcd"]
+    >>> loader = Loader(samples, batch_size=4, shuffle=True, seed=1, index=fields.Index(), key=fields.Key())
+    >>> batch = loader.peek()
+    >>> batch["index"]
+    array([0, 1, 2, 3])
+    >>> sorted(int(key.rsplit(":", 1)[1]) for key in batch["key"])
+    [0, 1, 2, 3]
+    """

@@ -38,6 +38,7 @@ from typing import Any, Literal, SupportsIndex
 from . import _arguments as check
 from .fields import Array, Boxes, Field, Image, Mask
 from .io._augmentations import (
+    MEAN_COLOR,
     Augmentation,
     ColorJitter,
     GaussianBlur,
@@ -73,8 +74,6 @@ __all__ = [
     "simclr",
 ]
 
-# The mean colour of ImageNet, which the normalisation turns into 0.
-_MEAN_COLOR = (124, 116, 104)
 # Mean and standard deviation of the data on which CLIP was trained: the constants of OpenAI's CLIP.
 _CLIP = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
@@ -281,7 +280,7 @@ def deit(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image
     pixels have uniform levels, not normally distributed values after the normalisation. For MixUp and CutMix,
     pass `mix=deit_mix(classes)` to `Loader`.
     """
-    policy = TimmRandAugment(2, 9, 0.5, increasing=True, fill=_MEAN_COLOR)
+    policy = TimmRandAugment(2, 9, 0.5, increasing=True, fill=MEAN_COLOR)
     erasing = RandomErasing(p=0.25, scale=(0.02, 1 / 3), ratio=(0.3, 1 / 0.3), value="random")
     recipe = {"train": True, "filter": "bicubic", "augment": (policy, erasing)}
     return _image(size, layout, recipe, settings)
@@ -379,6 +378,8 @@ def coco_detection(
     boxes: str = "boxes",
     classes: str = "classes",
     format: Literal["xyxy", "xywh", "cxcywh"] | None = None,
+    keep_crowd: bool = False,
+    keep_empty: bool = False,
     collate: Literal["list", "ragged", "pad"] = "list",
     layout: str = "nchw-f32",
     **settings: Any,
@@ -386,7 +387,8 @@ def coco_detection(
     """Returns the fields `image`, `boxes` and `classes`, as for torchvision's detection reference.
 
     The image is flipped with probability 0.5, resized to fit into `size`, padded with the mean colour, and
-    normalised with the mean and standard deviation of ImageNet. For evaluation, pass `horizontal_flip=0`. With
+    normalised with the mean and standard deviation of ImageNet. As in the reference, boxes of crowds are dropped, and so
+    are images without boxes. For evaluation, pass `horizontal_flip=0, keep_empty=True`. With
     `crop=Resize(800, longest=1333)`, images are resized as in the reference, and differ in size.
 
     Args:
@@ -397,6 +399,9 @@ def coco_detection(
             boxes and a list of class numbers, of the same length.
         format: The format of the boxes: see `fields.Boxes`. Default: `"xywh"` in a document, as in COCO;
             otherwise `"xyxy"`.
+        keep_crowd: Whether to keep the boxes for which the stored field `crowd` is not 0.
+        keep_empty: Whether to keep images without boxes. Otherwise, `len(loader)` is an upper bound, and ranks may have
+            different numbers of batches: see `filter` of `Loader`.
         collate: How boxes and classes are collated: `"list"`, `"ragged"` or `"pad"`, see `fields.Boxes`. Padding is 0
             for boxes and -1 for classes; `sizes` is `[N, 1]`, the numbers of boxes. With `"pad"`, images of different
             sizes are padded too.
@@ -406,7 +411,7 @@ def coco_detection(
     >>> sorted(coco_detection(640))
     ['boxes', 'classes', 'image']
     """
-    recipe = {"crop": Letterbox(_MEAN_COLOR), "horizontal_flip": 0.5}
+    recipe = {"crop": Letterbox(MEAN_COLOR), "horizontal_flip": 0.5}
     if size is None and not isinstance(settings.get("crop"), Resize):
         size = 640
 
@@ -424,7 +429,13 @@ def coco_detection(
 
     return {
         "image": _image(size, layout, recipe, settings),
-        "boxes": Boxes(format=format, collate=collate, **stored(boxes)),
+        "boxes": Boxes(
+            format=format,
+            collate=collate,
+            drop_where=None if check.flag("keep_crowd", keep_crowd) else "crowd",
+            empty="keep" if check.flag("keep_empty", keep_empty) else "drop",
+            **stored(boxes),
+        ),
         "classes": Array(
             None, "int64", rows_of="boxes", collate=collate, padding=padding, **stored(classes)
         ),
@@ -466,7 +477,7 @@ def ade20k(
         ColorJitter(hue=0.05),
     )
     recipe = {
-        "crop": RandomScaledCrop(shorter or (max(size // 2, 1), 2 * size), _MEAN_COLOR),
+        "crop": RandomScaledCrop(shorter or (max(size // 2, 1), 2 * size), MEAN_COLOR),
         "horizontal_flip": 0.5,
         "augment": tuple(RandomApply(change, p=0.5) for change in changes),
     }

@@ -69,6 +69,11 @@ pub(crate) fn report_with_advice(error: &Error) -> String {
                  another field as the label, pass `stored_as=` to its field, or `label_field=` to `ImageLoader`"
             )
         }
+        Some(Remedy::StoredField) => {
+            format!(
+                "{report}; pass the name of a stored field as `stored_as=` to the field of `Loader`"
+            )
+        }
         Some(Remedy::Images) => {
             format!("{report}; pass the folder of the images as `Loader(image_folder=…)`")
         }

@@ -97,7 +97,7 @@ impl SampleFields {
         spec.validate().map_err(|error| to_exception(py, &error))?;
         if spec.layout(1).fields().iter().any(|field| field.dtype == DType::BF16) {
             // Now, because an import during finalization would unwind a daemon thread.
-            bfloat16(py)?;
+            bfloat16(py);
         }
         Ok(SampleFields { spec, forms, allows_partial, grouping })
     }
@@ -270,8 +270,11 @@ impl<'py> Parts<'_, 'py> {
         let dtype = array.dtype();
         let array = self.as_array.call1((Array::from(array),))?;
         match (dtype, view) {
-            // NumPy got two opaque bytes for each element.
-            (DType::BF16, _) => array.call_method1("view", (bfloat16(py)?,)),
+            // NumPy got two opaque bytes for each element, of which Python code makes tensors.
+            (DType::BF16, _) => match bfloat16(py) {
+                Some(dtype) => array.call_method1("view", (dtype,)),
+                None => Ok(array),
+            },
             (_, NumpyView::Flags) => array.call_method1("view", ("?",)),
             (_, NumpyView::Own) => Ok(array),
         }
@@ -326,10 +329,14 @@ fn object_of<'py>(py: Python<'py>, value: &serde_json::Value) -> PyResult<Bound<
     })
 }
 
-/// `bfloat16` of the package `ml_dtypes`.
-fn bfloat16(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static BFLOAT16: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    BFLOAT16.import(py, "ml_dtypes", "bfloat16")
+/// `bfloat16` of the package `ml_dtypes`; `None` if it cannot be imported.
+fn bfloat16(py: Python<'_>) -> Option<&Bound<'_, PyAny>> {
+    static BFLOAT16: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+    let import = || {
+        let module = py.import("ml_dtypes").ok()?;
+        Some(module.getattr("bfloat16").ok()?.unbind())
+    };
+    BFLOAT16.get_or_init(py, import).as_ref().map(|dtype| dtype.bind(py))
 }
 
 fn ragged_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {

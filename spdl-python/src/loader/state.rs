@@ -48,6 +48,8 @@ const ARGUMENTS: [(&str, &str); 37] = [
     ("stage bucket: drop last", "drop_last"),
 ];
 
+/// The field with the names of samples, which functions need: `_functions.KEYS` of the package.
+const KEYS: &str = "(keys)";
 /// How the order of an iterable begins.
 const OF_ITERABLE: &str = "of the iterable";
 
@@ -124,6 +126,20 @@ fn differ_in_seed(seeds: &Change, was: &str, is: &str) -> bool {
     was.is_some() && was == without(is, &seeds.is)
 }
 
+/// Two descriptions such as `image (size 224x224, flips 0)` without the settings that both have.
+fn without_equal_parts(was: &str, is: &str) -> [String; 2] {
+    let (old, new): (Vec<&str>, Vec<&str>) = (was.split(", ").collect(), is.split(", ").collect());
+    let pairs = || old.iter().zip(&new);
+    let first = pairs().take_while(|(old, new)| old == new).count();
+    let last = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+    let last = last.min(old.len().min(new.len()) - first);
+    let rest = |parts: &[&str], all: &str| match &parts[first..parts.len() - last] {
+        [] => all.to_owned(),
+        rest => rest.join(", "),
+    };
+    [rest(&old, was), rest(&new, is)]
+}
+
 /// Rewords fingerprint mismatches with the argument names of the loaders.
 pub(crate) fn with_argument_names(error: Error) -> Error {
     if error.changes().is_empty() {
@@ -131,7 +147,9 @@ pub(crate) fn with_argument_names(error: Error) -> Error {
     }
     let mut changes: Vec<String> = Vec::new();
     let seeds = error.changes().iter().find(|change| change.part == "seed");
-    for Change { part, was, is } in error.changes() {
+    // The field with the names of samples follows from the functions, whose change is listed.
+    let keys = format!("stage decode: field {KEYS}");
+    for Change { part, was, is } in error.changes().iter().filter(|change| change.part != keys) {
         let argument = ARGUMENTS.iter().find(|(name, _)| name == part);
         let field = part.strip_prefix("stage decode: field ").unwrap_or(part);
         let name = argument.map_or(field, |(_, argument)| argument);
@@ -141,6 +159,7 @@ pub(crate) fn with_argument_names(error: Error) -> Error {
         if is_order && seeds.is_some_and(|seeds| differ_in_seed(seeds, &was, &is)) {
             continue;
         }
+        let [was, is] = if is_order { [was, is] } else { without_equal_parts(&was, &is) };
         changes.push(match part.as_str() {
             // The values are hashes, which mean nothing to the user.
             "source contents" => format!("{name}: changed"),

@@ -28,6 +28,8 @@ from ._native_settings import (
     set_whole,
 )
 
+# The mean colour of ImageNet, which the normalisation turns into 0.
+MEAN_COLOR = (124, 116, 104)
 Interpolation: TypeAlias = Literal["nearest", "bilinear"]
 
 
@@ -303,17 +305,19 @@ class RandomErasing(Augmentation):
         scale: The minimum and maximum fraction of the area.
         ratio: The minimum and maximum height ÷ width.
         value: The colour of erased pixels: a level, a whole number from 0 (black) to 255, or one per channel; or
-            `"random"`. Fractions are errors, because pixels are normalised later. For the mean colour of ImageNet, pass
-            `(124, 116, 104)`.
+            `"random"`; or `"mean"`, the mean colour of ImageNet, (124, 116, 104), which its normalisation turns into
+            about 0. Fractions are errors, because pixels are normalised later.
     """
 
     p: float = 0.5
     scale: Interval = (0.02, 0.33)
     ratio: Interval = (0.3, 3.3)
-    value: float | tuple[float, float, float] | Literal["random"] = 0
+    value: float | tuple[float, float, float] | Literal["random", "mean"] = 0
 
     def __post_init__(self) -> None:
         scale, ratio = interval("scale", self.scale), interval("ratio", self.ratio)
+        if self.value == "mean":
+            set_frozen(self, value=MEAN_COLOR)
         set_frozen(self, p=check.real("p", self.p), scale=scale, ratio=ratio)
         self._check()
 
@@ -323,13 +327,13 @@ class RandomErasing(Augmentation):
         if isinstance(value, str):
             if value == "random":
                 return name, settings
-            raise ValueError(f'value must be a number, three numbers or "random", not {value!r}')
+            raise ValueError(f'value must be a number, three numbers, "random" or "mean", not {value!r}')
         is_list = isinstance(value, (tuple, list))
         value = check.reals("value", value, 3) if is_list else check.real("value", value)
         if not all(0 <= level <= 255 and level.is_integer() for level in (value if is_list else (value,))):
             raise ValueError(
                 f"value must be whole numbers from 0 to 255, not {self.value}: pixels are erased before the "
-                "normalisation; for the mean colour of ImageNet, pass (124, 116, 104)"
+                "normalisation; for the mean colour of ImageNet, pass \"mean\""
             )
         return name, {**settings, "value": value}
 
