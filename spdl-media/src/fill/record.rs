@@ -66,7 +66,7 @@ struct FieldWriter {
     /// Indices of the fields to which this one refers.
     like: Option<usize>,
     rows_of: Option<usize>,
-    /// The field of the record that says which boxes are dropped.
+    /// The field of the record that marks the dropped boxes.
     dropped_boxes: Option<Arc<str>>,
     /// How the current sample was written, if this is an image.
     geometry: Option<ImageGeometry>,
@@ -643,8 +643,7 @@ fn wanted_boxes(dropped: &FieldValue, boxes: usize) -> Result<Option<Vec<usize>>
     flags.read(dropped)?;
     if flags.shape() != [boxes] {
         let message = format!(
-            "expected one number for each of the {boxes} boxes, which says whether the box is dropped; found the \
-             shape {:?}",
+            "expected one number for each of the {boxes} boxes, which is not 0 for boxes to drop; found the shape {:?}",
             flags.shape()
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));

@@ -101,7 +101,7 @@ pub struct SampleField {
     padding: Option<f64>,
 }
 
-/// The field of a record that says which boxes of the field `name` are dropped.
+/// The field of a record that marks the dropped boxes of the field `name`.
 pub(super) fn dropped_boxes_of(name: &str) -> Arc<str> {
     format!("{name} (dropped)").into()
 }

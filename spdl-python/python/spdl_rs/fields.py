@@ -1127,11 +1127,10 @@ class Index(_Unstored):
     """The position of each sample in the order of its epoch, `int64 [N]`. Has no arguments.
 
     The first sample of an epoch has 0. With several ranks, positions are those of the epoch of all ranks. With `shuffle`,
-    the position is not the number of the row: it says when the sample is loaded. `stats()["dropped"][…]["index"]` is
-    the same position.
+    the position is not the number of the row in the data set. `stats()["dropped"][…]["index"]` is the same position.
 
     The number of a row of a table, of a Parquet file, or of an item in a list is the end of its `Key`:
-    `int(key.rsplit(":", 1)[1])`, from 0. To get a number of your own, store it and read it with `Number("int64")`.
+    `int(key.rsplit(":", 1)[1])`, from 0. To get another number, store it and read it with `Number("int64")`.
 
     >>> from spdl_rs import Loader, fields
     >>> samples = [{"text": text} for text in "abcd"]
