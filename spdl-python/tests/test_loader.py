@@ -793,11 +793,11 @@ def test_output_as_a_tuple_of_tensors(shard):
         seen.append(type(sample["image"]))
         return {"score": sample["score"] * 2, "image": sample["image"]}
 
-    for images, scores in make():
+    for images, scores in make(drop_last=True):
         assert isinstance(images, torch.Tensor) and images.shape == (4, 3, 16, 16)
         assert isinstance(scores, torch.Tensor)
     doubled, images = make(map=one).peek()
-    assert set(seen) == {torch.Tensor} and torch.equal(doubled, 2 * scores) and images.shape == (4, 3, 16, 16)
+    assert set(seen) == {torch.Tensor} and torch.equal(doubled, 2 * make().peek()[1]) and images.shape == (4, 3, 16, 16)
     (kept,) = make(batch_map=lambda batch: batch[:1]).peek()
     assert isinstance(kept, torch.Tensor)
     with pytest.raises(ValueError, match="cannot be combined with collate"):
@@ -1024,13 +1024,15 @@ def test_a_state_of_another_image_shows_only_the_settings_that_differ(shard):
         return Loader(shard, batch_size=2, image=fields.Image(**{"size": 24, "layout": "nchw-f32", **settings}))
 
     state = make().state_dict()
-    for settings, words in ({"size": 32}, "24"), ({"std": (0.5, 0.5, 0.5)}, "0.229"), ({"train": True}, "image: was "):
+    cases = [
+        ({"size": 32}, "image: was image .size 24x24.*, is image .size 32x32"),
+        ({"std": (0.5, 0.5, 0.5)}, r"settings \(image: changed\)"),
+        ({"train": True}, "image: was image .*, is image .*Random"),
+    ]
+    for settings, words in cases:
         with pytest.raises(spdl_rs.InvalidArgumentError, match=words) as caught:
             make(**settings).load_state_dict(state)
-        assert len(str(caught.value)) < 350, str(caught.value)
-    with pytest.raises(spdl_rs.InvalidArgumentError) as caught:
-        make(size=32).load_state_dict(state)
-    assert "0.229" not in str(caught.value)
+        assert len(str(caught.value)) < 380 and "layout" not in str(caught.value)
 
 
 def test_peek_uses_up_no_epoch(shard):

@@ -78,6 +78,9 @@ def some(draw, kind):
         "normalized": True,
         "min_area": number,
         "min_visibility": number,
+        "drop_where": "crowd",
+        "empty": "drop",
+        "length": numpy.int32(9),
         "collate": "pad",
         "shape": draw.choice([(None, 17, 3), [None, 3, 2]]),
         "mirrored_pairs": [[0, 1], (numpy.int64(2), 3)],
@@ -185,7 +188,11 @@ def drawn(kind, seed):
         settings.setdefault("mixup", 0.8)
     if kind is fields.Tokens:
         settings.pop("tokenizer" if "stored_dtype" in settings else "", None)
-        settings.pop("truncate" if "max_length" not in settings else "", None)
+        settings.pop("truncate" if not settings.keys() & {"max_length", "length"} else "", None)
+        if "length" in settings:
+            settings["collate"] = "stack"
+        elif "padding" in settings:
+            settings["collate"] = "pad"
     if kind is fields.Label and not isinstance(settings.get("stored_as", ""), str):
         del settings["stored_as"]
     return kind(**settings)

@@ -126,16 +126,20 @@ fn differ_in_seed(seeds: &Change, was: &str, is: &str) -> bool {
     was.is_some() && was == without(is, &seeds.is)
 }
 
-/// Two descriptions such as `image (size 224x224, flips 0)` without the settings that both have.
+/// Whether two long descriptions differ only after the part that states contain, in their hashes.
+fn are_equal_as_far_as_saved(was: &str, is: &str) -> bool {
+    matches!((was.split_once('…'), is.split_once('…')), (Some((was, _)), Some((is, _))) if was == is)
+}
+
+/// Two descriptions, such as those of the fields of a batch, without the parts at their start and end that both have.
 fn without_equal_parts(was: &str, is: &str) -> [String; 2] {
-    let (old, new): (Vec<&str>, Vec<&str>) = (was.split(", ").collect(), is.split(", ").collect());
-    let pairs = || old.iter().zip(&new);
-    let first = pairs().take_while(|(old, new)| old == new).count();
+    let (old, new): (Vec<&str>, Vec<&str>) = (was.split("; ").collect(), is.split("; ").collect());
+    let first = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
     let last = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
     let last = last.min(old.len().min(new.len()) - first);
     let rest = |parts: &[&str], all: &str| match &parts[first..parts.len() - last] {
         [] => all.to_owned(),
-        rest => rest.join(", "),
+        rest => rest.join("; "),
     };
     [rest(&old, was), rest(&new, is)]
 }
@@ -147,9 +151,15 @@ pub(crate) fn with_argument_names(error: Error) -> Error {
     }
     let mut changes: Vec<String> = Vec::new();
     let seeds = error.changes().iter().find(|change| change.part == "seed");
-    // The field with the names of samples follows from the functions, whose change is listed.
+    // The field with the names of samples follows from the functions, whose change is listed; the layout of a batch
+    // follows from the fields.
+    let is_of_field = |change: &&Change| change.part.starts_with("stage decode: field ");
     let keys = format!("stage decode: field {KEYS}");
-    for Change { part, was, is } in error.changes().iter().filter(|change| change.part != keys) {
+    let has_fields = error.changes().iter().any(|change| is_of_field(&change));
+    let shown = error.changes().iter().filter(|change| {
+        change.part != keys && !(has_fields && change.part == "stage decode: fields")
+    });
+    for Change { part, was, is } in shown {
         let argument = ARGUMENTS.iter().find(|(name, _)| name == part);
         let field = part.strip_prefix("stage decode: field ").unwrap_or(part);
         let name = argument.map_or(field, |(_, argument)| argument);
@@ -157,6 +167,10 @@ pub(crate) fn with_argument_names(error: Error) -> Error {
         let is_order = part.starts_with("source order");
         let [was, is] = [was, is].map(|it| if is_order { order_in_words(it) } else { it.into() });
         if is_order && seeds.is_some_and(|seeds| differ_in_seed(seeds, &was, &is)) {
+            continue;
+        }
+        if are_equal_as_far_as_saved(&was, &is) {
+            changes.push(format!("{name}: changed"));
             continue;
         }
         let [was, is] = if is_order { [was, is] } else { without_equal_parts(&was, &is) };

@@ -333,7 +333,7 @@ class RandomErasing(Augmentation):
         if not all(0 <= level <= 255 and level.is_integer() for level in (value if is_list else (value,))):
             raise ValueError(
                 f"value must be whole numbers from 0 to 255, not {self.value}: pixels are erased before the "
-                "normalisation; for the mean colour of ImageNet, pass \"mean\""
+                "normalisation; for the mean colour of ImageNet, pass \"mean\": (124, 116, 104)"
             )
         return name, {**settings, "value": value}
 
