@@ -493,6 +493,23 @@ def test_a_cache_reads_each_image_once(everything, tmp_path):
     assert spdl_rs.ImageLoader(everything / "photos", batch_size=1).stats()["cache"] is None
 
 
+# promise: R15
+@pytest.mark.parametrize("kind", ["images", "fields"])
+def test_a_loader_with_a_cache_requests_the_version_of_each_url_once(everything, kind):
+    with serving(everything) as server:
+        names = sorted((everything / "photos").rglob("*.png"))[:6]
+        urls = [f"{server.address}/{name.relative_to(everything)}" for name in names]
+        settings = {"batch_size": 2, "cache_memory": 1 << 24}
+        if kind == "images":
+            loader = spdl_rs.ImageLoader(urls, size=16, **settings)
+        else:
+            loader = spdl_rs.Loader(urls, image=spdl_rs.fields.Image(16), **settings)
+        for _ in range(3):
+            assert len(list(loader)) == 3
+        methods = [method for method, _, _ in server.requested]
+        assert (methods.count("HEAD"), methods.count("GET")) == (6, 6)
+
+
 def test_a_cache_folder_with_other_files_is_an_error(many, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(spdl_rs.InvalidArgumentError) as caught:

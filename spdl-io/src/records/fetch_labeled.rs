@@ -195,7 +195,13 @@ impl FetchLabeled {
     /// ```
     #[cfg(feature = "cache")]
     #[must_use]
-    pub fn with_cache(mut self, cache: Cache) -> Self {
+    pub fn with_cache(self, cache: Cache) -> Self {
+        self.with_pinned_cache(cache, PinnedVersions::default())
+    }
+
+    /// [`with_cache`](Self::with_cache) with versions that other stages share.
+    #[cfg(feature = "cache")]
+    pub(crate) fn with_pinned_cache(mut self, cache: Cache, versions: PinnedVersions) -> Self {
         self.parts = self.parts.map(|part| {
             let cache = match &part.store {
                 Some(store) => cache.within(store),
@@ -205,7 +211,7 @@ impl FetchLabeled {
         });
         self.cache = Some(cache);
         // Cached and read parts of a shard have the same version.
-        self.fetcher = Arc::new(Pinned::new(self.fetcher, PinnedVersions::default()));
+        self.fetcher = Arc::new(Pinned::new(self.fetcher, versions));
         self
     }
 

@@ -176,6 +176,27 @@ fn a_cache_serves_no_bytes_of_a_replaced_file_of_a_list() {
     }
 }
 
+// promise: R15
+#[test]
+fn several_epochs_of_a_data_set_with_a_cache_request_the_version_of_each_file_once() {
+    let rows = "a.jpg,1\nb.jpg,2\n";
+    let server = FaultServer::start([("list.csv", rows), ("a.jpg", "a"), ("b.jpg", "b")]);
+    let cache = Cache::builder().memory(1 << 20).open().unwrap();
+    let data = open(&format!("{}/list.csv", server.url())).with_cache(cache);
+    for _ in 0..3 {
+        let images = PipelineBuilder::new(DatasetSource::new(Arc::clone(&data.samples)))
+            .async_stage("fetch", data.fetch_labeled())
+            .deterministic();
+        let images = images.build().unwrap().map(|image| image.unwrap().value);
+        assert_eq!(images.collect::<Vec<_>>(), ["a", "b"]);
+    }
+    let requests = |method: &str| {
+        let of_image = |it: &&SeenRequest| it.method == method && it.target.ends_with(".jpg");
+        server.seen().iter().filter(of_image).count()
+    };
+    assert_eq!((requests("HEAD"), requests("GET")), (2, 2));
+}
+
 /// An MDS shard of two samples of the column `jpg`, and its index. The bytes of the samples are `fill`.
 fn mds(fill: u8) -> (Vec<u8>, String) {
     let sample = [&100_u32.to_le_bytes()[..], &[fill; 100]].concat();

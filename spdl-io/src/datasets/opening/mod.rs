@@ -201,7 +201,7 @@ pub struct OpenedDataset {
     /// The number of samples without a label, if known.
     unlabeled: Option<Unlabeled>,
     #[cfg(feature = "cache")]
-    cache: Option<Cache>,
+    cache: Option<DatasetCache>,
     /// The data sets from which the samples are; empty for one data set.
     parts: Arc<[OpenedDataset]>,
     order: ReadOrder,
@@ -209,6 +209,14 @@ pub struct OpenedDataset {
     part_bytes: Option<u64>,
     /// The class numbers in the data, if they differ from those in `classes`.
     renumbered: Option<Arc<Renumbered>>,
+}
+
+/// A cache, and the versions of the objects that it holds.
+#[cfg(feature = "cache")]
+#[derive(Clone, Debug)]
+struct DatasetCache {
+    cache: Cache,
+    versions: PinnedVersions,
 }
 
 impl OpenedDataset {
@@ -455,7 +463,12 @@ impl OpenedDataset {
         };
         #[cfg(feature = "cache")]
         let fetch = match &self.cache {
-            Some(cache) => fetch.with_cache(cache.clone()),
+            Some(DatasetCache { cache, versions }) => {
+                let is_local = self.fetcher.capability().local_versions;
+                // Each read checks the version of a local file.
+                let versions = if is_local { PinnedVersions::default() } else { versions.clone() };
+                fetch.with_pinned_cache(cache.clone(), versions)
+            }
             None => fetch,
         };
         let fetch = fetch
@@ -482,8 +495,9 @@ impl OpenedDataset {
         OpenedDataset { max_file_bytes: bytes, parts: parts.collect(), ..self }
     }
 
-    /// Caches what [`fetch_labeled`](OpenedDataset::fetch_labeled) reads: see [`FetchLabeled::with_cache`]. Data sets that
-    /// are later concatenated or mixed may have different caches.
+    /// Caches what [`fetch_labeled`](OpenedDataset::fetch_labeled) reads: see [`FetchLabeled::with_cache`]. The version of
+    /// each object of a store is found once, also if several pipelines read the data set. Data sets that are later
+    /// concatenated or mixed may have different caches.
     #[cfg(feature = "cache")]
     #[must_use]
     pub fn with_cache(self, cache: Cache) -> OpenedDataset {
@@ -491,7 +505,9 @@ impl OpenedDataset {
             let store = part.store.as_ref();
             part.clone().with_cache(store.map_or_else(|| cache.clone(), |it| cache.within(it)))
         });
-        OpenedDataset { parts: parts.collect(), cache: Some(cache), ..self }
+        let cache =
+            Some(DatasetCache { cache: cache.clone(), versions: PinnedVersions::default() });
+        OpenedDataset { parts: parts.collect(), cache, ..self }
     }
 
     /// Whether shards are read in parts: see [`OpenOptions::sequential`].
