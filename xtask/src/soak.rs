@@ -254,9 +254,10 @@ fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 
 fn resume(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let kills = length(output, "SPDL_RESUME_KILLS", "1000");
-    cargo_test(workspace, output, 1, |cargo| {
+    // Three tests: of states of runs, and of packing.
+    cargo_test(workspace, output, 3, |cargo| {
         cargo
-            .args(["-p", "spdl-cli", "--release", "--test", "program", "killed_runs_resume"])
+            .args(["-p", "spdl-cli", "--release", "--test", "program", "killed_"])
             .env("SPDL_RESUME_KILLS", kills)
     })
 }

@@ -22,6 +22,18 @@ fn packed() -> (Folder, PathBuf) {
     (place, set)
 }
 
+/// A copy of a set in another folder.
+fn copied(set: &Path) -> (Folder, PathBuf) {
+    let place = Folder::new();
+    let copy = place.join("my set");
+    fs::create_dir(&copy).unwrap();
+    for entry in fs::read_dir(set).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    (place, copy)
+}
+
 /// The key of a sample, and the offset of a field.
 fn place_of(shard: &Path, number: usize, field: &str) -> (String, usize) {
     let listed = run("ls", &[shard], &["--json"]).stdout;
@@ -99,8 +111,9 @@ const DAMAGE: [(&str, Damage, u64); 8] = [
 
 #[test]
 fn the_advised_pack_command_repairs_a_damaged_set() {
+    let (_place, valid) = packed();
     for (what, damage, whole) in DAMAGE {
-        let (_place, set) = packed();
+        let (_copies, set) = copied(&valid);
         damage(&set);
         let result = run("verify", &[&set], &[]);
         assert_eq!(result.code, 1, "{what}: {}", result.stdout);
@@ -121,11 +134,11 @@ fn the_advised_pack_command_repairs_a_damaged_set() {
             "{what}: {}",
             result.stdout
         );
-        // Each image is unchanged. `verify` has compared the checksums of all; some are compared here too.
+        // Each image is unchanged. `verify` has compared the checksums of all; one is compared here too.
         for (at, line) in run("ls", &[&rescued], &["--samples"]).stdout.lines().enumerate() {
             let number: u32 = line.rsplit('/').next().unwrap().parse().unwrap();
             assert_eq!(line, image_name(number, 3).trim_end_matches(".png"));
-            if at % 7 > 0 {
+            if at != 7 {
                 continue;
             }
             let image = spdl().arg("cat").arg(&rescued).arg(format!("{line}.png")).output();

@@ -85,7 +85,7 @@ fn tear(path: &Path, seed: &mut u64) {
 // promise: R11
 #[test]
 fn killed_runs_resume_to_the_same_checksum() {
-    let kills = std::env::var("SPDL_RESUME_KILLS").map_or(60, |kills| kills.parse().unwrap());
+    let kills = std::env::var("SPDL_RESUME_KILLS").map_or(20, |kills| kills.parse().unwrap());
     let training = Training::new(300);
     let beside = text(&training.beside.join("undisturbed.state"));
     let undisturbed = checksum(&training.run(&["--save-state", &beside]));

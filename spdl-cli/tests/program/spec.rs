@@ -271,14 +271,13 @@ fn samples_are_grouped_by_their_tokens() {
     ];
     let mut sums = Vec::new();
     for (group, batches) in &groups {
-        let found = json(group, &[]);
+        // The number of threads changes no batch.
+        let whole = json(group, &["--epochs", "2", "--threads", "1"]);
+        let state = state.to_str().unwrap();
+        let found = json(group, &["--save-state", state, "--overwrite-state"]);
         let counts = (&found["images"], &found["labelled"]);
         assert_eq!(counts, (&ROWS.into(), &ROWS.into()), "{group}");
         assert_eq!(joined(&found), *batches, "{group}");
-        assert_eq!(checksum(&json(group, &["--threads", "1"])), checksum(&found), "{group}");
-        let whole = json(group, &["--epochs", "2"]);
-        let state = state.to_str().unwrap();
-        json(group, &["--save-state", state, "--overwrite-state"]);
         let resumed = json(group, &["--epochs", "2", "--resume", state]);
         assert_eq!(checksum(&resumed), checksum(&whole), "{group}");
         sums.push(checksum(&found).to_owned());
