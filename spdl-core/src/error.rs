@@ -40,6 +40,9 @@ pub enum ErrorKind {
     Unsupported,
     /// An input, an item or a batch exceeds a limit, for example of pixels, frames or memory.
     LimitExceeded,
+    /// More items failed than the failure policy allows. [`Error::failed_item`] is the failure that
+    /// exceeded the limit.
+    TooManyFailures,
     /// An argument is invalid, or arguments are inconsistent.
     InvalidArgument,
     /// A stage or other code of the user panicked. The message contains the panic message.
@@ -67,6 +70,7 @@ impl ErrorKind {
             ErrorKind::Changed => "changed",
             ErrorKind::Unsupported => "unsupported",
             ErrorKind::LimitExceeded => "limit-exceeded",
+            ErrorKind::TooManyFailures => "too-many-failures",
             ErrorKind::InvalidArgument => "invalid-argument",
             ErrorKind::Panicked => "panicked",
             ErrorKind::Stopped => "stopped",
@@ -184,6 +188,17 @@ impl Error {
         };
         Arc::make_mut(&mut self.0).source = cause;
         self
+    }
+
+    /// Attaches the failure of the item that exceeded the limit of the failure policy.
+    pub(crate) fn with_failed_item(self, failure: Error) -> Self {
+        self.with_source(FailedItem(failure))
+    }
+
+    /// Returns the failure of the item that exceeded the limit, for an error of the kind
+    /// [`TooManyFailures`](ErrorKind::TooManyFailures). `None` if the limit was exceeded at the end.
+    pub fn failed_item(&self) -> Option<&Error> {
+        Some(&self.source()?.downcast_ref::<FailedItem>()?.0)
     }
 
     /// Attaches failures that occurred concurrently in other stages.
@@ -349,6 +364,18 @@ impl StdError for Error {
     }
 }
 
+/// The failure that exceeded the limit of a failure policy. The message of the error contains its text.
+#[derive(Debug)]
+struct FailedItem(Error);
+
+impl fmt::Display for FailedItem {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+impl StdError for FailedItem {}
+
 impl From<std::io::Error> for Error {
     /// Keeps the message of the operating system and maps its kind.
     fn from(error: std::io::Error) -> Self {
@@ -488,6 +515,7 @@ mod tests {
             K::Changed,
             K::Unsupported,
             K::LimitExceeded,
+            K::TooManyFailures,
             K::InvalidArgument,
             K::Panicked,
             K::Stopped,

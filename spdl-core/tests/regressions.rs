@@ -73,7 +73,7 @@ fn the_failure_share_of_a_pipeline_counts_items_and_not_stages() {
             .map("b", Ok)
             .map("c", Ok)
             .map("d", |n| if n % 10 == 0 { Err(bad_number(n)) } else { Ok(n) })
-            .on_error(OnError::SkipShare { at_most: 0.05, after: 100 })
+            .on_error(OnError::SkipShare { at_most: 0.05, after: 100, at_end: false })
             .build()
             .unwrap();
         assert!(pipeline.by_ref().any(|item| item.is_err()), "10 % fail, above the limit of 5 %");

@@ -173,17 +173,48 @@ def test_skip_has_a_budget_of_one_per_cent_after_1000_images(tmp_path):
     assert read(folder_of(tmp_path, 100, 99), on_error="skip")[0] == 100
     assert read(folder_of(tmp_path, 990, 10), on_error="skip")[0] == 990
     folder = folder_of(tmp_path, 1000, 20)
-    with pytest.raises(spdl_rs.SpdlError, match="items failed; the failure policy allows 1 %"):
+    reason = r"items failed; the failure policy \(on_error\) allows 1 %; first failures: .*00000-bad.png: "
+    with pytest.raises(spdl_rs.TooManyFailuresError, match=reason):
         read(folder, on_error="skip")
     assert read(folder, on_error=spdl_rs.skip(at_most=0.02))[0] == 1000
     assert read(folder, on_error=spdl_rs.skip(after=2000))[0] == 1000
     assert read(folder, on_error=spdl_rs.skip(at_most=20))[0] == 1000
     assert read(folder, on_error=spdl_rs.skip(at_most=None))[0] == 1000
-    with pytest.raises(spdl_rs.TruncatedError, match="more than 19 items failed") as caught:
+    with pytest.raises(spdl_rs.TooManyFailuresError, match="more than 19 items failed") as caught:
         read(folder, on_error=spdl_rs.skip(at_most=19))
-    assert caught.value.key == str(folder / "00019-bad.png")
-    with pytest.raises(spdl_rs.TruncatedError):
+    assert (caught.value.kind, caught.value.stage) == ("too-many-failures", "decode")
+    assert isinstance(caught.value.__cause__, spdl_rs.TruncatedError)
+    assert caught.value.__cause__.key.endswith("00019-bad.png")
+    with pytest.raises(spdl_rs.TooManyFailuresError):
         read(folder, on_error=spdl_rs.skip(at_most=0))
+
+
+# promise: R9
+def test_a_share_that_is_passed_also_applies_to_small_data_sets(tmp_path):
+    folder = folder_of(tmp_path, 191, 9)
+    with pytest.raises(spdl_rs.TooManyFailuresError, match="9 of 200 items failed") as caught:
+        read(folder, on_error=spdl_rs.skip(at_most=0.02))
+    text = str(caught.value)
+    assert caught.value.stage == "decode"
+    assert text.count("00000-bad.png: ") == text.count("00002-bad.png: ") == 1 and "also" not in text
+    with pytest.raises(spdl_rs.TooManyFailuresError):
+        read(folder, on_error=spdl_rs.skip(at_most=0.01))
+    assert read(folder, on_error=spdl_rs.skip(at_most=0.02, after=1000))[0] == 191
+    assert read(folder, on_error=spdl_rs.skip())[0] == 191
+    assert read(folder, on_error=spdl_rs.skip(at_most=0.045))[0] == 191
+
+
+# promise: R9
+@pytest.mark.parametrize("threads", [1, 4])
+def test_the_statistics_list_the_failure_that_exceeded_the_limit(tmp_path, threads):
+    folder = folder_of(tmp_path, 30, 7)
+    loader = spdl_rs.ImageLoader(
+        folder, batch_size=4, size=8, threads=threads, on_error=spdl_rs.skip(at_most=6)
+    )
+    with pytest.raises(spdl_rs.TooManyFailuresError, match="more than 6 items failed"):
+        list(loader)
+    statistics = loader.stats()
+    assert len(statistics["dropped"]) == statistics["dropped_total"] == 7
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,9 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
             for number in numbers
             for name, data in members(number, tmp_path).items()
         ]
+        if section == "Bad files":
+            # One before a batch, and one after the last batch.
+            files.insert(shard * len(files), (f"{shard}-bad.png", b"no image"))
         write_members(tmp_path / folder / f"train-{shard}.tar", files)
     monkeypatch.chdir(tmp_path)
     names = {}
@@ -92,8 +95,8 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
     statistics = names["loader"].stats()
     (decode,) = [stage for stage in statistics["stages"] if stage["name"] == "decode"]
     # The captions of 10 samples are short.
-    filtered = 10 if section == "Filter" else 0
-    assert decode["items"] == 20 - filtered and not statistics["dropped"]
+    filtered, bad = (10 if section == "Filter" else 0), (2 if section == "Bad files" else 0)
+    assert decode["items"] == 20 - filtered + bad and len(statistics["dropped"]) == bad
     assert (statistics["filtered"] or 0) == filtered
     if section == "Images and captions":
         assert names["images"].shape == (20, 3, 224, 224)
@@ -126,6 +129,8 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
         assert names["batch"]["image"].shape == (8, 3, 192, 320) and len(names["batch"]["caption"]) == 8
     elif section == "Bad files":
         assert names["batch"]["image"].shape == (4, 3, 224, 224)
+        listed = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+        assert listed == statistics["dropped"]
     elif section == "Masks":
         assert names["batch"]["mask"].shape[1:] == (512, 512)
     else:

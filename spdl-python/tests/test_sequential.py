@@ -55,6 +55,17 @@ def test_each_shard_is_requested_once_per_epoch(shards):
         assert len(server.requested) > opened + 20
 
 
+def test_the_shuffle_window_is_shown(shards):
+    source = shards / "shard-{0..2}.tar"
+    shuffled = spdl_rs.ImageLoader(source, shuffle=True, **SETTINGS)
+    assert "40 images shuffled in windows of 40, " in repr(shuffled)
+    assert "windows" not in repr(spdl_rs.ImageLoader(source, **SETTINGS))
+    loader = spdl_rs.Loader(source, batch_size=7, shuffle=True, sequential=True, key=fields.Key())
+    assert "40 samples shuffled in windows of 40, " in repr(loader)
+    loader = spdl_rs.Loader(source, batch_size=7, shuffle=True, key=fields.Key())
+    assert "windows" not in repr(loader)
+
+
 def test_a_server_without_ranges_is_read(shards):
     expected = keys_of(shards / "shard-{0..2}.tar", sequential=True, shuffle=True)
     assert sorted(expected) == sorted(keys_of(shards / "shard-{0..2}.tar"))

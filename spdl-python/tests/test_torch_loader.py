@@ -7,6 +7,7 @@ import gc
 import importlib
 import pickle
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import warnings
 import weakref
 
 import pytest
+import spdl_rs
 from pipelines import assert_no_threads, threads
 from spdl_rs import StoppedError, skip
 from spdl_rs.torch import (
@@ -559,17 +561,20 @@ def test_more_failed_samples_than_allowed_end_the_loop(workers):
     last, of_many = ("9", "1000") if workers == 0 else ("(0|5|9)", r"\d+")
     most_two = loader(Damaged(12, {0, 5, 9}), num_workers=workers, on_error=skip(at_most=2))
     taken = []
-    with pytest.raises(ValueError, match=f"sample {last} is damaged") as caught:
+    limit = r"3 of 12 samples failed; the failure policy \(on_error\) allows 2 samples; first failures: "
+    with pytest.raises(spdl_rs.TooManyFailuresError, match=limit) as caught:
         taken.extend(most_two)
-    assert "3 of 12 samples failed, more than on_error allows" in "".join(caught.value.__notes__)
+    assert re.fullmatch(f"sample {last} is damaged", str(caught.value.__cause__))
     assert [*loader(Damaged(12, {0, 5}), num_workers=workers, on_error=skip(at_most=2))]
     # 1 % after 1,000 samples.
     bad = set(range(0, 2000, 50))
-    with pytest.raises(ValueError, match=f"sample {of_many} is damaged"):
+    with pytest.raises(spdl_rs.TooManyFailuresError) as caught:
         list(loader(Damaged(2000, bad), num_workers=workers, on_error="skip"))
+    assert re.fullmatch(f"sample {of_many} is damaged", str(caught.value.__cause__))
     assert len(list(loader(Damaged(2000, bad), on_error=skip(at_most=None)))) == 500
-    with pytest.raises(RuntimeError, match="3 of 10 samples failed .* sets the limit"):
-        list(loader(Damaged(10, {0, 1, 2}), on_error=skip(at_most=0.2, after=10)))
+    for policy in (skip(at_most=0.2, after=10), skip(at_most=0.2)):
+        with pytest.raises(spdl_rs.TooManyFailuresError, match="3 of 10 samples failed .* allows 20 %"):
+            list(loader(Damaged(10, {0, 1, 2}), on_error=policy))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -69,7 +69,7 @@ def test_a_loader_keeps_its_epoch_and_reports_its_stages_and_slowest_images(phot
     assert times == sorted(times, reverse=True)
     for item in report.slowest:
         assert item["key"].startswith(str(photos)) and item["stage"] in ("fetch", "decode")
-        assert item["bytes"] > 0 and item["cause"] in ("size", "latency", "work")
+        assert item["bytes"] > 0 and item["cause"] in ("size", "latency", "cpu", "work")
     for item in report.slowest:
         assert (item["key"] in str(report)) == (item["time_ms"] >= 2 * item["median_ms"])
     assert report.diagnosis in (report.statistics or {})["diagnosis"]

@@ -1,10 +1,13 @@
 //! Advice for errors of libraries, in terms of the options of this program.
 
-use spdl_core::Error;
+use spdl_core::{Error, ErrorKind};
 use spdl_io::records::Remedy;
 
 /// If an option avoids `error`, appends the option to the text of the error.
 pub(crate) fn with_advice(text: String, error: &Error) -> String {
+    if error.kind() == ErrorKind::TooManyFailures {
+        return format!("{text}; to skip more, raise --max-skipped");
+    }
     match Remedy::of(error) {
         Some(Remedy::ImageField) => {
             format!("{text}; to use another field or column, add --image-field")

@@ -251,11 +251,18 @@ fn more_skipped_images_than_allowed_end_the_run() {
     let ended = run("19", "1");
     assert_eq!(ended.code, 1);
     assert!(ended.line().contains("more than 19 items failed"), "{}", ended.line());
+    assert!(ended.line().ends_with("; to skip more, raise --max-skipped"), "{}", ended.line());
+    // A share is checked at the end of a small data set, if it is given.
+    let ended = run("2%", "1");
+    assert_eq!(ended.code, 1, "{}", ended.stdout);
+    let reason = "items failed; the failure policy (on_error) allows 2 %; first failures: ";
+    assert!(ended.line().contains(reason), "{}", ended.line());
+    assert_eq!(bench(folder.path(), &["--on-error", "skip"]).code, 0, "too few images to judge");
     // By default, at most 1 % after 1,000 images.
     let arguments = ["--on-error", "skip", "--epochs", "6"];
     let ended = bench(folder.path(), &arguments);
     assert_eq!(ended.code, 1, "{}", ended.stdout);
-    assert!(ended.line().contains("the failure policy allows 1 %"), "{}", ended.line());
+    assert!(ended.line().contains("the failure policy (on_error) allows 1 %"), "{}", ended.line());
 }
 
 #[test]

@@ -91,6 +91,15 @@ fn top_shows_a_running_benchmark_and_reports_its_end() {
         "{}",
         killed.stderr
     );
+    // Between two epochs, there is no socket for a moment.
+    std::fs::remove_file(&socket).unwrap();
+    let early =
+        spdl().arg("top").arg(&socket).arg("--once").stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let bench = Bench::start(&folder, &socket);
+    let early = finish(early.wait_with_output().unwrap());
+    assert_eq!((early.code, early.stderr.as_str()), (0, ""));
+    drop(bench);
     // The next benchmark replaces the socket of the killed one.
     let bench = Bench::start(&folder, &folder.join("bench.sock"));
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -510,7 +510,10 @@ fn work(measured: &Measurements<'_>, limit: &Limit) -> Vec<Vec<SettingChange>> {
     let cost = |stage: &StageStatistics| {
         vec![SettingChange::Cost { stage: Arc::clone(&stage.name), factor: 0.5 }]
     };
-    groups.extend(measured.stages.iter().filter(|stage| stage.items > 0).map(cost));
+    // Less work does not shorten a wait.
+    let waits = |stage: &StageStatistics| matches!(limit, Limit::Latency { stage: it, .. } if *it == stage.name);
+    let works = measured.stages.iter().filter(|stage| stage.items > 0 && !waits(stage));
+    groups.extend(works.map(cost));
     groups
 }
 
@@ -1142,6 +1145,16 @@ mod tests {
         assert!(diagnosis.to_string().contains("would not help"), "{diagnosis}");
         let window = |it: &&Effect| matches!(it.change, SettingChange::Concurrency { .. });
         assert!(diagnosis.helps.iter().find(window).is_none(), "{diagnosis}");
+    }
+
+    #[test]
+    fn less_work_is_no_advice_for_a_stage_that_waits() {
+        let stages = [("fetch", StageKind::Async, 8, 78.0), ("decode", StageKind::Fill, 2, 4.0)];
+        let diagnosis = statistics(&stages, 9.0).diagnose();
+        assert!(matches!(diagnosis.limit, Limit::Latency { .. }), "{diagnosis}");
+        assert!(!diagnosis.helps.is_empty(), "{diagnosis}");
+        let of_work = |it: &Effect| matches!(it.change, SettingChange::Cost { .. });
+        assert!(!diagnosis.helps.iter().any(of_work), "{diagnosis}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::observe::statistics::StageStatistics;
+use crate::observe::statistics::{StageStatistics, WorkerTimes};
 use crate::source::sample::SampleId;
 
 /// Maximum length of [`Statistics::slowest`](crate::Statistics::slowest).
@@ -20,6 +20,9 @@ const LARGE: f64 = 2.0;
 const PROPORTIONAL: f64 = 3.0;
 /// A stage of the CPU pool computes if it uses a CPU for at least this share of its time.
 const COMPUTES: f64 = 0.5;
+/// Other programs or threads explain a long time if the worker threads that could run waited for a CPU for at
+/// least this share of the time.
+const WAITED_FOR_CPU: f64 = 0.25;
 
 /// An item that took long in a stage, compared with the other items of the stage.
 ///
@@ -59,17 +62,20 @@ pub enum SlowCause {
     Size,
     /// A store, disk or other resource responded late.
     Latency,
+    /// The worker threads waited for CPUs that other programs or threads used.
+    Cpu,
     /// The work on this item takes longer than its size explains, for example because of its
     /// format.
     Work,
 }
 
 impl SlowCause {
-    /// The name: `size`, `latency` or `work`.
+    /// The name: `size`, `latency`, `cpu` or `work`.
     pub fn as_str(self) -> &'static str {
         match self {
             SlowCause::Size => "size",
             SlowCause::Latency => "latency",
+            SlowCause::Cpu => "cpu",
             SlowCause::Work => "work",
         }
     }
@@ -85,7 +91,10 @@ impl fmt::Display for SlowItem {
         if let (Some(bytes), Some(mean)) = (self.bytes, self.mean_bytes) {
             write!(f, ", {bytes} bytes (mean {mean})")?;
         }
-        write!(f, ", because of its {}", self.cause.as_str())
+        match self.cause {
+            SlowCause::Cpu => f.write_str(", because other programs or threads used the CPUs"),
+            cause => write!(f, ", because of its {}", cause.as_str()),
+        }
     }
 }
 
@@ -138,7 +147,15 @@ impl SlowestItems {
 
 /// The slowest items of all stages, at most one entry per item and key. `of_stages` has the items
 /// of each of `stages`.
-pub(crate) fn slowest(stages: &[StageStatistics], of_stages: &[Vec<TimedItem>]) -> Vec<SlowItem> {
+pub(crate) fn slowest(
+    stages: &[StageStatistics],
+    of_stages: &[Vec<TimedItem>],
+    workers: Option<WorkerTimes>,
+) -> Vec<SlowItem> {
+    let waited = workers.map_or(0.0, |workers| {
+        let waited = workers.waited.as_secs_f64();
+        waited / (workers.on_cpu.as_secs_f64() + waited).max(1e-9)
+    });
     // The inputs of a stage have the mean size of the outputs of the last measured stage before it.
     let mut mean_bytes = None;
     let mut all = Vec::new();
@@ -146,7 +163,7 @@ pub(crate) fn slowest(stages: &[StageStatistics], of_stages: &[Vec<TimedItem>]) 
         if stage.bytes > 0 && stage.items_out > 0 {
             mean_bytes = Some(stage.bytes / stage.items_out);
         }
-        all.extend(items.iter().map(|item| slow_item(stage, item, mean_bytes)));
+        all.extend(items.iter().map(|item| slow_item(stage, item, mean_bytes, waited)));
     }
     all.sort_by_key(|item| std::cmp::Reverse(item.time));
     let mut slowest: Vec<SlowItem> = Vec::new();
@@ -161,7 +178,13 @@ pub(crate) fn slowest(stages: &[StageStatistics], of_stages: &[Vec<TimedItem>]) 
     slowest
 }
 
-fn slow_item(stage: &StageStatistics, item: &TimedItem, mean_bytes: Option<u64>) -> SlowItem {
+/// `waited`: the share of the time in which worker threads that could run waited for a CPU.
+fn slow_item(
+    stage: &StageStatistics,
+    item: &TimedItem,
+    mean_bytes: Option<u64>,
+    waited: f64,
+) -> SlowItem {
     let (time, median) = (item.time, stage.service.p50);
     let mean_bytes = mean_bytes.filter(|_| item.bytes.is_some());
     let larger = match (item.bytes, mean_bytes) {
@@ -173,6 +196,7 @@ fn slow_item(stage: &StageStatistics, item: &TimedItem, mean_bytes: Option<u64>)
         stage.kind.uses_cpu_pool() && stage.cpu_share.is_none_or(|share| share >= COMPUTES);
     let cause = match computes {
         _ if larger >= LARGE && slower <= PROPORTIONAL * larger => SlowCause::Size,
+        _ if waited >= WAITED_FOR_CPU && stage.kind.uses_cpu_pool() => SlowCause::Cpu,
         true => SlowCause::Work,
         false => SlowCause::Latency,
     };
@@ -228,7 +252,8 @@ mod tests {
         let fetched = vec![item(1, 900 * MS, 1_000), item(2, 45 * MS, 4_000)];
         let decoded =
             vec![item(3, 30 * MS, 9_000), item(4, 25 * MS, 1_100), item(1, 20 * MS, 1_000)];
-        let all = slowest(&[fetch, decode], &[fetched, decoded]);
+        let (stages, items) = ([fetch, decode], [fetched, decoded]);
+        let all = slowest(&stages, &items, None);
         let causes: Vec<_> = all.iter().map(|item| (item.id.index, item.cause)).collect();
         let expected = [
             (1, SlowCause::Latency),
@@ -243,5 +268,12 @@ mod tests {
             text.ends_with("in fetch (median 10.0ms), 4000 bytes (mean 1000), because of its size"),
             "{text}"
         );
+        // The worker threads waited for a CPU for a third of the time.
+        let workers = WorkerTimes { on_cpu: 200 * MS, waited: 100 * MS };
+        let all = slowest(&stages, &items, Some(workers));
+        let causes: Vec<_> = all.iter().map(|item| item.cause).collect();
+        assert_eq!(causes, [SlowCause::Latency, SlowCause::Size, SlowCause::Size, SlowCause::Cpu]);
+        let text = all[3].to_string();
+        assert!(text.ends_with("because other programs or threads used the CPUs"), "{text}");
     }
 }

@@ -9,10 +9,12 @@ use crate::item::ItemHeader;
 use crate::observe::statistics::{Dropped, DroppedCount, MAX_DROPPED_LISTED};
 use crate::source::sample::SampleId;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// At most this many errors that end the pipeline are recorded.
 const MAX_FATAL: usize = 16;
+/// The error about too many failures names at most this many of them.
+const FAILURES_NAMED: usize = 3;
 
 /// Failure policy of a stage: what to do with an item that fails.
 ///
@@ -35,7 +37,8 @@ pub enum OnError {
     /// before, then the error. The default.
     #[default]
     Raise,
-    /// A failed item is dropped, counted and listed, up to a limit.
+    /// A failed item is dropped, counted and listed, up to a limit. An exceeded limit ends the pipeline
+    /// with an error of the kind [`TooManyFailures`](ErrorKind::TooManyFailures).
     Skip {
         /// How many items may fail; one more failure ends the pipeline. `None`: no limit.
         at_most: Option<u64>,
@@ -49,6 +52,8 @@ pub enum OnError {
         at_most: f64,
         /// The share is checked only if at least this many items were tried.
         after: u64,
+        /// Whether the share is checked when the stage ends even if fewer items were tried.
+        at_end: bool,
     },
 }
 
@@ -75,8 +80,9 @@ impl fmt::Display for OnError {
             OnError::Raise => f.write_str("raise"),
             OnError::Skip { at_most: None } => f.write_str("skip"),
             OnError::Skip { at_most: Some(most) } => write!(f, "skip at most {most}"),
-            OnError::SkipShare { at_most, after } => {
-                write!(f, "skip at most {} % after {after} items", at_most * 100.0)
+            OnError::SkipShare { at_most, after, at_end } => {
+                let end = if *at_end { " and at the end" } else { "" };
+                write!(f, "skip at most {} % after {after} items{end}", at_most * 100.0)
             }
         }
     }
@@ -98,6 +104,18 @@ pub(crate) struct FailureBudget {
     policy: OnError,
     items: AtomicU64,
     failed: AtomicU64,
+    /// Whether an error has reported that the limit is exceeded.
+    is_exceeded: AtomicBool,
+    first: Mutex<FirstFailures>,
+}
+
+/// The first failures, for the error if the limit is exceeded.
+#[derive(Debug, Default)]
+struct FirstFailures {
+    /// The stage of the first failure.
+    stage: Option<Arc<str>>,
+    /// At most [`FAILURES_NAMED`].
+    reasons: Vec<String>,
 }
 
 /// The decision of the policy about a failure.
@@ -112,7 +130,13 @@ enum Decision {
 
 impl FailureBudget {
     pub(crate) fn new(policy: OnError) -> Self {
-        FailureBudget { policy, items: AtomicU64::new(0), failed: AtomicU64::new(0) }
+        FailureBudget {
+            policy,
+            items: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            is_exceeded: AtomicBool::new(false),
+            first: Mutex::default(),
+        }
     }
 
     /// Records how many items a stage has tried so far, failed ones included. If several stages
@@ -126,32 +150,63 @@ impl FailureBudget {
     }
 
     /// Counts a failure and applies the policy.
-    fn failed(&self) -> Decision {
+    fn failed(&self, error: &Error) -> Decision {
+        if self.policy == OnError::Raise {
+            return Decision::Raise;
+        }
+        let mut first = self.first.lock();
+        if first.reasons.len() < FAILURES_NAMED {
+            let key = error.key().map_or_else(String::new, |key| format!("{key}: "));
+            first.reasons.push(format!("{key}{}", error.reason()));
+            if first.stage.is_none() {
+                first.stage = error.stage().map(Arc::from);
+            }
+        }
+        drop(first);
+        let before = self.failed.fetch_add(1, Ordering::Relaxed);
         let over = match self.policy {
-            OnError::Raise => return Decision::Raise,
-            OnError::Skip { at_most } => {
-                let before = self.failed.fetch_add(1, Ordering::Relaxed);
-                at_most.filter(|&most| before >= most).map(|most| {
-                    let items = if most == 1 { "item" } else { "items" };
-                    format!("more than {most} {items} failed, the limit of the failure policy")
-                })
+            OnError::Skip { at_most: Some(most) } if before >= most => {
+                let items = if most == 1 { "item" } else { "items" };
+                Some(format!(
+                    "more than {most} {items} failed, the limit of the failure policy (on_error)"
+                ))
             }
-            OnError::SkipShare { .. } => {
-                self.failed.fetch_add(1, Ordering::Relaxed);
-                self.share_exceeded()
-            }
+            _ => self.share_exceeded(false),
         };
         over.map_or(Decision::Drop, Decision::OverBudget)
     }
 
     /// If the share of failed items exceeds the limit, the reason for the error message.
-    pub(crate) fn share_exceeded(&self) -> Option<String> {
-        let OnError::SkipShare { at_most, after } = self.policy else { return None };
+    fn share_exceeded(&self, is_end: bool) -> Option<String> {
+        let OnError::SkipShare { at_most, after, at_end } = self.policy else { return None };
         let items = self.items.load(Ordering::Relaxed);
         let failed = self.failed.load(Ordering::Relaxed);
-        (items >= after && failed as f64 > at_most * items as f64).then(|| {
+        let is_checked = items >= after || (is_end && at_end);
+        (is_checked && failed as f64 > at_most * items as f64).then(|| {
             let most = at_most * 100.0;
-            format!("{failed} of {items} items failed; the failure policy allows {most} %")
+            format!(
+                "{failed} of {items} items failed; the failure policy (on_error) allows {most} %"
+            )
+        })
+    }
+
+    /// The error if the share of failed items exceeds the limit when a stage ends.
+    pub(crate) fn end(&self) -> Option<Error> {
+        self.exceeded(self.share_exceeded(true)?)
+    }
+
+    /// The error about an exceeded limit; `None` if an earlier error reported it.
+    fn exceeded(&self, why: String) -> Option<Error> {
+        if self.is_exceeded.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let first = self.first.lock();
+        let message = format!("{why}; first failures: {}", first.reasons.join("; "));
+        let error = Error::new(ErrorKind::TooManyFailures, message);
+        // Several stages may share the policy, so the stage that ends is not the one that failed.
+        Some(match &first.stage {
+            Some(stage) => error.with_stage(Arc::clone(stage)),
+            None => error,
         })
     }
 }
@@ -219,21 +274,13 @@ impl Failures {
         }
         let decision = match error.kind() {
             ErrorKind::MissingValue => Decision::Drop,
-            _ => failure_budget.failed(),
+            _ => failure_budget.failed(&error),
         };
-        match decision {
-            Decision::Drop => {}
+        let exceeded = match decision {
+            Decision::Drop => None,
             Decision::Raise => return self.halt(header, error),
-            Decision::OverBudget(why) => {
-                let message = format!("{why}; last error: {}", error.message());
-                let mut over = Error::new(error.kind(), message).with_stage(Arc::clone(stage));
-                if let Some(key) = error.key() {
-                    over = over.with_key(key);
-                }
-                // The message contains the error's own text, but not its cause.
-                return self.halt(header, over.with_cause_of(error));
-            }
-        }
+            Decision::OverBudget(why) => Some(why),
+        };
         self.dropped_total.fetch_add(1, Ordering::Relaxed);
         let dropped = Dropped {
             id: header.id,
@@ -255,6 +302,16 @@ impl Failures {
                 verdict = self.halt(header, error);
             }
         }
+        // The consumer that receives the error finds the failure in the statistics.
+        if let Some(why) = exceeded {
+            verdict = match failure_budget.exceeded(why) {
+                Some(over) => {
+                    let over = over.with_stage(Arc::clone(stage)).with_failed_item(error);
+                    self.halt(header, over)
+                }
+                None => halt_without_error(header),
+            };
+        }
         verdict
     }
 
@@ -262,10 +319,7 @@ impl Failures {
     /// that all outputs before the item in input order are still delivered.
     fn halt(&self, header: &ItemHeader, error: Error) -> FailureAction {
         self.raise(error);
-        if let Some(ticket) = header.ticket() {
-            ticket.fail();
-        }
-        FailureAction::Halt
+        halt_without_error(header)
     }
 
     /// Records an error that ends the pipeline.
@@ -336,6 +390,14 @@ impl Failures {
             None => error,
         })
     }
+}
+
+/// Halts the stage of an item. On a route, the item's ticket fails too.
+fn halt_without_error(header: &ItemHeader) -> FailureAction {
+    if let Some(ticket) = header.ticket() {
+        ticket.fail();
+    }
+    FailureAction::Halt
 }
 
 impl fmt::Debug for Failures {

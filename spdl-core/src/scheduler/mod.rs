@@ -302,15 +302,16 @@ impl RunContext {
         let meters = self.meters();
         let stages: Vec<_> = meters.iter().map(|meter| meter.snapshot()).collect();
         let slow: Vec<_> = meters.iter().map(|meter| meter.slowest.items()).collect();
+        let workers = self.all_worker_times(&external);
         crate::observe::statistics::Statistics {
             pipeline: self.number,
             elapsed: self.elapsed(),
             threads: self.threads.load(Ordering::Relaxed),
             cpus: self.cpus,
-            workers: self.all_worker_times(&external),
+            workers,
             gil: external.gil.map(|gil| gil.statistics()),
             event_loop: external.event_loop,
-            slowest: slowest::slowest(&stages, &slow),
+            slowest: slowest::slowest(&stages, &slow, workers),
             stages,
             queues: self.queues.lock().iter().map(|queue| queue.raw().statistics()).collect(),
             consumer: self.consumer.snapshot(),
@@ -539,10 +540,10 @@ impl StageCore {
         if let Err(error) = hooks.ended() {
             self.raise(error);
         }
-        if let Some(why) = self.failure_budget.share_exceeded()
-            && !self.shared.failures.is_fatal()
+        if !self.shared.failures.is_fatal()
+            && let Some(error) = self.failure_budget.end()
         {
-            self.raise(Error::new(ErrorKind::LimitExceeded, why));
+            self.raise(error);
         }
     }
 }

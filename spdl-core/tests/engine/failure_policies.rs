@@ -25,7 +25,7 @@ fn at_most(count: u64) -> OnError {
 }
 
 fn share(at_most: f64) -> OnError {
-    OnError::SkipShare { at_most, after: 100 }
+    OnError::SkipShare { at_most, after: 100, at_end: false }
 }
 
 /// A stage that fails for some numbers.
@@ -44,17 +44,57 @@ fn run(builder: PipelineBuilder<i64>) -> Result<Vec<i64>> {
 // Budgets.
 
 #[test]
-fn the_error_of_an_exceeded_budget_contains_the_last_failure_and_its_cause_once() {
+fn the_error_of_an_exceeded_budget_contains_each_failure_and_its_cause_once() {
     within_seconds(20, || {
         let builder = PipelineBuilder::new(numbers(9)).map("read", |n| {
             let cause = std::io::Error::other("the disk is on fire");
             if n < 2 { Err(bad_number(n).with_source(cause)) } else { Ok(n) }
         });
-        let report = run(builder.on_error(at_most(1)).threads(1)).unwrap_err().report();
-        assert!(report.contains("more than 1 item failed"), "{report}");
-        for words in ["is bad", "read: ", "the disk is on fire"] {
-            assert_eq!(report.matches(words).count(), 1, "{words:?} in {report}");
+        let error = run(builder.on_error(at_most(1)).threads(1)).unwrap_err();
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::TooManyFailures, Some("read")));
+        let expected = "read: more than 1 item failed, the limit of the failure policy (on_error); \
+                        first failures: 0 is bad: the disk is on fire; 1 is bad: the disk is on fire";
+        assert_eq!(error.report(), expected);
+        let last = error.failed_item().unwrap();
+        assert_eq!((last.kind(), last.message()), (ErrorKind::Corrupt, "1 is bad"));
+    });
+}
+
+// promise: R9
+#[test]
+fn an_exceeded_budget_is_one_error_and_the_statistics_list_all_failures() {
+    within_seconds(60, || {
+        for threads in [1, 4] {
+            let first = failing(PipelineBuilder::new(numbers(1000)), "first", |n| n % 2 == 0);
+            let pipeline = failing(first, "second", |n| n % 3 == 0).on_error(at_most(6));
+            let mut pipeline = pipeline.threads(threads).build().unwrap();
+            let error = pipeline.by_ref().find_map(Result::err).unwrap();
+            assert_eq!((error.kind(), error.others().len()), (ErrorKind::TooManyFailures, 0));
+            assert_eq!(error.to_string().matches("; ").count(), 3, "three failures: {error}");
+            let monitor = pipeline.monitor();
+            drop(pipeline);
+            let statistics = monitor.statistics();
+            assert!(statistics.dropped_total >= 7, "{}", statistics.dropped_total);
+            assert_eq!(statistics.dropped.len() as u64, statistics.dropped_total);
         }
+    });
+}
+
+// feature: F03
+#[test]
+fn a_failure_share_is_checked_at_the_end_of_few_items_if_requested() {
+    within_seconds(60, || {
+        let build = |at_end, failed| {
+            let policy = OnError::SkipShare { at_most: 0.02, after: 1000, at_end };
+            let builder = PipelineBuilder::new(numbers(200)).on_error(policy).threads(2);
+            failing(builder.map("before", Ok), "picky", move |n| n < failed)
+        };
+        assert_eq!(run(build(false, 9)).unwrap().len(), 191);
+        assert_eq!(run(build(true, 4)).unwrap().len(), 196);
+        let error = run(build(true, 9)).unwrap_err();
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::TooManyFailures, Some("picky")));
+        assert!(error.message().starts_with("9 of 200 items failed; "), "{error}");
+        assert!(error.failed_item().is_none());
     });
 }
 
@@ -72,7 +112,7 @@ fn stages_without_a_budget_share_that_of_the_pipeline() {
             assert_eq!(run(build(20)).unwrap().len(), 980, "10 in each stage");
             let error = run(build(19)).unwrap_err();
             assert!(error.to_string().contains("more than 19 items failed"), "{error}");
-            assert_eq!(error.kind(), ErrorKind::Corrupt, "the kind of the last failure");
+            assert_eq!(error.kind(), ErrorKind::TooManyFailures);
         }
     });
 }
@@ -173,7 +213,7 @@ fn a_failure_share_is_checked_again_at_the_end() {
         };
         let (items, error) = before_error(build(150));
         assert_eq!(items, (50..150).collect::<Vec<_>>(), "all valid items are delivered first");
-        assert_eq!((error.kind(), error.stage()), (ErrorKind::LimitExceeded, Some("picky")));
+        assert_eq!((error.kind(), error.stage()), (ErrorKind::TooManyFailures, Some("picky")));
         assert!(error.to_string().contains("50 of 150 items failed"), "{error}");
         assert_eq!(build(250).collect::<Result<Vec<_>>>().unwrap().len(), 200);
     });
@@ -398,7 +438,8 @@ fn in_order_the_budget_counts_failures_in_item_order() {
             let (items, error) = before_error(pipeline.build().unwrap());
             let good: Vec<i64> = (0..200).filter(|&n| n % 50 != 0 || n == 0).collect();
             assert_eq!(items, good, "{threads} threads");
-            assert!(error.to_string().contains("200 is bad"), "{error}");
+            let last = error.failed_item().unwrap();
+            assert!(last.to_string().contains("200 is bad"), "{error}");
         }
     });
 }

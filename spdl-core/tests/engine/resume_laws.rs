@@ -353,7 +353,7 @@ fn graphs() -> impl Strategy<Value = Graph> {
         Just(OnError::Raise),
         Just(OnError::SKIP),
         Just(OnError::Skip { at_most: Some(1000) }),
-        Just(OnError::SkipShare { at_most: 1.0, after: 100 }),
+        Just(OnError::SkipShare { at_most: 1.0, after: 100, at_end: false }),
     ];
     let kinds = (prop::sample::select(DATA.to_vec()), prop::sample::select(SHAPES.to_vec()));
     (kinds, 2..80i64, any::<bool>(), 1..6usize, any::<bool>(), skips, 1..4u64).prop_map(
@@ -680,7 +680,7 @@ proptest! {
             Just(OnError::Raise),
             (0..3u64).prop_map(|most| OnError::Skip { at_most: Some(most) }),
             Just(OnError::SKIP),
-            Just(OnError::SkipShare { at_most: 0.01, after: 100 }),
+            Just(OnError::SkipShare { at_most: 0.01, after: 100, at_end: false }),
         ],
         runs in prop::collection::vec(runs(40), 12),
         world in 1..5u64,

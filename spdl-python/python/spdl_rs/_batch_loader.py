@@ -69,6 +69,7 @@ class BatchLoader(Generic[B]):
         check.choice("remainder", remainder, ("drop", "pad", "uneven"))
         self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
         self._drop_last = check.flag("drop_last", drop_last)
+        self._shuffle = check.flag("shuffle", shuffle)
         self._rank, self._world_size = _ranks.chosen(rank, world_size)
         # Warnings about the fields of data sets, without duplicates.
         self._data_warnings: dict[str, None] = {}
@@ -82,7 +83,7 @@ class BatchLoader(Generic[B]):
             content,
             batch_size=self._batch_size,
             seed=check.whole("seed", seed, 0, 2**64 - 1),
-            shuffle=check.flag("shuffle", shuffle),
+            shuffle=self._shuffle,
             threads=None if threads is None else check.whole("threads", threads, 1, 2**16),
             max_failures=max_failures(on_error),
             drop_last=self._drop_last,
@@ -316,7 +317,9 @@ class BatchLoader(Generic[B]):
         except TypeError:
             # The number depends on the samples.
             batches = "batches"
-        return f"{samples} {self._SAMPLES}", batches
+        window = self._samples.shuffle_window if self._shuffle else None
+        within = "" if window is None else f" shuffled in windows of {window}"
+        return f"{samples} {self._SAMPLES}{within}", batches
 
     def _repr_html_(self) -> str:
         rate = _notebook_page.rates(*self._monitor.pace)

@@ -89,6 +89,14 @@ class LimitExceededError(DataError):
     """A limit is exceeded, for example the bytes of a file, the pixels of an image, or the usable memory."""
 
 
+class TooManyFailuresError(SpdlError, RuntimeError):
+    """More samples failed than the failure policy `on_error` allows.
+
+    The message names the limit and the first failures. `__cause__` is the failure that exceeded the limit, or
+    `None` if the share was exceeded at the end of the epoch.
+    """
+
+
 class InvalidArgumentError(SpdlError, ValueError):
     """An argument is invalid, or arguments are inconsistent."""
 
@@ -157,6 +165,7 @@ _BY_KIND: dict[str, type[SpdlError]] = {
     "truncated": TruncatedError,
     "unsupported": UnsupportedError,
     "limit-exceeded": LimitExceededError,
+    "too-many-failures": TooManyFailuresError,
     "invalid-argument": InvalidArgumentError,
     "panicked": PanickedError,
     "stopped": StoppedError,

@@ -7,6 +7,10 @@ from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 from ._arguments import whole
 
 
+# Distinct from every float that a caller passes, so that `skip` recognises its default.
+_USUAL_SHARE = float("0.01")
+
+
 class Skip(NamedTuple):
     """A failure policy that drops failed samples up to a limit, created by `skip`."""
 
@@ -14,16 +18,20 @@ class Skip(NamedTuple):
     """The largest number (int) or share (float) of failed samples of an epoch; `None`: no limit."""
     after: int
     """A share applies from this number of samples on."""
+    at_end: bool = False
+    """Whether a share also applies at the end of an epoch with fewer samples."""
 
 
 OnError: TypeAlias = "Literal['raise', 'skip'] | Skip"
 
 
-def skip(*, at_most: SupportsIndex | float | None = 0.01, after: SupportsIndex = 1000) -> Skip:
+def skip(
+    *, at_most: SupportsIndex | float | None = _USUAL_SHARE, after: SupportsIndex | None = None
+) -> Skip:
     """Returns a failure policy for the argument `on_error` of loaders: drop failed samples, up to a limit.
 
-    If the limit is exceeded, the epoch ends with an exception that names the last failed sample. `"skip"` is
-    the same as `skip()`. A resumed epoch counts from the state from which it resumes.
+    If the limit is exceeded, the epoch ends with `TooManyFailuresError`, which names the first failures. `"skip"`
+    is the same as `skip()`. A resumed epoch counts from the state from which it resumes.
 
     Args:
         at_most: The largest number of failed samples of an epoch, if an int. The largest share of the samples
@@ -31,8 +39,8 @@ def skip(*, at_most: SupportsIndex | float | None = 0.01, after: SupportsIndex =
             share is checked at each failure and at the end of the epoch. `None`: no limit. An epoch of which
             all samples failed ends with an exception in any case.
         after: A share is checked only after this number of samples, so that a few failures at the start do not
-            end the epoch. An epoch with fewer samples has no limit: pass 0 for small data sets. Has no effect on a
-            number.
+            end the epoch. `None`: 1000, and a share that you pass as `at_most` is also checked at the end of an
+            epoch with fewer samples. Has no effect on a number.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -44,7 +52,10 @@ def skip(*, at_most: SupportsIndex | float | None = 0.01, after: SupportsIndex =
     >>> len(list(loader))
     1
     """
-    return Skip(_limit(at_most), whole("after", after, 0, 2**63 - 1))
+    limit = _limit(at_most)
+    if after is not None:
+        return Skip(limit, whole("after", after, 0, 2**63 - 1))
+    return Skip(limit, 1000, at_end=isinstance(limit, float) and limit is not _USUAL_SHARE)
 
 
 def _limit(at_most: Any) -> int | float | None:
@@ -62,7 +73,7 @@ def _limit(at_most: Any) -> int | float | None:
     return whole("at_most", at_most, 0, 2**62)
 
 
-def max_failures(on_error: object, name: str = "on_error") -> int | tuple[float, int] | None:
+def max_failures(on_error: object, name: str = "on_error") -> int | tuple[float, int, bool] | None:
     """Returns a failure policy in the engine's form; `None` for `"raise"`.
 
     Raises:
@@ -77,5 +88,5 @@ def max_failures(on_error: object, name: str = "on_error") -> int | tuple[float,
     if on_error.at_most is None:
         return -1
     if isinstance(on_error.at_most, float):
-        return on_error.at_most, on_error.after
+        return on_error.at_most, on_error.after, on_error.at_end
     return on_error.at_most

@@ -153,7 +153,6 @@ class VideoLoader(_MediaLoader):
         options: `seed`, `threads`, `on_error`, `drop_last`, `rank`, `world_size`, `remainder`, `cache`, `cache_size`,
             `cache_memory`, `max_file_bytes`, `sequential`, `sequential_memory`, `memory_budget`, `tune` and `monitor`:
             see `ImageLoader`.
-            `ImageLoader`.
 
     Raises:
         TypeError, ValueError: An argument has the wrong type or is out of range.

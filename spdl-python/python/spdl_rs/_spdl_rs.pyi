@@ -536,6 +536,8 @@ class Samples:
     @property
     def epoch_len(self) -> int | None: ...
     @property
+    def shuffle_window(self) -> int | None: ...
+    @property
     def classes(self) -> list[str]: ...
     @property
     def box_fields(self) -> list[tuple[str, str | None]]: ...
@@ -572,7 +574,7 @@ class Settings:
         seed: int,
         shuffle: bool,
         threads: int | None,
-        max_failures: int | tuple[float, int] | None,
+        max_failures: int | tuple[float, int, bool] | None,
         drop_last: bool,
         rank: int,
         world_size: int,
@@ -718,7 +720,7 @@ class Stage:
         *,
         concurrency: int,
         ordered: bool,
-        max_failures: int | float | tuple[float, int] | None = None,
+        max_failures: int | float | tuple[float, int, bool] | None = None,
         workers: Workers | None = None,
         inbox: Inbox | None = None,
         draws: tuple[int, str] | None = None,
@@ -793,7 +795,7 @@ class PipelineRun:
         pools: list[Workers],
         inbox: Inbox | None,
         prefetch: int,
-        max_failures: int | float | tuple[float, int],
+        max_failures: int | float | tuple[float, int, bool],
         intervals: Intervals | None = None,
         epoch: int = 0,
         settings: dict[str, Any] | None = None,

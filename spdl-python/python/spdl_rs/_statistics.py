@@ -224,8 +224,8 @@ class SlowItem(TypedDict):
     mean_bytes: int | None
     """The mean number of encoded bytes of the samples."""
     cause: str
-    """Why: `size` (many bytes), `latency` (a store or disk responded late), or `work` (decoding takes longer than the
-    size explains, for example because of the format)."""
+    """Why: `size` (many bytes), `latency` (a store or disk responded late), `cpu` (other programs or threads used the
+    CPUs), or `work` (decoding takes longer than the size explains, for example because of the format)."""
     epoch: int
     """The number of the epoch."""
     index: int

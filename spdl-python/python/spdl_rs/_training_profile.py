@@ -542,6 +542,7 @@ def _slow_in_words(item: SlowItem) -> str:
     causes = {
         "size": "its size",
         "latency": "it waited, for example for a store or the GIL",
+        "cpu": "other programs or threads used the CPUs",
         "work": "its content or format",
     }
     return f"{text}: {causes.get(item['cause'], item['cause'])}"

@@ -27,7 +27,7 @@ pub(crate) fn without_exception<R>(work: impl FnOnce() -> R) -> R {
 /// Converts an error to a Python exception.
 ///
 /// `_errors.py` maps each error kind to an exception class. If a Python allocator raised an
-/// exception, that exception is the cause. An exception that is not an `Exception`, such as
+/// exception, that exception is the cause. The cause of too many failures is the failure of an item. An exception that is not an `Exception`, such as
 /// `KeyboardInterrupt`, is returned unchanged.
 pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -44,8 +44,12 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     match made {
         Ok(exception) => {
             let exception = PyErr::from_value(exception);
-            if let Some(raised) = raised {
-                exception.set_cause(py, Some(raised.clone_ref(py)));
+            let of_item = error.failed_item().map(|failure| match Raised::of(failure) {
+                Some(raised) => raised.clone_ref(py),
+                None => to_exception(py, failure),
+            });
+            if let Some(cause) = raised.map(|raised| raised.clone_ref(py)).or(of_item) {
+                exception.set_cause(py, Some(cause));
             }
             exception
         }

@@ -7,19 +7,19 @@ use spdl_core::{OnError, Statistics};
 /// A share of failures without a number of items is not checked before this item.
 const ITEMS_BEFORE_SHARE: u64 = 100;
 
-/// Parses a failure budget: an int (negative means unlimited), a share as a float, or a pair of a share
-/// and the number of tried items from which the share applies.
+/// Parses a failure budget: an int (negative means unlimited), a share as a float, or a tuple of a share,
+/// the number of tried items from which the share applies, and whether it always applies at the end.
 pub(crate) fn failure_policy(budget: &Bound<'_, PyAny>) -> PyResult<OnError> {
     if let Ok(most) = budget.extract::<i64>() {
         return Ok(OnError::Skip { at_most: u64::try_from(most).ok() });
     }
-    if let Ok((at_most, after)) = budget.extract() {
-        return Ok(OnError::SkipShare { at_most, after });
+    if let Ok((at_most, after, at_end)) = budget.extract() {
+        return Ok(OnError::SkipShare { at_most, after, at_end });
     }
     match budget.extract::<f64>() {
-        Ok(at_most) => Ok(OnError::SkipShare { at_most, after: ITEMS_BEFORE_SHARE }),
+        Ok(at_most) => Ok(OnError::SkipShare { at_most, after: ITEMS_BEFORE_SHARE, at_end: false }),
         Err(_) => Err(PyTypeError::new_err(
-            "the failure budget must be an int, a float, or a pair of a float and an int",
+            "the failure budget must be an int, a float, or a tuple of a float, an int and a bool",
         )),
     }
 }

@@ -337,6 +337,12 @@ impl Samples {
         self.len()
     }
 
+    /// The number of samples of the windows within which they are shuffled, if they are not shuffled together.
+    #[getter]
+    fn shuffle_window(&self) -> Option<u64> {
+        self.opened.as_ref()?.data.shuffle_window()
+    }
+
     /// The class names.
     #[getter]
     fn classes(&self) -> Vec<String> {

@@ -85,13 +85,15 @@ pub(super) fn to_failure(py: Python<'_>, error: &Error) -> PyErr {
     static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let mut all = Vec::new();
     for error in std::iter::once(error).chain(error.others()) {
-        match Raised::of(error) {
+        // The group contains the failure of the item, and its notes name the limit.
+        let shown = error.failed_item().unwrap_or(error);
+        match Raised::of(shown) {
             Some(raised) if !raised.is_instance_of::<PyException>(py) => {
                 return raised.clone_ref(py);
             }
             Some(raised) => all.push((error.stage(), raised.clone_ref(py), error.message())),
             None => {
-                let exception = to_exception(py, error);
+                let exception = to_exception(py, shown);
                 all.push((error.stage(), exception, error.message()));
             }
         }

@@ -1,7 +1,6 @@
 //! The options of `spdl bench`.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
@@ -309,11 +308,11 @@ pub(crate) struct BenchArguments {
     pub(crate) on_error: OnError,
 
     /// How many images --on-error skip may skip: a number, a percentage (checked after
-    /// 1,000 images), or "all"
+    /// 1,000 images, and at the end of the run), or "all" [default: 1% of at least 1,000 images]
     ///
     /// One more failure ends the run with exit code 1.
-    #[arg(long, value_name = "N|P%|all", default_value = "1%", value_parser = MaxSkipped::parse)]
-    pub(crate) max_skipped: MaxSkipped,
+    #[arg(long, value_name = "N|P%|all", value_parser = MaxSkipped::parse)]
+    pub(crate) max_skipped: Option<MaxSkipped>,
 
     /// What to do if an image file is truncated
     #[arg(long, value_enum, default_value_t = OnTruncated::Error)]
@@ -623,6 +622,20 @@ impl BenchArguments {
         }
     }
 
+    /// The failure policy of --on-error and --max-skipped. Without --max-skipped, a few failures in a small
+    /// data set are allowed.
+    pub(crate) fn failure_policy(&self) -> spdl_core::OnError {
+        match (self.on_error, self.max_skipped) {
+            (OnError::Raise, _) => spdl_core::OnError::Raise,
+            (OnError::Skip, Some(most)) => most.policy(),
+            (OnError::Skip, None) => spdl_core::OnError::SkipShare {
+                at_most: 0.01,
+                after: MaxSkipped::AFTER,
+                at_end: false,
+            },
+        }
+    }
+
     /// Bytes of one image with its label in a batch.
     ///
     /// The result is below 2^32, so that the size of all batches in memory fits 64 bits.
@@ -671,19 +684,7 @@ impl MaxSkipped {
             MaxSkipped::All => spdl_core::OnError::SKIP,
             MaxSkipped::Number(most) => spdl_core::OnError::Skip { at_most: Some(most) },
             MaxSkipped::Share(at_most) => {
-                spdl_core::OnError::SkipShare { at_most, after: Self::AFTER }
-            }
-        }
-    }
-}
-
-impl fmt::Display for MaxSkipped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MaxSkipped::All => f.write_str("all images"),
-            MaxSkipped::Number(most) => write!(f, "at most {most} images"),
-            MaxSkipped::Share(share) => {
-                write!(f, "at most {} % after {} images", share * 100.0, Self::AFTER)
+                spdl_core::OnError::SkipShare { at_most, after: Self::AFTER, at_end: true }
             }
         }
     }
@@ -718,8 +719,8 @@ pub(super) mod tests {
 
     #[test]
     fn the_limit_of_skipped_images_is_a_number_a_percentage_or_all() {
-        let limit = |text: &str| Some(parse(&["photos", "--max-skipped", text]).ok()?.max_skipped);
-        assert_eq!(parse(&["photos"]).unwrap().max_skipped, MaxSkipped::Share(0.01));
+        let limit = |text: &str| parse(&["photos", "--max-skipped", text]).ok()?.max_skipped;
+        assert_eq!(parse(&["photos"]).unwrap().max_skipped, None);
         assert_eq!(limit("0"), Some(MaxSkipped::Number(0)));
         assert_eq!(limit("2.5%"), Some(MaxSkipped::Share(0.025)));
         assert_eq!(limit("100 %"), Some(MaxSkipped::Share(1.0)));

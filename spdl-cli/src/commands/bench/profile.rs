@@ -92,7 +92,7 @@ Keys of the JSON object:
   stages             [{name, waits, ms_per_sample}]: `waits` is true for a stage that loads, and false
                      for a stage that computes; the time is summed over concurrent samples
   slowest            [{id, key, stage, time_s, median_s, bytes, mean_bytes, cause}]: at most ten
-                     samples; cause is size, latency or work (decoding)
+                     samples; cause is size, latency, cpu (other programs) or work (decoding)
   verdict, diagnosis the bottleneck of the loader without a step, as text and as data: see
                      `spdl bench --help`"
 )]
@@ -325,6 +325,7 @@ fn slow(item: &SlowItem) -> String {
     let cause = match item.cause {
         SlowCause::Size => "its size",
         SlowCause::Latency => "it waited for the store or the disk",
+        SlowCause::Cpu => "other programs or threads used the CPUs",
         _ => "its content or format",
     };
     let stage = printable(&item.stage);

@@ -13,7 +13,7 @@ use super::outcome::Outcome;
 use super::shorthand::SampleNoun;
 use super::summary::{self, DroppedImages, describe, figures, key_of, reason_of};
 use super::verdict::{diagnosis, verdict};
-use crate::commands::options::{OnError, name_of};
+use crate::commands::options::name_of;
 use crate::ui::format::{bytes, count, counted, measured, percent, share, time};
 use crate::ui::html::document::{Escaped, definitions, document, section, table};
 
@@ -138,10 +138,7 @@ fn settings(outcome: &Outcome, machine: &Machine) -> String {
         classes += " found in folders";
     }
     let memory = bytes(machine.memory);
-    let on_error = match arguments.on_error {
-        OnError::Raise => name_of(arguments.on_error),
-        OnError::Skip => format!("skip {}", arguments.max_skipped),
-    };
+    let on_error = arguments.failure_policy().to_string();
     let content = match (&arguments.spec, arguments.media.describe(arguments)) {
         (Some(spec), _) => vec![("spec", spec.display().to_string())],
         (None, Some(fields)) => vec![("fields", fields)],

@@ -27,7 +27,7 @@ use super::shorthand::SampleNoun;
 use super::snapshots::SnapshotThread;
 use super::spec::Spec;
 use super::summary;
-use crate::commands::options::{OnError, worker_threads};
+use crate::commands::options::worker_threads;
 use crate::ui::failure::Failure;
 use crate::ui::html::file::ReportFile;
 use crate::ui::progress::Progress;
@@ -415,10 +415,7 @@ fn build(
         .memory(memory.unwrap_or_else(|| budget.saturating_mul(shares)))
         .seed(arguments.seed)
         .epochs(0..u64::from(arguments.epochs))
-        .on_error(match arguments.on_error {
-            OnError::Raise => spdl_core::OnError::Raise,
-            OnError::Skip => arguments.max_skipped.policy(),
-        })
+        .on_error(arguments.failure_policy())
         .deterministic()
         .threads(worker_threads(arguments.threads))
         .shard(arguments.shard()?)

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::sample::TopSample;
 use crate::ui::failure::Failure;
@@ -16,6 +16,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 const LONGEST_LINE: u64 = 16 << 20;
 /// Time between attempts to connect to the next pipeline.
 const RETRY: Duration = Duration::from_millis(300);
+/// Between two epochs, a loader has no socket for less than this time.
+const BETWEEN_EPOCHS: Duration = Duration::from_secs(2);
 
 /// A connection to a pipeline.
 #[derive(Debug)]
@@ -51,6 +53,15 @@ impl Connection {
             _ => failed(path, &error.to_string()),
         })?;
         Ok(Connection { path: path.to_owned(), lines: BufReader::new(stream), served: false })
+    }
+
+    /// [`open`](Self::open), and waits for a socket for up to [`BETWEEN_EPOCHS`].
+    pub(crate) fn open_soon(path: &Path) -> Result<Self, Failure> {
+        let begun = Instant::now();
+        while !path.exists() && begun.elapsed() < BETWEEN_EPOCHS {
+            std::thread::sleep(RETRY / 10);
+        }
+        Connection::open(path)
     }
 
     /// Waits for the next line. Returns `None` after the pipeline has ended.

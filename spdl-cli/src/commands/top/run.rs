@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
             "standard input or output is no terminal; add --once or --json",
         ));
     }
-    let mut connection = Connection::open(&arguments.path)?;
+    let mut connection = Connection::open_soon(&arguments.path)?;
     if arguments.once {
         let line = once(&mut connection)?;
         let text = if arguments.json { line.text + "\n" } else { text(&line.sample) };

@@ -70,6 +70,14 @@ impl ReadOrder {
         ReadOrder::Groups { lens: lens.into(), window: GroupWindow::Fixed }
     }
 
+    /// The shuffle window in samples, if there is one for all samples.
+    pub(super) fn window(&self) -> Option<u64> {
+        match self {
+            ReadOrder::Groups { window, .. } => Some(window.samples()),
+            _ => None,
+        }
+    }
+
     /// The order of parts that follow each other.
     pub(super) fn of_parts(parts: Vec<(u64, ReadOrder)>) -> Self {
         match parts.iter().all(|(_, order)| matches!(order, ReadOrder::Any)) {

@@ -405,6 +405,12 @@ impl OpenedDataset {
         self.order.sampler(shuffled, seed)
     }
 
+    /// The number of samples of the windows within which [`sampler`](OpenedDataset::sampler) shuffles the samples. `None`
+    /// if all samples are shuffled together, and for several data sets.
+    pub fn shuffle_window(&self) -> Option<u64> {
+        self.order.window()
+    }
+
     /// The number of samples in an epoch: all samples, except for a [mixture](OpenedDataset::mixed).
     ///
     /// # Errors

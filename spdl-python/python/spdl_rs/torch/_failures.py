@@ -6,10 +6,10 @@ import logging
 from collections import Counter
 from typing import Any
 
+from .._errors import TooManyFailuresError
 from .._failure_policy import OnError, max_failures
 from .._locks import ForkSafeLock
 from .._statistics import Dropped, Statistics
-from ..pipeline._failures.failure import _add_notes
 from ..pipeline._failures.item_text import describe
 from ..pipeline._failures.log import in_one_line, log_failure
 
@@ -32,7 +32,7 @@ class DroppedSamples:
     def __init__(self, on_error: OnError) -> None:
         limit = max_failures(on_error)
         assert limit is not None
-        self._share, self._after = limit if isinstance(limit, tuple) else (None, 0)
+        self._share, self._after, self._at_end = limit if isinstance(limit, tuple) else (None, 0, False)
         self._most = limit if isinstance(limit, int) else -1
         self._tried = 0
         self._counts: Counter[str] = Counter()
@@ -43,7 +43,7 @@ class DroppedSamples:
         """Counts the samples of a batch: those loaded, and the indices and exceptions of those that failed.
 
         Raises:
-            Exception: The exception of the last failed sample, if more samples failed than the policy allows.
+            TooManyFailuresError: More samples failed than the policy allows. The cause is the last failure.
         """
         with self._lock.held():
             self._tried += loaded + len(failed)
@@ -52,22 +52,26 @@ class DroppedSamples:
                 if len(self._listed) < _MAX_LISTED:
                     self._listed.append(_entry(error, index))
             total, tried = self._counts.total(), self._tried
-            exceeded = self._is_exceeded(total)
+            exceeded = self._is_exceeded(total, self._after)
         for index, error in failed:
             log_failure("sample", error, describe(index))
         if failed and exceeded:
-            error = failed[-1][1]
-            _add_notes(
-                error,
-                f"{total} of {tried} samples failed, more than on_error allows; "
-                "spdl_rs.skip(at_most=...) sets the limit",
-            )
-            raise error
+            raise self._too_many(f"{total} of {tried} samples failed") from failed[-1][1]
 
-    def _is_exceeded(self, failed: int) -> bool:
+    def _is_exceeded(self, failed: int, after: int) -> bool:
         if self._share is None:
             return 0 <= self._most < failed
-        return self._tried >= self._after and failed > self._share * self._tried
+        return self._tried >= after and failed > self._share * self._tried
+
+    def _too_many(self, failed: str) -> TooManyFailuresError:
+        with self._lock.held():
+            first = "; ".join(entry["reason"] for entry in self._listed[:3])
+        limit = f"{self._most} samples" if self._share is None else f"{100 * self._share:g} %"
+        return TooManyFailuresError(
+            f"{failed}; the failure policy (on_error) allows {limit}; first failures: {first}",
+            kind="too-many-failures",
+            stage="fetch",
+        )
 
     def end(self, is_complete: bool) -> None:
         """Logs one warning about the dropped samples of the epoch.
@@ -76,7 +80,8 @@ class DroppedSamples:
             is_complete: Whether this was an entire epoch, not the rest of a resumed one.
 
         Raises:
-            RuntimeError: All samples failed, or more than the policy allows.
+            TooManyFailuresError: More samples failed than the policy allows.
+            RuntimeError: All samples failed.
         """
         with self._lock.held():
             failed, tried = self._counts.total(), self._tried
@@ -84,10 +89,10 @@ class DroppedSamples:
                 return
             counts = ", ".join(f"{kind}: {count}" for kind, count in self._counts.most_common())
             first = self._listed[0]["reason"]
-            exceeded = self._is_exceeded(failed)
+            exceeded = self._is_exceeded(failed, 0 if self._at_end else self._after)
         text = f"{failed} of {tried} samples failed ({counts}); the first failure: {first}"
         if exceeded:
-            raise RuntimeError(f"{text}; spdl_rs.skip(at_most=...) sets the limit")
+            raise self._too_many(f"{failed} of {tried} samples failed ({counts})")
         if failed == tried and is_complete:
             raise RuntimeError(f"the epoch delivered no batch: {text}")
         _LOGGER.warning("the epoch ended, and %s", text)

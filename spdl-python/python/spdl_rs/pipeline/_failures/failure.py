@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..._errors import StoppedError
+from ..._errors import StoppedError, TooManyFailuresError
 from .child_process import START_UNDER_GUARD
 from .dropped import count_dropped
 from .item_text import describe
@@ -232,8 +232,8 @@ def from_native(errors: list[tuple[str | None, Exception, str]]) -> PipelineFail
     for _, error, message in errors:
         # The native module restored the traceback of each exception.
         shorten(error)
-        budget, separator, _ = message.partition("; last error: ")
-        if separator:
+        budget, separator, _ = message.partition("; first failures: ")
+        if separator and not isinstance(error, TooManyFailuresError):
             _add_notes(error, f"Why the pipeline ends: {budget}")
     return PipelineFailure(_flat([_unwrapped(stage or "", error) for stage, error, _ in errors]))
 

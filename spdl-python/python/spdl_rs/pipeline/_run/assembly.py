@@ -264,7 +264,7 @@ class Assembly:
         graph: _spdl_rs.Graph,
         inbox: _spdl_rs.Inbox | None,
         prefetch: int,
-        max_failures: int | float | tuple[float, int],
+        max_failures: int | float | tuple[float, int, bool],
     ) -> _spdl_rs.PipelineRun:
         """Creates a run of the stages added since the last run, and its reporter."""
         interval = self._instrumentation.interval()

@@ -171,7 +171,7 @@ class BuildOptions:
     """Options of a pipeline that are not part of its configuration."""
 
     num_threads: int
-    max_failures: int | float | tuple[float, int]
+    max_failures: int | float | tuple[float, int, bool]
     """The failure budget, in the engine's form."""
     stage_id: int
     report_stats_interval: float
@@ -189,7 +189,7 @@ class BuildOptions:
     @staticmethod
     def of(
         num_threads: int,
-        max_failures: int | float | tuple[float, int],
+        max_failures: int | float | tuple[float, int, bool],
         stage_id: int,
         report_stats_interval: float,
         queue_class: QueueFactory | None,

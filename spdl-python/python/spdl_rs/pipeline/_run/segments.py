@@ -247,11 +247,11 @@ class SharedLimits:
     """
 
     def __init__(
-        self, num_threads: int, max_failures: int | float | tuple[float, int]
+        self, num_threads: int, max_failures: int | float | tuple[float, int, bool]
     ) -> None:
         self._threads = threading.BoundedSemaphore(num_threads)
         self._budget, self._after = (
-            max_failures
+            max_failures[:2]
             if isinstance(max_failures, tuple)
             else (max_failures, _PROBATION_CALLS)
         )

@@ -40,7 +40,7 @@ def budget(value: Any, name: str = "max_failures") -> None:
         raise ValueError(f"{name} must be in range (0, 1] if it is a share of items, not {value}")
 
 
-def native_budget(value: int | Fraction | Skip) -> int | float | tuple[float, int]:
+def native_budget(value: int | Fraction | Skip) -> int | float | tuple[float, int, bool]:
     """Converts a failure budget to the engine's form: a fraction is rounded up to a float."""
     if isinstance(value, Skip):
         return of_policy(value) or 0
