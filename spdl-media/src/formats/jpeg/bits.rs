@@ -106,23 +106,15 @@ impl<'a> EntropyReader<'a> {
     /// The approximate file offset of the bit position. The result may be a few bytes too large,
     /// but is not after the next marker.
     pub(super) fn offset(&self) -> usize {
-        self.start + self.stuffed_length(self.position.at.min(self.filled))
-    }
-
-    /// The number of bytes of the file that the first `length` bytes of the window occupy.
-    fn stuffed_length(&self, length: usize) -> usize {
-        // In the file, a stuffed zero follows every 0xFF. The bytes are counted in short parts, so
-        // that one-byte counters suffice and the compiler vectorises the loop.
-        let stuffed = |part: &[u8]| part.iter().map(|&byte| u8::from(byte == 0xFF)).sum::<u8>();
-        let parts = self.window.0[..length].chunks(128);
-        length + parts.map(|part| usize::from(stuffed(part))).sum::<usize>()
+        self.start + stuffed_length(&self.window.0[..self.position.at.min(self.filled)])
     }
 
     /// Moves the remaining data to the start of the window, and refills it.
     #[inline(never)]
     fn fill(&mut self) {
         let done = self.position.at.min(self.filled);
-        self.start += self.stuffed_length(done);
+        // The remaining bytes are fewer than those that were read.
+        self.start = self.source - stuffed_length(&self.window.0[done..self.filled]);
         self.window.0.copy_within(done..self.filled, 0);
         self.filled -= done;
         self.position.at -= done;
@@ -170,6 +162,28 @@ impl<'a> EntropyReader<'a> {
     fn find_marker(&self) -> Option<(u8, usize)> {
         find_marker(self.encoded, self.source)
     }
+}
+
+/// The number of bytes of the file that this part of the window occupies: in the file, a stuffed zero
+/// follows every 0xFF.
+fn stuffed_length(part: &[u8]) -> usize {
+    const LOW_BITS: u64 = 0x7F7F_7F7F_7F7F_7F7F;
+    let (words, rest) = part.as_chunks::<WORD>();
+    // Each byte of a sum counts up to 255 bytes. Whether a compiler vectorises a loop over single bytes
+    // depends on the code around it.
+    let in_words = words.chunks(255).map(|words| {
+        let sums: u64 = words
+            .iter()
+            .map(|word| {
+                let complement = !u64::from_le_bytes(*word);
+                // The highest bits of the bytes that are zero in the complement.
+                !(((complement & LOW_BITS) + LOW_BITS) | complement | LOW_BITS) >> 7
+            })
+            .sum();
+        sums.to_le_bytes().map(usize::from).iter().sum::<usize>()
+    });
+    let in_rest = rest.iter().filter(|&&byte| byte == 0xFF).count();
+    part.len() + in_words.sum::<usize>() + in_rest
 }
 
 /// Copies the bytes before the first 0xFF, as many as fit. Returns their number.
@@ -279,6 +293,18 @@ mod tests {
             }
             found.push(byte);
         }
+    }
+
+    #[test]
+    fn every_byte_0xff_is_followed_by_a_stuffed_zero() {
+        let bytes: Vec<u8> =
+            (0..5000_u32).map(|at| [0xFF, 0xFE, at as u8][at as usize % 3]).collect();
+        for length in [0, 1, 7, 8, 9, 100, 255 * 8, 255 * 8 + 1, 4999, 5000] {
+            let part = &bytes[..length];
+            let expected = length + part.iter().filter(|&&byte| byte == 0xFF).count();
+            assert_eq!(stuffed_length(part), expected, "{length}");
+        }
+        assert_eq!(stuffed_length(&[0xFF; 5000]), 10_000);
     }
 
     #[test]
