@@ -41,7 +41,7 @@ pub enum ErrorKind {
     /// An input, an item or a batch exceeds a limit, for example of pixels, frames or memory.
     LimitExceeded,
     /// More items failed than the failure policy allows. [`Error::failed_item`] is the failure that
-    /// exceeded the limit.
+    /// exceeded the limit; its item is not dropped, so a run that resumes processes it again.
     TooManyFailures,
     /// An argument is invalid, or arguments are inconsistent.
     InvalidArgument,

@@ -206,15 +206,16 @@ def test_a_share_that_is_passed_also_applies_to_small_data_sets(tmp_path):
 
 # promise: R9
 @pytest.mark.parametrize("threads", [1, 4])
-def test_the_statistics_list_the_failure_that_exceeded_the_limit(tmp_path, threads):
+def test_the_sample_that_exceeded_the_limit_is_the_cause_and_is_not_dropped(tmp_path, threads):
     folder = folder_of(tmp_path, 30, 7)
     loader = spdl_rs.ImageLoader(
         folder, batch_size=4, size=8, threads=threads, on_error=spdl_rs.skip(at_most=6)
     )
-    with pytest.raises(spdl_rs.TooManyFailuresError, match="more than 6 items failed"):
+    with pytest.raises(spdl_rs.TooManyFailuresError, match="more than 6 items failed") as caught:
         list(loader)
     statistics = loader.stats()
-    assert len(statistics["dropped"]) == statistics["dropped_total"] == 7
+    assert len(statistics["dropped"]) == statistics["dropped_total"] == 6
+    assert caught.value.__cause__.key not in [sample["key"] for sample in statistics["dropped"]]
 
 
 @pytest.mark.parametrize(

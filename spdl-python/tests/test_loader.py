@@ -1395,7 +1395,7 @@ def test_the_recipe_of_coco_drops_crowds_and_images_without_boxes(tmp_path):
     assert load(keep_crowd=True)[0] == [2, 1, 1]
     counts, batch, dropped = load(keep_crowd=True, keep_empty=True)
     assert (counts, dropped) == ([2, 1, 0, 1], 0) and batch["crowd"][0].tolist() == [0, 1]
-    # Without COCO annotations, nothing says which boxes to drop.
+    # Without COCO annotations, no box is known to be a crowd.
     sample = {"image": (tmp_path / "val/0.png").read_bytes(), "boxes": [[1, 2, 3, 4]], "classes": [1]}
     assert len(Loader([sample], recipes.coco_detection(32), batch_size=1).peek()["boxes"][0]) == 1
     with pytest.raises(spdl_rs.InvalidArgumentError, match="expected one number for each of the 1 boxes"):

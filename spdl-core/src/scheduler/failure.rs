@@ -276,11 +276,20 @@ impl Failures {
             ErrorKind::MissingValue => Decision::Drop,
             _ => failure_budget.failed(&error),
         };
-        let exceeded = match decision {
-            Decision::Drop => None,
+        match decision {
+            Decision::Drop => {}
             Decision::Raise => return self.halt(header, error),
-            Decision::OverBudget(why) => Some(why),
-        };
+            // The item is not dropped: a run that resumes processes it again.
+            Decision::OverBudget(why) => {
+                return match failure_budget.exceeded(why) {
+                    Some(over) => {
+                        let over = over.with_stage(Arc::clone(stage)).with_failed_item(error);
+                        self.halt(header, over)
+                    }
+                    None => halt_without_error(header),
+                };
+            }
+        }
         self.dropped_total.fetch_add(1, Ordering::Relaxed);
         let dropped = Dropped {
             id: header.id,
@@ -301,16 +310,6 @@ impl Failures {
                 };
                 verdict = self.halt(header, error);
             }
-        }
-        // The consumer that receives the error finds the failure in the statistics.
-        if let Some(why) = exceeded {
-            verdict = match failure_budget.exceeded(why) {
-                Some(over) => {
-                    let over = over.with_stage(Arc::clone(stage)).with_failed_item(error);
-                    self.halt(header, over)
-                }
-                None => halt_without_error(header),
-            };
         }
         verdict
     }

@@ -77,8 +77,9 @@ fn one_failure_above_the_budget_ends_the_pipeline() {
         };
         assert_eq!(run(10).unwrap().len(), 90);
         let error = run(9).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert_eq!(error.kind(), ErrorKind::TooManyFailures);
         assert!(error.to_string().contains("more than 9 items failed"), "{error}");
+        assert_eq!(error.failed_item().unwrap().kind(), ErrorKind::Corrupt);
     });
 }
 

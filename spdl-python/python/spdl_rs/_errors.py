@@ -92,8 +92,9 @@ class LimitExceededError(DataError):
 class TooManyFailuresError(SpdlError, RuntimeError):
     """More samples failed than the failure policy `on_error` allows.
 
-    The message names the limit and the first failures. `__cause__` is the failure that exceeded the limit, or
-    `None` if the share was exceeded at the end of the epoch.
+    The message names the limit and the first failures. `__cause__` is the failure that exceeded the limit. Its sample
+    is not dropped: a run that resumes reads it again. `__cause__` is `None` if the share was exceeded at the end of the
+    epoch.
     """
 
 
