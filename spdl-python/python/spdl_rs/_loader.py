@@ -608,7 +608,9 @@ def _media_of(fields: Mapping[str, Field]) -> Literal["audio", "video", "array"]
         return None
     if has(Video) or has(Audio):
         return "video" if has(Video) else "audio"
-    return "array" if has(Array, Tokens) else None
+    # A field with a default may be missing in every file.
+    arrays = (one for one in fields.values() if isinstance(one, (Array, Tokens)))
+    return "array" if any(one.default is None for one in arrays) else None
 
 
 def _file_fields(fields: Mapping[str, Field], classes: tuple[type[Field], ...]) -> list[str]:

@@ -756,12 +756,12 @@ class Stage:
     @staticmethod
     def native(
         *,
-        fetch: tuple[tuple[str, int | None, bool, int | float | tuple[float, int] | None], int] | None = None,
+        fetch: tuple[tuple[str, int | None, bool, int | float | tuple[float, int, bool] | None], int] | None = None,
         decode: tuple[
-            tuple[str, int | None, bool, int | float | tuple[float, int] | None], ImageDecoder | FieldDecoder
+            tuple[str, int | None, bool, int | float | tuple[float, int, bool] | None], ImageDecoder | FieldDecoder
         ]
         | None = None,
-        augment: tuple[tuple[str, int | None, bool, int | float | tuple[float, int] | None], ImageAugmenter]
+        augment: tuple[tuple[str, int | None, bool, int | float | tuple[float, int, bool] | None], ImageAugmenter]
         | None = None,
         batch: tuple[int, bool] | None = None,
     ) -> Stage: ...

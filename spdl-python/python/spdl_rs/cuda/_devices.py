@@ -19,6 +19,9 @@ _FORMS = '"cpu", "cuda", "cuda:1" or "auto"'
 # allocator has its own memory pool.
 _open: dict[tuple[int, int, Allocator | None], _spdl_rs.CudaDevice] = {}
 _lock = ForkSafeLock()
+# The level of the code that creates an `ImageLoader`: above `_device` or `_libraries`, `__init__`, and its wrapper, which
+# explains arguments of other libraries.
+_CALLER = 5
 # Whether the warning about missing nvJPEG was issued.
 _has_warned = False
 
@@ -133,7 +136,7 @@ def chosen(device: str, allocator: AllocatorLike | None = None) -> _spdl_rs.Cuda
         if found is not None:
             _open[key] = found
     if found is None and is_first:
-        warnings.warn(f"batches stay in host memory: {reason}", CudaFallbackWarning, stacklevel=4)
+        warnings.warn(f"batches stay in host memory: {reason}", CudaFallbackWarning, stacklevel=_CALLER)
     return found
 
 
@@ -164,7 +167,7 @@ def to_decode(device: str) -> list[str]:
             raise CudaUnavailable(text, kind="unsupported")
         if not _has_warned:
             _has_warned = True
-            warnings.warn(f"the host decodes images: {text}", CudaFallbackWarning, stacklevel=4)
+            warnings.warn(f"the host decodes images: {text}", CudaFallbackWarning, stacklevel=_CALLER)
     return folders
 
 

@@ -168,6 +168,6 @@ def _op(config: object) -> Any:
 
 def _settings(
     config: PipeConfig[Any, Any], name: str
-) -> tuple[str, int | None, bool, int | float | tuple[float, int] | None]:
+) -> tuple[str, int | None, bool, int | float | tuple[float, int, bool] | None]:
     budget = None if config.max_failures is None else native_budget(config.max_failures)
     return name, config.concurrency, config.output_order == "input", budget
