@@ -60,3 +60,13 @@ def test_the_content_of_a_file_is_no_path(tmp_path):
     # Paths may be bytes, and signed addresses long.
     for source in ([b"absent.jpg"], ["http://127.0.0.1:1/a.jpg?" + "a" * 5000]):
         assert len(Loader(source, batch_size=1, image=image)) == 1
+
+
+def test_warnings_name_the_caller_also_of_a_subclass(photos):
+    class Own(ImageLoader):
+        def __init__(self):
+            super().__init__(photos, batch_size=100, size=8, drop_last=True)
+
+    with pytest.warns(spdl_rs.DatasetWarning, match="an epoch has no batch") as caught:
+        Own()
+    assert caught[0].filename == __file__

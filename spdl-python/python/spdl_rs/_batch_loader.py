@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, SupportsIndex, TypeVar
 
@@ -22,7 +21,7 @@ from . import (
 )
 from ._arguments import Path
 from ._batches import Batches, import_numpy
-from ._errors import CudaUnavailable, DatasetWarning
+from ._errors import CudaUnavailable, DatasetWarning, warn_caller
 from ._failure_policy import OnError, max_failures
 from ._locks import ForkSafeLock
 from ._statistics import Statistics
@@ -213,18 +212,16 @@ class BatchLoader(Generic[B]):
         raise NotImplementedError
 
     def _warn(self) -> None:
-        # Those of `_open`, `__init__` and the caller; `explained` wraps some constructors.
-        level = 4 + hasattr(type(self).__init__, "__wrapped__")
         if self._overlooked is not None:
-            warnings.warn(self._overlooked, DatasetWarning, stacklevel=level)
+            warn_caller(self._overlooked, DatasetWarning)
         found = [*self._data_warnings, *self._samples.warnings]
         for warning in found[:_MAX_WARNINGS]:
-            warnings.warn(warning, DatasetWarning, stacklevel=level)
+            warn_caller(warning, DatasetWarning)
         if len(found) > _MAX_WARNINGS:
             more = len(found) - _MAX_WARNINGS
-            warnings.warn(f"number of warnings not shown: {more}", DatasetWarning, stacklevel=level)
+            warn_caller(f"number of warnings not shown: {more}", DatasetWarning)
         if not self:
-            warnings.warn(self._no_batch(), DatasetWarning, stacklevel=level)
+            warn_caller(self._no_batch(), DatasetWarning)
 
     def _no_batch(self) -> str:
         """Explains why an epoch has no batch, and what to change."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 
@@ -243,3 +245,12 @@ def _restore(
     restored = error(*args, kind=state["kind"], key=state["key"], errno=errno)
     restored.__dict__.update(state)
     return restored
+
+
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Issues a warning to the code that called this package."""
+    package, level = __name__.partition(".")[0], 1
+    frame = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

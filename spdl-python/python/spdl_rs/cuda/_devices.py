@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-import warnings
 from typing import TypedDict
 
 from .. import _spdl_rs
-from .._errors import CudaFallbackWarning, CudaUnavailable
+from .._errors import CudaFallbackWarning, CudaUnavailable, warn_caller
 from .._locks import ForkSafeLock
 from ._allocators import Allocator, AllocatorLike, functions_of
 
@@ -19,9 +18,6 @@ _FORMS = '"cpu", "cuda", "cuda:1" or "auto"'
 # allocator has its own memory pool.
 _open: dict[tuple[int, int, Allocator | None], _spdl_rs.CudaDevice] = {}
 _lock = ForkSafeLock()
-# The level of the code that creates an `ImageLoader`: above `_device` or `_libraries`, `__init__`, and its wrapper, which
-# explains arguments of other libraries.
-_CALLER = 5
 # Whether the warning about missing nvJPEG was issued.
 _has_warned = False
 
@@ -136,7 +132,7 @@ def chosen(device: str, allocator: AllocatorLike | None = None) -> _spdl_rs.Cuda
         if found is not None:
             _open[key] = found
     if found is None and is_first:
-        warnings.warn(f"batches stay in host memory: {reason}", CudaFallbackWarning, stacklevel=_CALLER)
+        warn_caller(f"batches stay in host memory: {reason}", CudaFallbackWarning)
     return found
 
 
@@ -167,7 +163,7 @@ def to_decode(device: str) -> list[str]:
             raise CudaUnavailable(text, kind="unsupported")
         if not _has_warned:
             _has_warned = True
-            warnings.warn(f"the host decodes images: {text}", CudaFallbackWarning, stacklevel=_CALLER)
+            warn_caller(f"the host decodes images: {text}", CudaFallbackWarning)
     return folders
 
 
