@@ -23,6 +23,8 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
+use crate::tools::Workspace;
+
 /// Version of the recipe. Must be incremented whenever a change of this module changes the images
 /// of the same settings, so that old data sets are not reused.
 const RECIPE_VERSION: u64 = 1;
@@ -60,6 +62,16 @@ pub(crate) fn prepare(photos: &Path, parent: &Path, settings: Settings) -> Resul
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     println!("data set {name}: {}", if is_new { "created" } else { "reused" });
     Ok(folder)
+}
+
+/// The number of images of [`for_benchmarks`].
+pub(crate) const BENCHMARK_IMAGES: u32 = 2000;
+
+/// The data set of most benchmarks: images in 50 classes, as large as those of ImageNet.
+pub(crate) fn for_benchmarks(workspace: &Workspace) -> Result<PathBuf> {
+    let settings =
+        Settings { shape: Shape::Imagenet, images: BENCHMARK_IMAGES, classes: 50, seed: 0 };
+    prepare(&workspace.root.join("assets/photos"), &workspace.target.join("demo"), settings)
 }
 
 /// The folder of the data set below `parent`, and whether this call created it.

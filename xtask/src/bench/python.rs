@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::contest::{self, Contestant, median};
 use super::peers::{self, Peer, PeerTask};
 use super::{plot, table};
-use crate::dataset::{self, Settings, Shape};
+use crate::dataset;
 use crate::demo::build_spdl;
 use crate::tools::{Output, Workspace};
 use crate::wheel;
@@ -89,9 +89,7 @@ const STAGES: f64 = 3.0;
 const OF_TRAINER: f64 = 0.97;
 
 pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
-    let settings = Settings { shape: Shape::Imagenet, images: 2000, classes: 50, seed: 0 };
-    let photos = workspace.root.join("assets/photos");
-    let data = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
+    let data = dataset::for_benchmarks(workspace)?;
     build_spdl(workspace)?;
     let venv = wheel::install(workspace, &mut Output::Terminal, "venv-bench-python", false)?;
     venv.install(&mut Output::Terminal, &["pyarrow"])?;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::contest::{self, Contestant, median};
 use super::{plot, table};
-use crate::dataset::{self, Settings, Shape};
+use crate::dataset;
 use crate::tools::{Output, Workspace, cargo, command};
 
 /// Compare the speed of loading images as batches from a store with latency and from local files.
@@ -64,9 +64,7 @@ const P99_TO_P50: f64 = 3.0;
 const MORE_REQUESTS: f64 = 0.05;
 
 pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
-    let settings = Settings { shape: Shape::Imagenet, images: 2000, classes: 50, seed: 0 };
-    let photos = workspace.root.join("assets/photos");
-    let data = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
+    let data = dataset::for_benchmarks(workspace)?;
     build(workspace)?;
 
     let cpus = allowed_cpus();
@@ -97,7 +95,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
         "the checksums of the batches differ: {checksums:?}"
     );
     let reads = (u64::from(arguments.repeats) + 1) * u64::from(arguments.epochs);
-    let reads = reads * u64::from(settings.images);
+    let reads = reads * u64::from(dataset::BENCHMARK_IMAGES);
     let more = lossy.stop()?.more_than(reads);
     let clean = clean.stop()?.more_than(reads);
 

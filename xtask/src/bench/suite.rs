@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::contest::{self, Contestant};
 use super::peers::{self, Peer};
 use super::{plot, table};
-use crate::dataset::{self, Settings, Shape};
+use crate::dataset;
 use crate::tools::{Output, Workspace, command, install_packages};
 use crate::venv::Venv;
 use crate::wheel;
@@ -173,9 +173,7 @@ impl<'a> Stage<'a> {
 
     /// Writes the samples with images.
     pub(super) fn write_images(&self) -> Result<()> {
-        let settings = Settings { shape: Shape::Imagenet, images: 2000, classes: 50, seed: 0 };
-        let photos = self.workspace.root.join("assets/photos");
-        let images = dataset::prepare(&photos, &self.workspace.target.join("demo"), settings)?;
+        let images = dataset::for_benchmarks(self.workspace)?;
         // The samples are written with Pillow.
         let (name, packages) = Peer::Pillow.environment();
         let pillow = Venv::prepare(self.workspace, &mut Output::Terminal, name, packages)?.python();

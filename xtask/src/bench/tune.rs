@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::contest::{self, median};
 use super::plot::Bar;
 use super::{plot, store, table};
-use crate::dataset::{self, Settings, Shape};
+use crate::dataset;
 use crate::tools::{Output, Workspace, command};
 use crate::wheel;
 
@@ -65,9 +65,7 @@ const REACHED_S: f64 = 10.0;
 const WATCHED: f64 = 0.99;
 
 pub(super) fn run(workspace: &Workspace, arguments: &Tune) -> Result<()> {
-    let settings = Settings { shape: Shape::Imagenet, images: 2000, classes: 50, seed: 0 };
-    let photos = workspace.root.join("assets/photos");
-    let images = dataset::prepare(&photos, &workspace.target.join("demo"), settings)?;
+    let images = dataset::for_benchmarks(workspace)?;
     store::build(workspace)?;
     let shards = workspace.target.join("plan-shards");
     store::pack(workspace, &images, &shards)?;
