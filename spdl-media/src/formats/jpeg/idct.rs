@@ -72,33 +72,43 @@ pub(super) fn inverse<S: Simd>(
     let scaled = |row: usize| scaled(simd, block, quantization, row);
     let rows =
         [scaled(0), scaled(1), scaled(2), scaled(3), scaled(4), scaled(5), scaled(6), scaled(7)];
+    if overflows(rows[0])
+        && let Some(samples) = inverse_of_overflowing_row(simd, block, quantization)
+    {
+        return samples;
+    }
     // Columns first, then rows; `transform` processes eight columns.
-    let rows = match overflowing(rows[0], block) {
-        Some(row) => [row; BLOCK],
-        None => transform::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows),
-    };
+    let rows = transform::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows);
     let rows = transform::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, transpose_8x8(rows));
     samples(simd, transpose_8x8(rows))
 }
 
-/// The result of the first pass if only the first row has coefficients, and one of them is so
-/// large that the result overflows. Only corrupt files have such blocks. In libjpeg-turbo, the
-/// result then has the lower 16 bits; in `transform`, the nearest 16-bit value.
+/// Whether a coefficient of the first row is so large that the first pass overflows, if no other row has
+/// coefficients. Only corrupt files have such blocks.
 #[inline(always)]
-fn overflowing<S: Simd>(first: i16x8<S>, block: &WorkBlock) -> Option<i16x8<S>> {
-    let row = first << PASS_BITS;
-    if (row >> PASS_BITS).simd_eq(first).all_true() {
-        return None;
-    }
-    has_one_row(block).then_some(row)
+fn overflows<S: Simd>(first: i16x8<S>) -> bool {
+    !((first << PASS_BITS) >> PASS_BITS).simd_eq(first).all_true()
 }
 
-/// Whether only the first row has coefficients. Not inlined, so that the other rows can stay in
-/// registers.
+/// The samples of a block whose first row [overflows](overflows); `None` if other rows have coefficients. In
+/// libjpeg-turbo, the result of the first pass then has the lower 16 bits; in `transform`, the nearest
+/// 16-bit value.
+///
+/// Not inlined, so that the coefficients of other blocks stay in registers.
 #[cold]
 #[inline(never)]
-fn has_one_row(block: &WorkBlock) -> bool {
-    block[BLOCK..BLOCK * BLOCK].iter().all(|&coefficient| coefficient == 0)
+fn inverse_of_overflowing_row<S: Simd>(
+    simd: S,
+    block: &WorkBlock,
+    quantization: &Quantization,
+) -> Option<[[u8; BLOCK]; BLOCK]> {
+    if block[BLOCK..BLOCK * BLOCK].iter().any(|&coefficient| coefficient != 0) {
+        return None;
+    }
+    let row = scaled(simd, block, quantization, 0) << PASS_BITS;
+    let rows = transpose_8x8([row; BLOCK]);
+    let rows = transform::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, rows);
+    Some(samples(simd, transpose_8x8(rows)))
 }
 
 #[inline(always)]
@@ -121,10 +131,12 @@ pub(super) fn inverse_low<S: Simd>(
 ) -> [[u8; BLOCK]; BLOCK] {
     let scaled = |row: usize| scaled(simd, block, quantization, row);
     let rows = [scaled(0), scaled(1), scaled(2), scaled(3)];
-    let rows = match overflowing(rows[0], block) {
-        Some(row) => [row; BLOCK],
-        None => transform_low::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows),
-    };
+    if overflows(rows[0])
+        && let Some(samples) = inverse_of_overflowing_row(simd, block, quantization)
+    {
+        return samples;
+    }
+    let rows = transform_low::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows);
     let [a, b, c, d, ..] = transpose_8x8(rows);
     let rows = transform_low::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, [a, b, c, d]);
     samples(simd, transpose_8x8(rows))

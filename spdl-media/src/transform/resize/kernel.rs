@@ -61,11 +61,10 @@ pub(super) fn lines_to_columns<S: Simd>(simd: S, lines: [&[u8]; LANES], interlea
     let (groups, _) = lines.as_chunks::<BLOCK>();
     for (at, block) in blocks.iter_mut().enumerate() {
         for (group, lines) in groups.iter().enumerate() {
-            // In code for SIMD, the compiler does not always inline `map` and `from_fn` of arrays.
-            let mut pairs = [i16x8::splat(simd, 0); BLOCK];
-            for (pairs, line) in pairs.iter_mut().zip(lines) {
-                *pairs = load_pairs(simd, line, at * BLOCK_BYTES);
-            }
+            let load = |line: usize| load_pairs(simd, lines[line], at * BLOCK_BYTES);
+            // In code for SIMD, the compiler does not always inline `map` and `from_fn` of arrays; a loop keeps
+            // the array in memory.
+            let pairs = [load(0), load(1), load(2), load(3), load(4), load(5), load(6), load(7)];
             for (row, pairs) in transpose_8x8(pairs).into_iter().enumerate() {
                 store_pairs(pairs, &mut block[row * PAIR_VALUES + group * BLOCK_BYTES..]);
             }
@@ -87,11 +86,11 @@ pub(super) fn columns_to_lines<S: Simd>(
     let (blocks, _) = columns.as_chunks::<{ BLOCK * LANES }>();
     for (at, block) in blocks.iter().enumerate() {
         for group in 0..LANES / BLOCK_BYTES {
-            let mut pairs = [i16x8::splat(simd, 0); BLOCK];
-            for (row, pairs) in pairs.iter_mut().enumerate() {
+            let load = |row: usize| -> i16x8<S> {
                 let start = row * LANES + group * BLOCK_BYTES;
-                *pairs = u8x16::from_slice(simd, &block[start..start + BLOCK_BYTES]).bitcast();
-            }
+                u8x16::from_slice(simd, &block[start..start + BLOCK_BYTES]).bitcast()
+            };
+            let pairs = [load(0), load(1), load(2), load(3), load(4), load(5), load(6), load(7)];
             for (row, pairs) in transpose_8x8(pairs).into_iter().enumerate() {
                 store_pairs(
                     pairs,
