@@ -27,8 +27,8 @@ pub(crate) fn without_exception<R>(work: impl FnOnce() -> R) -> R {
 /// Converts an error to a Python exception.
 ///
 /// `_errors.py` maps each error kind to an exception class. If a Python allocator raised an
-/// exception, that exception is the cause. The cause of too many failures is the failure of an item. An exception that is not an `Exception`, such as
-/// `KeyboardInterrupt`, is returned unchanged.
+/// exception, that exception is the cause. The cause of too many failures is the failure of an item. An
+/// exception that is not an `Exception`, such as `KeyboardInterrupt`, is returned unchanged.
 pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let raised = raised_by_allocator(error);
