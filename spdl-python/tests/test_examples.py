@@ -31,6 +31,7 @@ PROGRAMS = {
 # Programs that need no images.
 WITHOUT_IMAGES = {
     "compare_arenas": [],
+    "decode_on_device": [],
     "media_loaders": [],
     "pipeline_from_yaml": ["hydra"],
     "simulate_pipeline": [],
@@ -247,6 +248,15 @@ def test_u05_clips_of_videos_have_their_frames_and_times(tmp_path):
     times = [round(0.1 * frame, 2) for frame in range(20)]
     for name in ("h264.mp4", "vp9.webm"):
         assert f"{name}: 20 frames at {times} s\n" in printed
+
+
+@pytest.mark.skipif(not get_ffmpeg_versions(), reason="spdl_rs was built without FFmpeg")
+def test_u05_a_video_is_decoded_on_the_cpu_without_a_device(tmp_path):
+    printed = run(tmp_path, "decode_on_device", "--frames", "15", "--size", "32", "--device", "7")
+    reason, rate, arrays = printed.splitlines()
+    assert reason.startswith("decoding on the CPU: cannot open CUDA device 7; ")
+    assert re.fullmatch(r"CPU: 20 frames in [\d.]+ s: \d+ frames/s", rate)
+    assert arrays == "arrays: [[15, 3, 32, 32], [5, 3, 32, 32]]"
 
 
 @pytest.mark.skipif(not get_ffmpeg_versions(), reason="spdl_rs was built without FFmpeg")
