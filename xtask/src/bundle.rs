@@ -25,9 +25,14 @@ os.replace(smaller, wheel)
 /// The folder of the library in the wheel, next to the folder of the package.
 const FOLDER: &str = "spdl_rs.libs";
 
-/// The argument of rustc with which the native module finds the library in the wheel.
-pub(crate) fn link_argument() -> String {
-    format!("link-arg=-Wl,-rpath,$ORIGIN/../{FOLDER}")
+/// Arguments of rustc: the native module finds the library in the wheel, and equal functions are
+/// stored once. On x86-64, rustc links with LLD, which can merge functions.
+pub(crate) fn link_arguments() -> Vec<String> {
+    let mut arguments = vec![format!("-Clink-arg=-Wl,-rpath,$ORIGIN/../{FOLDER}")];
+    if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+        arguments.push("-Clink-arg=-Wl,--icf=all".to_owned());
+    }
+    arguments
 }
 
 /// Licences of the code in the library.

@@ -156,7 +156,7 @@ fn build_anew(
     if let Some(bundled) = &bundled {
         maturin.env("PKG_CONFIG_LIBDIR", bundled.join("lib/pkgconfig"));
         maturin.env_remove("PKG_CONFIG_PATH").env_remove("FFMPEG_DIR");
-        maturin.args(["--", "-C", &bundle::link_argument()]);
+        maturin.arg("--").args(bundle::link_arguments());
     }
     output.run(&mut maturin)?;
     let wheel = only_wheel(&folder)?;

@@ -1,7 +1,9 @@
 //! Limits on image size, memory, frames and compression ratio.
 
 use std::fmt;
+use std::num::NonZero;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
 
 use spdl_core::memory::usable_memory;
 use spdl_core::{Error, ErrorKind, Result};
@@ -37,8 +39,9 @@ pub struct Limits {
 /// of a single colour is small in every format.
 const RATIO_FREE_BYTES: u64 = 1 << 20;
 
-/// A decoder keeps scratch memory of up to 1 / this number of the memory of concurrent decodes.
-const SCRATCH_SHARE: u64 = 16;
+/// More decodes than CPUs are not faster together. They start only while all decodes need less than
+/// this for each CPU, and keep at most as much scratch memory.
+const BYTES_PER_CPU: u64 = 64 << 20;
 
 /// The memory that this process may use, as found by the first call.
 fn usable() -> u64 {
@@ -87,6 +90,10 @@ impl Limits {
     /// they have clones of these limits. Further decodes wait. A decode starts in any case if no
     /// other decode runs. Default: an eighth of the [usable memory](usable_memory).
     ///
+    /// While as many decodes run as there are CPUs, another one starts only if all of them together
+    /// need at most 64 MiB for each CPU. The scratch memory that all threads keep between images has
+    /// the lower of both limits.
+    ///
     /// Each decode counts with an estimate from the header of its file:
     /// [`ImageInfo::working_bytes`](crate::image::ImageInfo::working_bytes).
     #[must_use]
@@ -101,9 +108,10 @@ impl Limits {
         self.concurrent.start(bytes)
     }
 
-    /// Whether a decoder should release `held` bytes of scratch memory after each image.
+    /// Whether a decoder should release `held` bytes of scratch memory after each image, because all
+    /// threads that decode would hold too much together.
     pub(crate) fn is_too_much_scratch(&self, held: u64) -> bool {
-        held > self.concurrent.max / SCRATCH_SHARE
+        self.concurrent.is_too_much_scratch(held)
     }
 
     /// The maximum number of frames of an animation (APNG, GIF, WebP). Only the first frame is
@@ -272,6 +280,7 @@ impl Limits {
 struct ConcurrentDecodes {
     /// The maximum sum in bytes.
     max: u64,
+    cpus: u64,
     state: Mutex<DecodesState>,
     changed: Condvar,
 }
@@ -283,6 +292,10 @@ struct DecodesState {
     arrived: u64,
     /// Number of granted requests so far.
     granted: u64,
+    /// Number of ended decodes so far.
+    ended: u64,
+    /// The largest number of decodes that ran or waited at the same time.
+    most: u64,
 }
 
 /// The memory of a running decode.
@@ -294,7 +307,26 @@ pub(crate) struct DecodeMemory {
 
 impl ConcurrentDecodes {
     fn new(max: u64) -> Self {
-        ConcurrentDecodes { max, state: Mutex::default(), changed: Condvar::new() }
+        let cpus = thread::available_parallelism().map_or(1, NonZero::get) as u64;
+        ConcurrentDecodes { max, cpus, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// The memory that more decodes than CPUs may use, and scratch memory between decodes.
+    fn shared_bytes(&self) -> u64 {
+        self.max.min(self.cpus.saturating_mul(BYTES_PER_CPU))
+    }
+
+    fn has_room(&self, state: &DecodesState, bytes: u64) -> bool {
+        let sum = state.used.saturating_add(bytes);
+        match state.granted - state.ended {
+            0 => true,
+            running if running < self.cpus => sum <= self.max,
+            _ => sum <= self.shared_bytes(),
+        }
+    }
+
+    fn is_too_much_scratch(&self, held: u64) -> bool {
+        held.saturating_mul(self.state().most) > self.shared_bytes()
     }
 
     fn state(&self) -> MutexGuard<'_, DecodesState> {
@@ -306,9 +338,8 @@ impl ConcurrentDecodes {
         let mut state = self.state();
         let number = state.arrived;
         state.arrived += 1;
-        while state.granted != number
-            || (state.used > 0 && state.used.saturating_add(bytes) > self.max)
-        {
+        state.most = state.most.max(state.arrived - state.ended);
+        while state.granted != number || !self.has_room(&state, bytes) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.granted += 1;
@@ -330,6 +361,7 @@ impl Drop for DecodeMemory {
     fn drop(&mut self) {
         let mut state = self.of.state();
         state.used = state.used.saturating_sub(self.bytes);
+        state.ended += 1;
         if state.arrived > state.granted {
             self.of.changed.notify_all();
         }
@@ -422,5 +454,36 @@ mod tests {
         });
         assert!(panicked.is_err());
         drop(limits.start_decode(100));
+    }
+
+    // promise: R4
+    #[test]
+    fn decoders_of_more_threads_keep_less_scratch_memory() {
+        let limits = Limits::default().concurrent_bytes(100);
+        let one = limits.start_decode(60);
+        assert!(!limits.is_too_much_scratch(100));
+        assert!(limits.is_too_much_scratch(101));
+        let two = limits.clone().start_decode(40);
+        drop((one, two));
+        // Both threads will decode again.
+        drop(limits.start_decode(60));
+        assert!(!limits.is_too_much_scratch(50));
+        assert!(limits.is_too_much_scratch(51));
+    }
+
+    // promise: R4
+    #[test]
+    fn more_decodes_than_cpus_share_a_part_of_the_memory() {
+        let mebibytes = |number: u64| number << 20;
+        let mut decodes = ConcurrentDecodes::new(mebibytes(1000));
+        decodes.cpus = 2;
+        let mut state = DecodesState { used: mebibytes(100), granted: 1, ..Default::default() };
+        assert!(decodes.has_room(&state, mebibytes(900)));
+        assert!(!decodes.has_room(&state, mebibytes(901)));
+        state.granted = 2;
+        assert!(decodes.has_room(&state, mebibytes(28)));
+        assert!(!decodes.has_room(&state, mebibytes(29)));
+        state.ended = 2;
+        assert!(decodes.has_room(&state, mebibytes(2000)));
     }
 }
