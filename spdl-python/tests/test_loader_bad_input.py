@@ -184,3 +184,23 @@ def test_invalid_positions_and_masks_are_errors_or_dropped(case, kind, tmp_path)
     own = image_and("x", own(**settings, **place))
     own["image"] = fields.Image((60, 80), crop=CenterCrop(), stored_as="png")
     check(source, KEYS[kind].format(BAD), own, spdl_rs.InvalidArgumentError, words)
+
+
+def test_boxes_that_seem_to_be_fractions_are_logged_once(tmp_path, caplog):
+    write_png(str(tmp_path / "a.png"), picture(0))
+    image = (tmp_path / "a.png").read_bytes()
+
+    def messages(boxes, **settings):
+        caplog.clear()
+        source = [{"image": image, "boxes": numpy.array(each, "f4").reshape(-1, 4)} for each in boxes]
+        loader = Loader(source, batch_size=2, image=fields.Image(16), boxes=fields.Boxes(**settings))
+        for _ in range(2):
+            list(loader)
+        return [each.getMessage() for each in caplog.records if each.name == "spdl_rs"]
+
+    fractions, pixels = [[0.1, 0.1, 0.5, 0.9]], [[0.5, 0.5, 20, 30]]
+    [message] = messages([[], fractions, fractions])
+    assert message.startswith("boxes: the boxes of the sample") and ":1\" are within 0 to 1" in message
+    assert "normalized=True" in message
+    assert messages([fractions, fractions], normalized=True) == []
+    assert messages([pixels, pixels]) == []

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Mutex;
@@ -10,10 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
-use crate::tools::{Output, Workspace, cargo, command, cpu_time_of_children};
+use crate::tools::{Output, Priority, Workspace, cargo, command};
 
 /// A check with a name.
 pub(crate) struct Step {
@@ -48,11 +47,19 @@ pub(crate) fn choose<'a>(steps: &'a [Step], only: &[String]) -> Result<Vec<&'a S
 }
 
 /// Results and times of all steps so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tally {
+    start: Instant,
     sum: Counts,
     failed_steps: Vec<String>,
     times: Vec<StepTime>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        let (sum, failed_steps, times) = Default::default();
+        Tally { start: Instant::now(), sum, failed_steps, times }
+    }
 }
 
 /// The times of one step.
@@ -60,8 +67,16 @@ pub(crate) struct Tally {
 struct StepTime {
     name: &'static str,
     wall: Duration,
-    /// User and system time of the step's child processes.
+    /// User and system time of the step's commands.
     cpu: Duration,
+}
+
+/// The result of a step.
+struct Finished {
+    counts: Counts,
+    time: StepTime,
+    /// The path of its log, relative to the root.
+    log: String,
 }
 
 impl Tally {
@@ -74,20 +89,44 @@ impl Tally {
         log: &str,
         limit: Duration,
     ) -> Result<()> {
-        let logs = workspace.target.join("xtask-logs");
-        fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
-        let log = logs.join(format!("{log}.log"));
-        let (start, cpu) = (Instant::now(), cpu_time_of_children());
-        let counts = run_step(workspace, step, &log, limit)?;
-        let cpu = cpu_time_of_children().saturating_sub(cpu);
-        self.times.push(StepTime { name: step.name, wall: start.elapsed(), cpu });
+        self.add(run_step(workspace, step, log, limit, Priority::Usual)?);
+        Ok(())
+    }
+
+    /// Runs steps in their order. A second thread runs the steps with the names `beside`; their commands have a low
+    /// priority, so that they use the CPU time that the other steps leave.
+    pub(crate) fn run_side_by_side(
+        &mut self,
+        workspace: &Workspace,
+        steps: &[&Step],
+        beside: &[&str],
+        limit: Duration,
+    ) -> Result<()> {
+        let (others, first): (Vec<&Step>, Vec<&Step>) =
+            steps.iter().partition(|step| beside.contains(&step.name));
+        let tally = Mutex::new(self);
+        let run = |steps: Vec<&Step>, priority: Priority| -> Result<()> {
+            for step in steps {
+                let finished = run_step(workspace, step, step.name, limit, priority)?;
+                tally.lock().map_err(|_| anyhow!("the other thread panicked"))?.add(finished);
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let others = scope.spawn(|| run(others, Priority::Low));
+            run(first, Priority::Usual)?;
+            others.join().map_err(|_| anyhow!("the other thread panicked"))?
+        })
+    }
+
+    fn add(&mut self, Finished { counts, time, log }: Finished) {
         if counts.failed > 0 {
-            self.failed_steps.push(format!("{}: {}", step.name, workspace.shown(&log)));
-            let names = counts.failed_tests.iter().map(|test| format!("{}: {test}", step.name));
+            self.failed_steps.push(format!("{}: {log}", time.name));
+            let names = counts.failed_tests.iter().map(|test| format!("{}: {test}", time.name));
             self.failed_steps.extend(names);
         }
+        self.times.push(time);
         self.sum.add(counts);
-        Ok(())
     }
 
     /// Whether any test has failed.
@@ -104,7 +143,7 @@ impl Tally {
             println!("SKIPPED: {reason}{times}");
         }
         if self.times.len() > 1 {
-            println!("{}", time_table(&self.times));
+            println!("{}", time_table(&self.times, self.start.elapsed()));
         }
         for step in &self.failed_steps {
             println!("FAILED: {step}");
@@ -115,73 +154,69 @@ impl Tally {
     }
 }
 
-/// A table of the steps, slowest first: wall time and CPU time in seconds, and share of the total
-/// wall time. The last row is the total.
-fn time_table(times: &[StepTime]) -> String {
+/// A table of the steps, slowest first: wall time and CPU time in seconds. The last row is the total; its wall time is
+/// shorter than the sum if steps ran side by side.
+fn time_table(times: &[StepTime], total: Duration) -> String {
     let mut sorted: Vec<&StepTime> = times.iter().collect();
     sorted.sort_by_key(|step| std::cmp::Reverse(step.wall));
-    let wall: Duration = times.iter().map(|step| step.wall).sum();
-    let cpu: Duration = times.iter().map(|step| step.cpu).sum();
-    let row = |name: &str, own_wall: Duration, own_cpu: Duration| {
-        let share = 100.0 * own_wall.as_secs_f64() / wall.as_secs_f64().max(1e-9);
-        let (own_wall, own_cpu) = (own_wall.as_secs_f64(), own_cpu.as_secs_f64());
-        format!("{name:<WIDTH$}{own_wall:>9.1}{own_cpu:>10.1}{share:>7.1} %\n")
+    let row = |name: &str, wall: Duration, cpu: Duration| {
+        format!("{name:<WIDTH$}{:>9.1}{:>10.1}\n", wall.as_secs_f64(), cpu.as_secs_f64())
     };
-    let mut table = format!("{:<WIDTH$}{:>9}{:>10}{:>9}\n", "step", "seconds", "CPU s", "share");
+    let mut table = format!("{:<WIDTH$}{:>9}{:>10}\n", "step", "seconds", "CPU s");
     for step in sorted {
         table.push_str(&row(step.name, step.wall, step.cpu));
     }
-    table.push_str(&row("total", wall, cpu));
+    table.push_str(&row("total", total, times.iter().map(|step| step.cpu).sum()));
     table
 }
 
-fn run_step(workspace: &Workspace, step: &Step, log: &Path, limit: Duration) -> Result<Counts> {
-    // If the output is not a terminal, print the name before the step runs: an interrupted log then
-    // ends with the name of the running step.
-    let spinner = std::io::stderr().is_terminal().then(|| {
-        let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
-        let spinner = ProgressBar::new_spinner()
-            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
-            .with_message(format!("{}: {}", step.name, step.about));
-        spinner.enable_steady_tick(Duration::from_millis(100));
-        spinner
-    });
-    if spinner.is_none() {
-        print!("{:<WIDTH$}", step.name);
-        std::io::stdout().flush()?;
-    }
-
+fn run_step(
+    workspace: &Workspace,
+    step: &Step,
+    log: &str,
+    limit: Duration,
+    priority: Priority,
+) -> Result<Finished> {
+    let logs = workspace.target.join("xtask-logs");
+    fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+    let log = logs.join(format!("{log}.log"));
+    // The end of an interrupted log shows which steps ran.
+    println!("{:<WIDTH$}started", step.name);
     let start = Instant::now();
-    let mut output = Output::log(log.to_owned(), limit)?;
+    let mut output = Output::log(log.clone(), limit, priority)?;
     let counts = (step.run)(workspace, &mut output).unwrap_or_else(|error| {
         output.say(&format!("error: {error:#}"));
         Counts::one_failed()
     });
-    let seconds = start.elapsed().as_secs_f64();
-
-    if let Some(spinner) = spinner {
-        spinner.finish_and_clear();
-        print!("{:<WIDTH$}", step.name);
-    }
+    let time = StepTime { name: step.name, wall: start.elapsed(), cpu: output.cpu_time() };
     let verdict = match (counts.failed, counts.passed) {
         (0, 0) => "skipped",
         (0, _) => "ok",
         _ => "FAILED",
     };
-    println!("{verdict:<8}{seconds:>7.1} s   {}", counts.summary());
+    let mut shown = format!(
+        "{:<WIDTH$}{verdict:<8}{:>7.1} s   {}\n",
+        step.name,
+        time.wall.as_secs_f64(),
+        counts.summary()
+    );
     for note in &counts.notes {
-        println!("    {note}");
+        shown.push_str(&format!("    {note}\n"));
     }
+    let text = if counts.failed > 0 { output.text()? } else { String::new() };
+    let log = workspace.shown(&log);
     if counts.failed > 0 {
-        let text = String::from_utf8_lossy(&fs::read(log)?).into_owned();
         let lines: Vec<&str> = text.lines().collect();
-        println!("---- the end of {} ----", workspace.shown(log));
+        shown.push_str(&format!("---- the end of {log} ----\n"));
         for line in &lines[lines.len().saturating_sub(SHOWN_LINES)..] {
-            println!("{line}");
+            shown.push_str(&format!("{line}\n"));
         }
-        println!("----");
+        shown.push_str("----\n");
     }
-    Ok(counts)
+    // In one piece, because another step may print at the same time.
+    print!("{shown}");
+    std::io::stdout().flush()?;
+    Ok(Finished { counts, time, log })
 }
 
 /// Results of a step or a run.
@@ -350,11 +385,10 @@ pub(crate) fn cargo_test(
 }
 
 /// Builds all test programs of the selected packages, and runs two at a time, each with two threads
-/// per CPU, because many tests only wait. The second thread runs the documentation tests first.
+/// per CPU, because many tests only wait.
 pub(crate) fn test_programs(
     workspace: &Workspace,
     output: &mut Output,
-    limit: Duration,
     selection: &[&str],
 ) -> Result<Counts> {
     let mut build = cargo();
@@ -363,20 +397,15 @@ pub(crate) fn test_programs(
     let (status, text) = output.run_and_read(&mut build)?;
     ensure!(status.success(), "cannot build the tests: {status}");
     let mut programs: Vec<_> = text.lines().filter_map(TestProgram::of_message).collect();
-    programs.sort_by_key(|program| !SLOW_PROGRAMS.contains(&&*program.name));
+    programs.sort_by_key(|program| {
+        let place = SLOW_PROGRAMS.iter().position(|slow| *slow == program.name);
+        place.unwrap_or(SLOW_PROGRAMS.len())
+    });
     let programs = Mutex::new(programs.into_iter());
     let times = Mutex::new(Vec::new());
     let threads = (2 * thread::available_parallelism().map_or(1, Into::into)).to_string();
-    let mut counts = in_threads(workspace, output, 2, limit, |thread, output| {
-        let timed = |name: String, start: Instant| {
-            times.lock().map(|mut times| times.push((start.elapsed(), name)))
-        };
+    let mut counts = in_threads(output, 2, |_, output| {
         let mut counts = Counts::default();
-        if thread == 1 {
-            let start = Instant::now();
-            counts = cargo_test(workspace, output, 1, |cargo| cargo.args(selection).arg("--doc"))?;
-            drop(timed("documentation tests".to_owned(), start));
-        }
         let mut overall = ExitStatus::default();
         loop {
             let next = programs.lock().map_err(|_| anyhow!("the other thread panicked"))?.next();
@@ -390,7 +419,9 @@ pub(crate) fn test_programs(
                 overall = status;
             }
             counts.add(Counts::of_cargo_test(&text));
-            drop(timed(name, start));
+            if let Ok(mut times) = times.lock() {
+                times.push((start.elapsed(), name));
+            }
         }
         finish_tests(output, counts, 1, overall)
     })?;
@@ -403,8 +434,18 @@ pub(crate) fn test_programs(
 }
 
 /// The programs that run first, so that none of them runs alone at the end.
-const SLOW_PROGRAMS: [&str; 4] =
-    ["spdl-cli program", "spdl-core engine", "spdl-io stores", "spdl-io machine"];
+const SLOW_PROGRAMS: [&str; 10] = [
+    "spdl-cli program",
+    "spdl-core engine",
+    "spdl-media spdl_media",
+    "spdl-io stores",
+    "spdl-media formats",
+    "spdl-core simulated",
+    "spdl-cuda order",
+    "spdl-io machine",
+    "spdl-io cache",
+    "spdl-cli soak",
+];
 
 /// Number of test programs whose times are printed.
 const SLOWEST_PROGRAMS: usize = 10;
@@ -434,15 +475,13 @@ impl TestProgram {
 /// Runs `run` in `threads` threads, with the arguments 0, 1, and so on; appends the logs of all
 /// threads except the first to `output`.
 pub(crate) fn in_threads(
-    workspace: &Workspace,
     output: &mut Output,
     threads: usize,
-    limit: Duration,
     run: impl Fn(usize, &mut Output) -> Result<Counts> + Sync,
 ) -> Result<Counts> {
     let mut logs = Vec::new();
     for thread in 1..threads {
-        logs.push(Output::log(workspace.target.join(format!("thread-{thread}.log")), limit)?);
+        logs.extend(output.of_thread(thread)?);
     }
     let (counts, of_others) = thread::scope(|scope| {
         let run = &run;
@@ -453,7 +492,7 @@ pub(crate) fn in_threads(
         (counts, others.into_iter().map(|other| other.join()).collect::<Vec<_>>())
     });
     for log in &logs {
-        output.say(&log.text()?);
+        output.append(log)?;
     }
     let mut counts = counts?;
     for of_other in of_others {
@@ -522,6 +561,7 @@ pub(crate) fn model_tests(
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -539,6 +579,50 @@ mod tests {
         assert_eq!(all, ["a", "b", "c"]);
         assert_eq!(chosen(&["c", "a"]).unwrap(), ["a", "c"]);
         assert!(chosen(&["d"]).unwrap_err().to_string().contains("a, b, c"));
+    }
+
+    #[test]
+    fn steps_beside_others_run_concurrently_and_with_low_priority() {
+        static HAS_STARTED: AtomicBool = AtomicBool::new(false);
+        fn first(_: &Workspace, output: &mut Output) -> Result<Counts> {
+            while !HAS_STARTED.load(Ordering::Relaxed) {
+                output.run(&mut Command::new("true"))?;
+            }
+            let (_, niceness) = output.run_and_read(&mut Command::new("nice"))?;
+            ensure!(!niceness.ends_with("19\n"), "{niceness}");
+            Ok(Counts::one_passed())
+        }
+        fn beside(_: &Workspace, output: &mut Output) -> Result<Counts> {
+            HAS_STARTED.store(true, Ordering::Relaxed);
+            let (_, niceness) = output.run_and_read(&mut Command::new("nice"))?;
+            ensure!(niceness.ends_with("19\n"), "{niceness}");
+            Ok(Counts::one_failed_test("a test"))
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (root, target) = (folder.path().to_owned(), folder.path().to_owned());
+        let workspace = Workspace { root, target, packages: Vec::new() };
+        let steps: [Step; 2] = [("first", first as fn(&_, &mut _) -> _), ("beside", beside)]
+            .map(|(name, run)| Step { name, about: "", run });
+        let mut tally = Tally::default();
+        let steps: Vec<&Step> = steps.iter().collect();
+        tally.run_side_by_side(&workspace, &steps, &["beside"], LIMIT).unwrap();
+        assert_eq!((tally.sum.passed, tally.sum.failed), (1, 1));
+        assert_eq!(tally.failed_steps, ["beside: xtask-logs/beside.log", "beside: a test"]);
+    }
+
+    #[test]
+    fn the_cpu_time_of_commands_is_added() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut output = Output::log(folder.path().join("log"), LIMIT, Priority::Usual).unwrap();
+        let script = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done";
+        output.run(Command::new("sh").args(["-c", script])).unwrap();
+        let before = output.cpu_time();
+        assert!(before > Duration::from_millis(20), "{before:?}");
+        let mut thread = output.of_thread(1).unwrap().unwrap();
+        thread.run(Command::new("sh").args(["-c", script])).unwrap();
+        output.append(&thread).unwrap();
+        assert_eq!(output.cpu_time(), before + thread.cpu_time());
+        assert!(thread.cpu_time() > Duration::ZERO);
     }
 
     #[test]
@@ -625,7 +709,7 @@ FAILED spdl-python/tests/test_loader.py::test_it - assert 1 == 2
     #[test]
     fn a_command_that_fails_without_a_failed_test_is_a_failure() {
         let folder = tempfile::tempdir().unwrap();
-        let mut output = Output::log(folder.path().join("log"), LIMIT).unwrap();
+        let mut output = Output::log(folder.path().join("log"), LIMIT, Priority::Usual).unwrap();
         let passed = Counts { passed: 3, ..Counts::default() };
         let aborted = ExitStatus::from_raw(6);
         assert_eq!(finish_tests(&mut output, passed.clone(), 1, aborted).unwrap().failed, 1);
@@ -637,7 +721,7 @@ FAILED spdl-python/tests/test_loader.py::test_it - assert 1 == 2
     #[test]
     fn a_run_of_too_few_tests_is_a_failure() {
         let folder = tempfile::tempdir().unwrap();
-        let mut output = Output::log(folder.path().join("log"), LIMIT).unwrap();
+        let mut output = Output::log(folder.path().join("log"), LIMIT, Priority::Usual).unwrap();
         let passed = |passed| Counts { passed, ..Counts::default() };
         let mut finish =
             |counts, at_least| finish_tests(&mut output, counts, at_least, ExitStatus::default());
@@ -667,7 +751,8 @@ FAILED spdl-python/tests/test_loader.py::test_it - assert 1 == 2
     fn a_step_beyond_its_time_limit_is_killed_with_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let mut output =
-            Output::log(folder.path().join("log"), Duration::from_millis(100)).unwrap();
+            Output::log(folder.path().join("log"), Duration::from_millis(100), Priority::Low)
+                .unwrap();
         let start = Instant::now();
         let mut shell = Command::new("sh");
         let error = output.run(shell.args(["-c", "sleep 60 & wait"])).unwrap_err();

@@ -48,12 +48,13 @@ pub(crate) struct TestArguments {
     list: bool,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     Step { name: "programs", about: "install build tools of optional features", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "layers, modules, words, names, licences, commits", run: tidy },
     Step { name: "clippy", about: "all lints, all features; warnings are errors", run: clippy },
-    Step { name: "test", about: "unit, integration, fuzz and doc tests, all features", run: test },
+    Step { name: "test", about: "unit, integration and fuzz tests, all features", run: test },
+    Step { name: "doctest", about: "documentation tests, all features", run: doctest },
     Step { name: "corpus", about: "decode damaged files in child processes", run: corpus::test },
     Step { name: "loom", about: "every thread interleaving of the tests loom_*", run: loom },
     Step { name: "shuttle", about: "whole pipelines under random thread schedules", run: shuttle },
@@ -74,6 +75,10 @@ const STEPS: [Step; 15] = [
     Step { name: "types", about: "types of the Python package: pyright and stubtest", run: types },
 ];
 
+/// Steps that mostly compile. They run beside the other steps, whose tests also wait.
+const BESIDE: [&str; 9] =
+    ["fmt", "tidy", "clippy", "doctest", "loom", "shuttle", "example", "doc", "features"];
+
 /// Time limit of a step, far above its usual duration.
 const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 
@@ -86,9 +91,14 @@ pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> Result<Ex
         return Ok(ExitCode::SUCCESS);
     }
     let mut tally = Tally::default();
-    for step in steps::choose(&STEPS, &arguments.only)? {
+    let chosen = steps::choose(&STEPS, &arguments.only)?;
+    // The step `programs` installs what others need.
+    let (first, others): (Vec<_>, Vec<_>) =
+        chosen.into_iter().partition(|step| step.name == "programs");
+    for step in first {
         tally.run(workspace, step, step.name, STEP_LIMIT)?;
     }
+    tally.run_side_by_side(workspace, &others, &BESIDE, STEP_LIMIT)?;
     Ok(tally.conclude())
 }
 
@@ -155,13 +165,19 @@ const PYTHON_CRATE: &str = "spdl-python";
 /// examples.
 const EXAMPLES: [&str; 3] = ["batches", "corpus_worker", "gpu"];
 
+/// The packages with Rust tests, and their features.
+const SELECTION: [&str; 4] = ["--workspace", "--all-features", "--exclude", PYTHON_CRATE];
+
 fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let selection = ["--workspace", "--all-features", "--exclude", PYTHON_CRATE];
     let mut examples = cargo();
-    examples.args(["build", "--quiet"]).args(selection);
+    examples.args(["build", "--quiet"]).args(SELECTION);
     examples.args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
     output.run(examples.current_dir(&workspace.root))?;
-    test_programs(workspace, output, STEP_LIMIT, &selection)
+    test_programs(workspace, output, &SELECTION)
+}
+
+fn doctest(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    cargo_test(workspace, output, 1, |cargo| cargo.args(SELECTION).arg("--doc"))
 }
 
 /// Runs the tests that depend on features with default features, for each crate that has features
@@ -233,7 +249,7 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let venv = wheel::install_for_tests(workspace, output)?;
     let files = test_files(workspace)?;
     let next = AtomicUsize::new(0);
-    in_threads(workspace, output, PYTEST_PROCESSES, STEP_LIMIT, |_, output| {
+    in_threads(output, PYTEST_PROCESSES, |_, output| {
         let mut counts = Counts::default();
         loop {
             let group = next.fetch_add(1, Ordering::Relaxed);
@@ -306,7 +322,7 @@ fn examples_python(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     if torch_by_pip {
         return with_frameworks(output);
     }
-    in_threads(workspace, output, 2, STEP_LIMIT, |thread, output| match thread {
+    in_threads(output, 2, |thread, output| match thread {
         0 => with_frameworks(output),
         _ => with_debian_torch(output),
     })

@@ -108,12 +108,31 @@ fn clean(mut command: Command) -> Command {
 /// Where commands write their output: the terminal, or the log of a step.
 pub(crate) enum Output {
     Terminal,
-    Log { file: File, path: PathBuf, deadline: Instant },
+    Log(Box<StepLog>),
+}
+
+/// The log of a step, or of one of its threads.
+pub(crate) struct StepLog {
+    file: File,
+    path: PathBuf,
+    /// Commands are killed after this time.
+    deadline: Instant,
+    priority: Priority,
+    /// User and system time of the commands so far, and of their child processes.
+    cpu: Duration,
+}
+
+/// The scheduling priority of commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Priority {
+    Usual,
+    /// The commands use the CPU time that other processes leave.
+    Low,
 }
 
 impl Output {
-    /// A new, empty log. Commands that write to it are killed after `limit`.
-    pub(crate) fn log(path: PathBuf, limit: Duration) -> Result<Self> {
+    /// A new, empty log. Commands that write to it have this priority, and are killed after `limit`.
+    pub(crate) fn log(path: PathBuf, limit: Duration, priority: Priority) -> Result<Self> {
         let file = File::options()
             .create(true)
             .truncate(true)
@@ -121,16 +140,43 @@ impl Output {
             .write(true)
             .open(&path)
             .with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Output::Log { file, path, deadline: Instant::now() + limit })
+        let deadline = Instant::now() + limit;
+        Ok(Output::Log(Box::new(StepLog { file, path, deadline, priority, cpu: Duration::ZERO })))
+    }
+
+    /// A log for a thread of the same step; `None` for the terminal. Its name has the suffix `-NUMBER`.
+    pub(crate) fn of_thread(&self, number: usize) -> Result<Option<Self>> {
+        let Output::Log(log) = self else { return Ok(None) };
+        let name = log.path.file_stem().unwrap_or_default().to_string_lossy();
+        let path = log.path.with_file_name(format!("{name}-{number}.log"));
+        let limit = log.deadline.saturating_duration_since(Instant::now());
+        Output::log(path, limit, log.priority).map(Some)
+    }
+
+    /// Appends the log of a thread, and adds its CPU time.
+    pub(crate) fn append(&mut self, thread: &Output) -> Result<()> {
+        self.say(&thread.text()?);
+        if let Output::Log(log) = self {
+            log.cpu += thread.cpu_time();
+        }
+        Ok(())
+    }
+
+    /// User and system time of the commands so far, and of their child processes. Zero on systems without `/proc`.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        match self {
+            Output::Terminal => Duration::ZERO,
+            Output::Log(log) => log.cpu,
+        }
     }
 
     /// Prints or logs a line.
     pub(crate) fn say(&mut self, text: &str) {
         match self {
             Output::Terminal => println!("{text}"),
-            Output::Log { file, .. } => {
+            Output::Log(log) => {
                 // If the log cannot be written, the next command fails.
-                let _ = writeln!(file, "{text}");
+                let _ = writeln!(log.file, "{text}");
             }
         }
     }
@@ -139,7 +185,7 @@ impl Output {
     pub(crate) fn text(&self) -> Result<String> {
         match self {
             Output::Terminal => Ok(String::new()),
-            Output::Log { path, .. } => Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned()),
+            Output::Log(log) => Ok(String::from_utf8_lossy(&fs::read(&log.path)?).into_owned()),
         }
     }
 
@@ -154,13 +200,13 @@ impl Output {
     pub(crate) fn run_and_read(&mut self, command: &mut Command) -> Result<(ExitStatus, String)> {
         let start = match self {
             Output::Terminal => 0,
-            Output::Log { file, .. } => file.seek(SeekFrom::End(0))?,
+            Output::Log(log) => log.file.seek(SeekFrom::End(0))?,
         };
         let status = self.status(command)?;
         let text = match self {
             Output::Terminal => String::new(),
-            Output::Log { path, .. } => {
-                let bytes = fs::read(path)?;
+            Output::Log(log) => {
+                let bytes = fs::read(&log.path)?;
                 let start = usize::try_from(start)?.min(bytes.len());
                 String::from_utf8_lossy(&bytes[start..]).into_owned()
             }
@@ -174,16 +220,28 @@ impl Output {
             Output::Terminal => {
                 command.status().with_context(|| format!("cannot run `{described}`"))
             }
-            Output::Log { file, deadline, .. } => {
+            Output::Log(log) => {
+                let StepLog { file, deadline, priority, cpu, .. } = &mut **log;
                 writeln!(file, "$ {described}")?;
+                let mut with_low_priority;
+                let command = match priority {
+                    Priority::Usual => command,
+                    Priority::Low => {
+                        with_low_priority = nice(command);
+                        &mut with_low_priority
+                    }
+                };
                 let mut child = command
                     .stdin(Stdio::null())
                     .stdout(file.try_clone()?)
                     .stderr(file.try_clone()?)
                     .spawn()
                     .with_context(|| format!("cannot run `{described}`"))?;
+                let mut spent = Duration::ZERO;
                 loop {
+                    spent = spent.max(cpu_time(child.id()));
                     if let Some(status) = child.try_wait()? {
+                        *cpu += spent;
                         file.seek(SeekFrom::End(0))?;
                         return Ok(status);
                     }
@@ -197,6 +255,22 @@ impl Output {
             }
         }
     }
+}
+
+/// A command that runs another one with the lowest priority.
+fn nice(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
+    nice
 }
 
 /// The program name and the arguments of a command, separated by spaces.
@@ -232,19 +306,20 @@ pub(crate) fn with_descendants(process: u32) -> Vec<u32> {
     tree
 }
 
-/// User and system time of all child processes that have exited, and of their children.
+/// User and system time of a process, and of its child processes that have exited. A process that has exited counts
+/// until it is waited for.
 ///
 /// Zero on systems without `/proc`.
-pub(crate) fn cpu_time_of_children() -> Duration {
+fn cpu_time(process: u32) -> Duration {
     // Linux reports these fields in units of 1/100 s on every architecture (`USER_HZ`).
     const TICKS_PER_SECOND: u64 = 100;
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // proc(5): `cutime` and `cstime` are fields 16 and 17. The name in field 2 may contain spaces.
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // proc(5): `utime` to `cstime` are fields 14 to 17. The name in field 2 may contain spaces.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: u64 = fields
         .split_whitespace()
-        .skip(13)
-        .take(2)
+        .skip(11)
+        .take(4)
         .filter_map(|field| field.parse::<u64>().ok())
         .sum();
     Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)

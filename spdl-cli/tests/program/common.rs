@@ -111,6 +111,8 @@ impl Run {
 /// The program under test.
 pub(crate) fn spdl() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_spdl"));
+    // Without these variables, the program sets them and executes itself, which links all libraries twice.
+    command.envs(spdl_cli::allocator_settings());
     // The variable enables panic messages of stages.
     command.env_remove("RUST_BACKTRACE");
     command
@@ -128,7 +130,8 @@ pub(crate) fn by_shell(line: &str, environment: &[(&str, String)]) -> Run {
     let script = format!("spdl() {{ \"$SPDL_PROGRAM\" \"$@\"; }}\n{line}");
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env("SPDL_PROGRAM", env!("CARGO_BIN_EXE_spdl"));
-    shell.env_remove("RUST_BACKTRACE").envs(environment.iter().cloned());
+    shell.env_remove("RUST_BACKTRACE").envs(spdl_cli::allocator_settings());
+    shell.envs(environment.iter().cloned());
     finish(shell.output().unwrap())
 }
 

@@ -37,6 +37,12 @@ pub(crate) fn row_key(object: &Key, row: u64) -> Key {
     }
 }
 
+/// Whether a path in a table is an address of a store.
+#[cfg(any(feature = "arrow", feature = "parquet"))]
+pub(crate) fn is_address(path: &str) -> bool {
+    path.contains("://")
+}
+
 /// The key of the metadata of Hugging Face's `datasets`, in the schema of a table.
 #[cfg(any(feature = "arrow", feature = "parquet"))]
 pub(crate) const HUGGING_FACE: &str = "huggingface";

@@ -227,14 +227,8 @@ impl FieldChoice {
         self.names.iter().find_map(|name| row.group.unsupported(name))
     }
 
-    /// The value at the path. `has_path`: whether the sample also has the path of a file, as the field `FIELD.path`.
-    fn select(
-        &self,
-        sample: &Key,
-        field: &str,
-        value: FieldValue,
-        has_path: impl FnOnce() -> bool,
-    ) -> Result<FieldValue> {
+    /// The value at the path.
+    fn select(&self, sample: &Key, field: &str, value: FieldValue) -> Result<FieldValue> {
         let fault = |error: Error| error.with_key(field_key(sample, field).display_name());
         let value = match self.path.is_empty() {
             true => value,
@@ -243,11 +237,6 @@ impl FieldChoice {
         match value {
             FieldValue::Null if self.missing != Missing::Null => {
                 let message = match self.path.is_empty() {
-                    true if has_path() => format!(
-                        "the value is null: field {field:?}; the file that its path names (field \
-                         \"{field}.path\") is not read: store the bytes of files, or load the Arrow table itself \
-                         (in Python, the data set of Hugging Face)"
-                    ),
                     true => format!("the value is null or missing: field {field:?}"),
                     false => format!("no value at {:?} of field {field:?}", self.path.join(".")),
                 };
@@ -653,7 +642,7 @@ impl FetchFields {
                 None => FieldValue::Null,
                 Some(stored) => {
                     let value = read(stored)?;
-                    choice.select(&item.key, stored, value, || has_path(item, stored))?
+                    choice.select(&item.key, stored, value)?
                 }
             };
             record.fields.push((Arc::clone(name), value));
@@ -879,12 +868,6 @@ fn address_of(item: &StoredRecord, found: &[Option<Arc<str>>], store: Option<&st
     }
 }
 
-/// Whether a row has the path of a file in addition to its content.
-fn has_path(item: &StoredRecord, field: &str) -> bool {
-    let Some(row) = &item.row else { return false };
-    row.group.names().iter().any(|name| name.strip_suffix(".path") == Some(field))
-}
-
 /// The stored fields of a sample that are read.
 struct ChosenFields {
     /// The field of each choice.
@@ -906,9 +889,6 @@ impl AsyncStage<StoredRecord> for FetchFields {
         let ChosenFields { fields: found, label, request } = chosen;
         let address =
             (!self.addresses.is_empty()).then(|| address_of(&item, &found, self.store.as_deref()));
-        let have_path =
-            |field: &Option<Arc<str>>| field.as_ref().is_some_and(|it| has_path(&item, it));
-        let have_paths: Vec<bool> = found.iter().map(have_path).collect();
         // A choice may select the label field as well, whose value then stays text.
         let label = label.map(|name| LabelRule::prepare(&mut item, name));
         #[cfg(feature = "cache")]
@@ -929,11 +909,11 @@ impl AsyncStage<StoredRecord> for FetchFields {
                 // Other choices may select other parts of the field.
                 Some(stored) if found[at + 1..].contains(&Some(Arc::clone(stored))) => {
                     let value = read.get(stored)?.clone();
-                    choice.select(&read.key, stored, value, || have_paths[at])?
+                    choice.select(&read.key, stored, value)?
                 }
                 Some(stored) => {
                     let value = read.take(stored)?;
-                    choice.select(&read.key, stored, value, || have_paths[at])?
+                    choice.select(&read.key, stored, value)?
                 }
             };
             fields.push((Arc::clone(name), value));

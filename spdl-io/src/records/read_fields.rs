@@ -114,7 +114,28 @@ pub(super) async fn read_part_of_record(
             let others: usize = record.fields.iter().map(|(_, value)| value.footprint()).sum();
             cx.reserve(others.saturating_add(bytes)).await;
         }
-        let of_row = row.group.read(fetcher, row.row, request).await.map_err(in_sample)?;
+        let mut of_row = row.group.read(fetcher, row.row, request).await.map_err(in_sample)?;
+        let mut files = Vec::new();
+        for (name, value) in &of_row {
+            if let FieldValue::Null = value
+                && let Some(file) =
+                    row.group.file_of(fetcher, row.row, name).await.map_err(in_sample)?
+            {
+                files.push((Arc::clone(name), Extent::whole(file)));
+            }
+        }
+        if !files.is_empty() {
+            let mut sizes = FieldSizes::new(request.max_bytes());
+            for (name, value) in record.fields.iter().chain(&of_row) {
+                sizes.add(name, size_of_field(value));
+            }
+            let contents = read_extents(fetcher, &record.key, &files, sizes, cx, all).await?;
+            for ((file, _), bytes) in files.iter().zip(contents) {
+                if let Some((_, value)) = of_row.iter_mut().find(|(name, _)| name == file) {
+                    *value = FieldValue::Bytes(bytes);
+                }
+            }
+        }
         record.fields.extend(of_row);
     }
     if let Some(names) = request.names() {

@@ -283,6 +283,21 @@ pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The file that holds the value of the field `name`, which [`read`](PackedRows::read) returned as null; `None`
+    /// if the row names no file. The provided method returns `None`.
+    ///
+    /// # Errors
+    /// The errors of [`read`](PackedRows::read). `Unsupported` for a file that is not read.
+    async fn file_of(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        row: u64,
+        name: &str,
+    ) -> Result<Option<Key>> {
+        let _ = (fetcher, row, name);
+        Ok(None)
+    }
+
     /// The requested fields of a row, in the order in which the group stores them. A requested
     /// field that does not exist is omitted; the caller reports the missing field.
     ///

@@ -232,6 +232,13 @@ def parquet():
     table = datasets.Dataset.from_list(rows, features=features)
     table.to_parquet(str(folder / "images.parquet"), batch_size=4)
 
+    # Images whose bytes are in separate files, or nowhere.
+    paths = ["images/0.png", "../1.png", "/2.png", None, "http://host/3.png", "images/absent.png"]
+    column = [{"bytes": None, "path": path} for path in paths]
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    table = pa.table({"image": pa.array(column, kind), "number": pa.array(range(len(paths)))})
+    pq.write_table(table, folder / "paths.parquet", compression="none")
+
     # All kinds of columns, with nulls, in all compressions.
     def maybe(i, value):
         return None if i % 4 == 1 else value

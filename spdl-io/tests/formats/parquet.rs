@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use spdl_core::{Dataset, ErrorKind, Result, block_on};
+use spdl_core::{Dataset, ErrorKind, PipelineBuilder, Result, block_on};
 use spdl_io::datasets::{ParquetDataset, ParquetOptions};
-use spdl_io::records::FieldRequest;
+use spdl_io::records::{FetchFields, FieldChoice, FieldRequest};
 use spdl_io::{FieldValue, MemoryFetcher};
 
 use super::{folder, golden, read, sample};
@@ -67,6 +67,42 @@ fn hugging_face_images_are_bytes_and_a_path() {
         }
     }
     assert_eq!(samples.item(9).unwrap().key.as_str(), Some("parquet/images.parquet:9"));
+}
+
+#[test]
+fn images_without_bytes_are_the_files_that_their_paths_name() {
+    let fetcher = folder("parquet");
+    // Paths are relative to the folder of the Parquet file.
+    let files =
+        [("parquet/images/0.png", "first"), ("parquet/../1.png", "second"), ("/2.png", "x")];
+    files.iter().for_each(|(key, content)| fetcher.insert(*key, *content));
+    let samples = open(&fetcher, &["parquet/paths.parquet"]).unwrap();
+    let image = |index: u64, limit: u64| {
+        let fetch = FetchFields::new(Arc::clone(&fetcher) as _)
+            .with("image", FieldChoice::of(["image"]))
+            .with_max_bytes(limit);
+        let rows = PipelineBuilder::from_iter([samples.item(index).unwrap()]);
+        rows.async_stage("fetch", fetch).build()?.next().unwrap()?.take("image")
+    };
+    for (index, (_, content)) in (0..).zip(files) {
+        assert_eq!(image(index, 100).unwrap(), FieldValue::Bytes(content.into()));
+    }
+    let error = image(3, 100).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(error.message(), "the value is null or missing: field \"image\"");
+    let error = image(4, 100).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.key()),
+        (ErrorKind::Unsupported, Some("parquet/paths.parquet:4"))
+    );
+    assert!(error.message().contains("column image: the bytes are null"), "{error}");
+    let error = image(5, 100).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.key()),
+        (ErrorKind::NotFound, Some("parquet/images/absent.png"))
+    );
+    // The limit of a sample includes the file.
+    assert_eq!(image(0, 4).unwrap_err().kind(), ErrorKind::LimitExceeded);
 }
 
 /// Compares all fields with the values that pyarrow reads.

@@ -1,8 +1,10 @@
 //! Boxes and key points that follow the crop, resize, flips and warps of an image.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use spdl_core::{Error, ErrorKind, Result};
+use spdl_io::Key;
 
 use super::image::Written;
 use super::numbers::Numbers;
@@ -70,6 +72,25 @@ pub struct Boxes {
     pub(super) drop_where: Option<Arc<str>>,
     /// Whether samples without stored boxes are dropped.
     pub(super) drops_empty: bool,
+    unit: BoxUnit,
+}
+
+/// Whether stored boxes that should be in pixels are fractions. Clones share the result.
+#[derive(Clone, Debug, Default)]
+struct BoxUnit(Arc<SharedBoxUnit>);
+
+#[derive(Debug, Default)]
+struct SharedBoxUnit {
+    is_known: AtomicBool,
+    /// The key of the first sample if its boxes are fractions.
+    fractional: Mutex<Option<Arc<str>>>,
+}
+
+/// The result of a run is not part of the settings.
+impl PartialEq for BoxUnit {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 impl Boxes {
@@ -83,6 +104,7 @@ impl Boxes {
             min_visibility: 0.0,
             drop_where: None,
             drops_empty: false,
+            unit: BoxUnit::default(),
         }
     }
 
@@ -130,6 +152,33 @@ impl Boxes {
     pub fn min_visibility(mut self, share: f64) -> Self {
         self.min_visibility = share;
         self
+    }
+
+    /// Finds out from the first sample whose boxes are not all 0 whether boxes are fractions that should be pixels.
+    pub(super) fn check_unit(&self, boxes: &Numbers, key: &Key) {
+        let unit = &self.unit.0;
+        if self.is_normalized || unit.is_known.load(Ordering::Relaxed) {
+            return;
+        }
+        let values = || (0..boxes.shape().iter().product()).map(|at| boxes.get(at));
+        let is_fractional = values().all(|value| (0.0..=1.0).contains(&value));
+        if is_fractional && values().all(|value| value.fract() == 0.0) {
+            return;
+        }
+        if !unit.is_known.swap(true, Ordering::Relaxed) && is_fractional {
+            let mut found = unit.fractional.lock().unwrap_or_else(PoisonError::into_inner);
+            *found = Some(key.display_name());
+        }
+    }
+
+    /// The key of the first sample if its boxes are fractions that should be pixels; only the first call returns
+    /// the key.
+    pub(super) fn take_fractional(&self) -> Option<Arc<str>> {
+        let unit = &self.unit.0;
+        if !unit.is_known.load(Ordering::Relaxed) {
+            return None;
+        }
+        unit.fractional.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Checks the limits.
@@ -534,6 +583,25 @@ pub(super) mod tests {
             let (found, expected) = (found.get(at), expected.get(at));
             assert!((found - expected).abs() < 1e-4, "{found}, expected {expected}");
         }
+    }
+
+    #[test]
+    fn the_first_sample_with_boxes_shows_whether_they_are_fractions() {
+        let fractions = serde_json::json!([[0.1, 0.2, 0.5, 1.0]]);
+        let pixels = serde_json::json!([[0.5, 0.5, 1.0, 20.0]]);
+        let unknown = [serde_json::json!([]), serde_json::json!([[0, 0, 1, 1]])];
+        let found = |boxes: &Boxes, samples: &[&Value]| {
+            for (number, sample) in samples.iter().enumerate() {
+                boxes.clone().check_unit(&read(sample), &format!("{number}").as_str().into());
+            }
+            boxes.take_fractional()
+        };
+        let boxes = Boxes::like("image");
+        assert_eq!(found(&boxes, &[&unknown[0], &unknown[1], &fractions]).as_deref(), Some("2"));
+        // Once.
+        assert_eq!(found(&boxes, &[&fractions]), None);
+        assert_eq!(found(&Boxes::like("image"), &[&pixels, &fractions]), None);
+        assert_eq!(found(&Boxes::like("image").normalized(true), &[&fractions]), None);
     }
 
     #[test]

@@ -507,6 +507,7 @@ impl FieldWriter {
             }
             (FieldKind::Boxes(boxes), value) => {
                 numbers.read(value)?;
+                boxes.check_unit(numbers, &record.key);
                 let stored = numbers.rows();
                 let dropped = self.dropped_boxes.as_ref().and_then(|name| record.get(name).ok());
                 let wanted = wanted_boxes(dropped.unwrap_or(&FieldValue::Null), stored)?;

@@ -847,6 +847,17 @@ impl SampleSpec {
         self.fields.iter().map(|(name, field)| (&**name, field))
     }
 
+    /// The names of boxes that should be in pixels, but are probably fractions, with the key of a sample: all its boxes
+    /// are within 0 to 1. The first sample with boxes decides. Each field is returned once.
+    ///
+    /// A program reads batches, and then logs a warning for each field: see [`Boxes::normalized`].
+    pub fn take_fractional_boxes(&self) -> impl Iterator<Item = (&str, Arc<str>)> {
+        self.fields().filter_map(|(name, field)| match &field.kind {
+            FieldKind::Boxes(boxes) => Some((name, boxes.take_fractional()?)),
+            _ => None,
+        })
+    }
+
     /// The transform of an image; `None` if the specification has no such image.
     pub fn transform_of(&self, image: &str) -> Option<&ImageTransform> {
         self.fields().find(|(name, _)| *name == image).and_then(|(_, field)| match &field.kind {

@@ -677,7 +677,8 @@ class Boxes(Field):
         format: `"xyxy"` (left, top, right, bottom), `"xywh"` (left, top, width, height; COCO) or `"cxcywh"`
             (centre, width, height), of the stored boxes and of the batch. If COCO or Pascal VOC annotations define
             another format of the stored field, the loader raises `ValueError`.
-        normalized: Whether the stored boxes, and those of the batch, are fractions of width and height.
+        normalized: Whether the stored boxes, and those of the batch, are fractions of width and height. If it is
+            `False`, and the first sample with boxes has values of 0 to 1 only, a warning is logged.
         min_area: Boxes with a smaller area in the sample, in square pixels, are dropped.
         min_visibility: Boxes of which a smaller share of the area is in the sample are dropped, 0 to 1.
         drop_where: A stored field with a number for each box: boxes whose number is not 0 are dropped, such as

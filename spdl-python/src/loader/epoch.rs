@@ -312,6 +312,22 @@ pub(super) fn array_of(py: Python<'_>, is_on_device: bool) -> PyResult<&Bound<'_
 }
 
 impl Epoch {
+    /// Logs the warnings of the pipeline, and those about values.
+    fn log_warnings(&self, py: Python<'_>) {
+        self.warnings.log(py);
+        let fields =
+            self.fields.iter().flat_map(|fields| fields.get().spec.take_fractional_boxes());
+        for (field, key) in fields {
+            let message = format!(
+                "{field}: the boxes of the sample {key:?} are within 0 to 1, and are used as pixels; if they are \
+                 fractions of the sides of the image, pass normalized=True to the field"
+            );
+            if let Err(error) = log(py, "warning", message) {
+                error.write_unraisable(py, None);
+            }
+        }
+    }
+
     /// Waits for the next batch; `None` at the end of the epoch.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
         if self.owner.is_forked_child() {
@@ -322,7 +338,7 @@ impl Epoch {
             let polled = without_python(py, || self.poll());
             match polled {
                 Poll::Ready(Some(Ok(batch))) => {
-                    self.warnings.log(py);
+                    self.log_warnings(py);
                     self.monitor.get().count_item();
                     self.is_empty.store(false, Ordering::Relaxed);
                     return Ok(Some(batch));
@@ -338,7 +354,7 @@ impl Epoch {
                     return Ok(None);
                 }
                 Poll::Pending => {
-                    self.warnings.log(py);
+                    self.log_warnings(py);
                     if let Err(raised) = py.check_signals() {
                         // Ctrl-C does not wait for decoders to finish.
                         py.detach(|| self.stop(Duration::ZERO));

@@ -20,7 +20,9 @@ use async_trait::async_trait;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::schema::{ArrowColumn, ArrowColumnKind};
-use super::common::{ContentHash, HUGGING_FACE, class_names, no_labels, row_key, with_context};
+use super::common::{
+    ContentHash, HUGGING_FACE, class_names, is_address, no_labels, row_key, with_context,
+};
 use super::sharded::{Shard, Shards};
 use crate::fetch::{Fetcher, Key};
 use crate::records::field_sizes::{FieldSizes, size_of_field};
@@ -402,10 +404,6 @@ impl Dataset for ArrowDataset {
     fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
         Some(item.key.display_name())
     }
-}
-
-fn is_address(path: &str) -> bool {
-    path.contains("://")
 }
 
 /// The path of a file that must be read; `None` if its bytes are in the table.

@@ -29,7 +29,7 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use self::column::ColumnPart;
 use self::footer::{Footer, RowGroup};
 use self::schema::{ColumnKind, ParquetColumn};
-use super::common::{ContentHash, no_labels, row_key, with_context};
+use super::common::{ContentHash, is_address, no_labels, row_key, with_context};
 use super::patterns::FilePatterns;
 use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers, read_files};
 use crate::fetch::{Fetcher, Key};
@@ -49,7 +49,7 @@ use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 ///
 /// | column | field |
 /// |---|---|
-/// | an image of Hugging Face: a group of `bytes` and `path` | [`FieldValue::Bytes`] with the name of the group; [`FieldValue::Text`] with the suffix `.path` |
+/// | an image of Hugging Face: a group of `bytes` and `path` | [`FieldValue::Bytes`] with the name of the group: the bytes, or, if they are null, the content of the file `path`; [`FieldValue::Text`] with the suffix `.path` |
 /// | binary, of fixed or variable length | [`FieldValue::Bytes`] |
 /// | string, enum; JSON | [`FieldValue::Text`]; [`FieldValue::Json`] |
 /// | boolean; integers of 8 to 64 bits; floats of 16 to 64 | [`FieldValue::Bool`]; [`FieldValue::Integer`]; [`FieldValue::Float`] |
@@ -57,6 +57,10 @@ use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 /// | lists of these | [`FieldValue::Integers`], [`FieldValue::Floats`]; with nulls, or of other types, [`FieldValue::List`] |
 /// | members of other groups | one field each, with names joined by dots |
 /// | null | [`FieldValue::Null`] |
+///
+/// The file of an image is read from the same store, at a path that is relative to the folder of the Parquet file. On
+/// the local file system, the path may be absolute. Addresses are not supported. Caches of samples do not notice that such
+/// a file has changed.
 ///
 /// Decimals, nested lists and 96-bit timestamps are not supported: such columns are omitted, or
 /// fail with `Unsupported` if they are requested by name. Reading a column with the encoding
@@ -345,6 +349,29 @@ impl PackedRows for ParquetGroup {
         Ok(Some(parts.iter().map(|part| part.field_bytes(row)).sum()))
     }
 
+    async fn file_of(
+        &self,
+        fetcher: &Arc<dyn Fetcher>,
+        row: u64,
+        name: &str,
+    ) -> Result<Option<Key>> {
+        let path = format!("{name}.path");
+        if !self.file.names.iter().any(|name| **name == *path) {
+            return Ok(None);
+        }
+        // The limit of the request is for the file.
+        let request = FieldRequest::all(u64::MAX).only([path]);
+        match &self.read(fetcher, row, &request).await?[..] {
+            [(_, FieldValue::Text(path))] if !path.is_empty() => {
+                let file = named_file(&self.file.key, path);
+                file.map(Some).map_err(|error| {
+                    with_context(error, &format!("column {name}")).with_key(self.row_key(row))
+                })
+            }
+            _ => Ok(None),
+        }
+    }
+
     async fn read(
         &self,
         fetcher: &Arc<dyn Fetcher>,
@@ -373,6 +400,22 @@ impl PackedRows for ParquetGroup {
         }
         Ok(fields)
     }
+}
+
+/// The key of the file at `path`, which the rows of the object `rows` name.
+///
+/// # Errors
+/// `Unsupported` if the file is in another store.
+fn named_file(rows: &Key, path: &str) -> Result<Key> {
+    let is_remote = rows.as_str().is_some_and(is_address);
+    if is_address(path) || (is_remote && path.starts_with('/')) {
+        let message = format!(
+            "the bytes are null, and the path {path:?} is not in the store of the Parquet file: only files of the \
+             same store are read; store the bytes of files"
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    Ok(Key::from_path(rows.to_path().with_file_name(path)))
 }
 
 /// The error for a column of an unsupported type. `why` is the plural noun of the type.
