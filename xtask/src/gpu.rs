@@ -12,7 +12,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::dataset::{self, Settings, Shape};
-use crate::tools::{Output, Workspace, cargo, command};
+use crate::tools::{Output, Workspace, cargo, command, copy_tree};
 use crate::venv::Venv;
 use crate::wheel::{self, Ffmpeg};
 
@@ -219,21 +219,6 @@ fn copy_program(from: &Path, to: &Path) -> Result<()> {
     let stripped = Command::new("strip").arg("--strip-all").arg(to).status();
     if !stripped.is_ok_and(|status| status.success()) {
         println!("{} is not stripped, because `strip` is not installed", to.display());
-    }
-    Ok(())
-}
-
-/// Copies the files of a folder that have one of these extensions, recursively.
-fn copy_tree(from: &Path, to: &Path, endings: &[&str]) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
-        let path = entry?.path();
-        let Some(name) = path.file_name() else { continue };
-        if path.is_dir() && name != "__pycache__" {
-            copy_tree(&path, &to.join(name), endings)?;
-        } else if path.extension().is_some_and(|found| endings.iter().any(|it| found == *it)) {
-            fs::copy(&path, to.join(name)).with_context(|| path.display().to_string())?;
-        }
     }
     Ok(())
 }

@@ -84,8 +84,8 @@ const STEPS: [Step; 20] = [
     },
     Step {
         name: "python-other",
-        about: "the Python tests on another version of Python",
-        run: test::other_python,
+        about: "the Python tests with the wheel of maturin, on another version of Python if installed",
+        run: test::python_by_maturin,
     },
     Step {
         name: "ffmpeg",

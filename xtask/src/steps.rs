@@ -384,15 +384,18 @@ pub(crate) fn cargo_test(
     finish_tests(output, Counts::of_cargo_test(&text), at_least, status)
 }
 
-/// Builds all test programs of the selected packages, and runs two at a time, each with two threads
-/// per CPU, because many tests only wait.
+/// Builds all test programs of the selected packages, the examples that they run, and the Python module. Runs two programs at a time,
+/// each with two threads per CPU, because many tests only wait.
 pub(crate) fn test_programs(
     workspace: &Workspace,
     output: &mut Output,
     selection: &[&str],
+    examples: &[&str],
 ) -> Result<Counts> {
+    // One command, so that Cargo keeps its lock until all is compiled.
     let mut build = cargo();
-    build.args(["test", "--tests", "--no-run"]).args(selection);
+    build.args(["build", "--lib", "--tests"]).args(selection);
+    build.args(examples.iter().flat_map(|name| ["--example", name]));
     build.args(["--message-format", "json-render-diagnostics"]).current_dir(&workspace.root);
     let (status, text) = output.run_and_read(&mut build)?;
     ensure!(status.success(), "cannot build the tests: {status}");

@@ -157,23 +157,15 @@ fn manifest_warning(text: &str) -> Option<&str> {
     text.lines().find(|line| line.starts_with("warning: ") && line.contains("manifest key"))
 }
 
-/// `spdl-python` has no Rust tests, because an extension module does not link to Python; pytest
-/// tests it.
-const PYTHON_CRATE: &str = "spdl-python";
-
 /// Examples that are run by the tests of the step `test`. The step `clippy` only compiles the other
 /// examples.
-const EXAMPLES: [&str; 3] = ["batches", "corpus_worker", "gpu"];
+pub(crate) const EXAMPLES: [&str; 3] = ["batches", "corpus_worker", "gpu"];
 
-/// The packages with Rust tests, and their features.
-const SELECTION: [&str; 4] = ["--workspace", "--all-features", "--exclude", PYTHON_CRATE];
+/// The packages and features of all tests. Another selection would compile dependencies with other features again.
+pub(crate) const SELECTION: [&str; 2] = ["--workspace", "--all-features"];
 
 fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let mut examples = cargo();
-    examples.args(["build", "--quiet"]).args(SELECTION);
-    examples.args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
-    output.run(examples.current_dir(&workspace.root))?;
-    test_programs(workspace, output, &SELECTION)
+    test_programs(workspace, output, &SELECTION, &EXAMPLES)
 }
 
 fn doctest(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -184,7 +176,8 @@ fn doctest(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 /// beyond its default features.
 pub(crate) fn test_default(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let packages = feature_checks::packages_with_optional_features(workspace);
-    let packages = packages.into_iter().filter(|name| *name != PYTHON_CRATE);
+    // `spdl-python` has no Rust tests, because an extension module does not link to Python.
+    let packages = packages.into_iter().filter(|name| *name != "spdl-python");
     let packages: Vec<&str> = packages.flat_map(|name| ["-p", name]).collect();
     if packages.is_empty() {
         output.say("no tested crate has features beyond the default ones");
@@ -264,12 +257,10 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     })
 }
 
-/// Runs the tests on the newest other version of Python, if one is installed.
-pub(crate) fn other_python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    match wheel::install_for_tests_on_other_python(workspace, output)? {
-        Some(venv) => pytest(workspace, output, &venv, 1, without_frameworks),
-        None => Ok(Counts::one_skipped("only one usable version of Python is installed")),
-    }
+/// Runs the tests of a wheel that maturin builds, on the newest other version of Python if one is installed.
+pub(crate) fn python_by_maturin(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let venv = wheel::install_for_tests_by_maturin(workspace, output)?;
+    pytest(workspace, output, &venv, 1, without_frameworks)
 }
 
 fn free_threaded(workspace: &Workspace, output: &mut Output) -> Result<Counts> {

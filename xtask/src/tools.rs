@@ -409,6 +409,21 @@ pub(crate) fn install_packages(output: &mut Output, why: &str, packages: &[&str]
     )
 }
 
+/// Copies the files of a folder that have one of these extensions, recursively.
+pub(crate) fn copy_tree(from: &Path, to: &Path, endings: &[&str]) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
+        let path = entry?.path();
+        let Some(name) = path.file_name() else { continue };
+        if path.is_dir() && name != "__pycache__" {
+            copy_tree(&path, &to.join(name), endings)?;
+        } else if path.extension().is_some_and(|found| endings.iter().any(|it| found == *it)) {
+            fs::copy(&path, to.join(name)).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
 /// The files of the repository of up to 1 MiB, without symbolic links, build outputs, and hidden
 /// folders other than `.cargo`, `.ci` and `.github`.
 pub(crate) fn text_files(root: &Path) -> Result<Vec<PathBuf>> {

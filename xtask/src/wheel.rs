@@ -9,7 +9,10 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::tools::{Output, Workspace, command, install_packages, pyo3_config, require_programs};
+use crate::test::{EXAMPLES, SELECTION};
+use crate::tools::{
+    Output, Workspace, cargo, command, copy_tree, install_packages, pyo3_config, require_programs,
+};
 use crate::venv::{self, Venv};
 use crate::{bundle, ffmpeg};
 
@@ -114,6 +117,46 @@ pub(crate) fn build_with(
     Ok(path)
 }
 
+/// Packages that build wheels.
+const BUILD_REQUIREMENTS: [&str; 2] = ["maturin>=1.16,<1.17", "wheel>=0.45,<1"];
+
+/// The wheel of the tests that this process has packed.
+static PACKED: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Packs the wheel of the tests with the dev profile, and returns its path. A process packs it only once.
+///
+/// The crates of its module have the same features as in the Rust tests, so that each crate is compiled once for both.
+fn pack_for_tests(workspace: &Workspace, output: &mut Output) -> Result<PathBuf> {
+    let Ok(mut packed) = PACKED.lock() else { bail!("an earlier build of the wheel panicked") };
+    if let Some(path) = packed.as_ref().filter(|path| path.is_file()) {
+        return Ok(path.clone());
+    }
+    let mut build = cargo();
+    // An example needs the features of the development dependencies, as the tests do.
+    build.args(["build", "--lib", "--example", EXAMPLES[0]]).args(SELECTION);
+    output.run(build.current_dir(&workspace.root))?;
+    let venv = Venv::prepare(workspace, output, "venv", &BUILD_REQUIREMENTS)?;
+    let folder = workspace.target.join("wheels-tests");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    let (root, content) = (workspace.root.join("spdl-python"), folder.join("content"));
+    let package = content.join("spdl_rs");
+    copy_tree(&root.join("python/spdl_rs"), &package, &["py", "pyi", "typed"])?;
+    let module = workspace.target.join("debug/lib_spdl_rs.so");
+    fs::copy(&module, package.join("_spdl_rs.abi3.so"))
+        .with_context(|| format!("cannot copy {}", module.display()))?;
+    let mut metadata = command(venv.program("maturin"));
+    metadata.args(["pep517", "write-dist-info", "--compatibility", "linux", "--interpreter"]);
+    metadata.arg(venv.python()).arg("--metadata-directory").arg(&content);
+    output.run(metadata.env("PYO3_CONFIG_FILE", pyo3_config()).current_dir(root))?;
+    let mut pack = command(venv.python());
+    pack.args(["-m", "wheel", "pack", "--dest-dir"]).args([&folder, &content]);
+    output.run(&mut pack)?;
+    Ok(packed.insert(only_wheel(&folder)?).clone())
+}
+
 fn build_anew(
     workspace: &Workspace,
     output: &mut Output,
@@ -121,8 +164,7 @@ fn build_anew(
     python: Option<&Path>,
     ffmpeg: Ffmpeg,
 ) -> Result<PathBuf> {
-    let requirements = ["maturin>=1.16,<1.17", "wheel>=0.45,<1"];
-    let venv = Venv::prepare(workspace, output, "venv", &requirements)?;
+    let venv = Venv::prepare(workspace, output, "venv", &BUILD_REQUIREMENTS)?;
     let name = if python.is_some() { "wheels-free-threaded" } else { "wheels" };
     let folder = workspace.target.join(name);
     if folder.exists() {
@@ -228,23 +270,22 @@ fn is_free_threaded(program: &Path) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// Builds the wheel with the dev profile, and installs it and the test tools into
-/// `target/venv-test`.
+/// Packs the wheel of the tests, and installs it and the test tools into `target/venv-test`.
 pub(crate) fn install_for_tests(workspace: &Workspace, output: &mut Output) -> Result<Venv> {
-    let wheel = build(workspace, output, true)?;
+    let wheel = pack_for_tests(workspace, output)?;
     prepare_for_tests(workspace, output, None, "venv-test", &wheel)
 }
 
-/// Like `install_for_tests`, for another version of Python, into `target/venv-test-other`; `None`
-/// if there is no other version.
-pub(crate) fn install_for_tests_on_other_python(
+/// Like `install_for_tests`, for a wheel that maturin builds with the features of a release, and for another version
+/// of Python if one is installed, into `target/venv-test-other`.
+pub(crate) fn install_for_tests_by_maturin(
     workspace: &Workspace,
     output: &mut Output,
-) -> Result<Option<Venv>> {
-    let usual = install_for_tests(workspace, output)?;
-    let Some(python) = venv::other_python(&usual) else { return Ok(None) };
+) -> Result<Venv> {
     let wheel = build(workspace, output, true)?;
-    prepare_for_tests(workspace, output, Some(&python), "venv-test-other", &wheel).map(Some)
+    let usual = Venv::prepare(workspace, output, "venv", &BUILD_REQUIREMENTS)?;
+    let python = venv::other_python(&usual);
+    prepare_for_tests(workspace, output, python.as_deref(), "venv-test-other", &wheel)
 }
 
 /// Like `install_for_tests`, for a free-threaded Python, into `target/venv-test-free-threaded`.
@@ -299,7 +340,8 @@ pub(crate) fn install_with_frameworks(
     output: &mut Output,
     with_torch: bool,
 ) -> Result<Venv> {
-    let venv = install(workspace, output, "venv-frameworks", true)?;
+    let wheel = pack_for_tests(workspace, output)?;
+    let venv = install_wheel(workspace, output, None, "venv-frameworks", &wheel)?;
     venv.install(output, &["pytest"])?;
     let torch = if with_torch { &TORCH[..] } else { &[] };
     for name in FRAMEWORKS.iter().chain(torch) {
@@ -332,7 +374,7 @@ pub(crate) fn install_with_debian_torch(
         install_packages(output, why, &["python3-torch", "python3-venv"])?;
         ensure!(imports_torch(), "python3-torch is installed, but `import torch` fails");
     }
-    let wheel = build(workspace, output, true)?;
+    let wheel = pack_for_tests(workspace, output)?;
     let venv = Venv::prepare_on_system_packages(workspace, output, python, "venv-torch")?;
     install_into(output, &venv, &wheel)?;
     venv.install(output, &["pytest"])?;
