@@ -1,5 +1,6 @@
 //! Boxes and key points that follow the crop, resize, flips and warps of an image.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -76,17 +77,23 @@ pub struct Boxes {
 }
 
 /// Whether stored boxes that should be in pixels are fractions. Clones share the result.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 struct BoxUnit(Arc<SharedBoxUnit>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct SharedBoxUnit {
     is_known: AtomicBool,
     /// The key of the first sample if its boxes are fractions.
     fractional: Mutex<Option<Arc<str>>>,
 }
 
-/// The result of a run is not part of the settings.
+/// States contain the settings of fields as text. The result of a run is not a setting.
+impl fmt::Debug for BoxUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BoxUnit")
+    }
+}
+
 impl PartialEq for BoxUnit {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -597,9 +604,11 @@ pub(super) mod tests {
             boxes.take_fractional()
         };
         let boxes = Boxes::like("image");
+        let settings = format!("{boxes:?}");
         assert_eq!(found(&boxes, &[&unknown[0], &unknown[1], &fractions]).as_deref(), Some("2"));
         // Once.
         assert_eq!(found(&boxes, &[&fractions]), None);
+        assert_eq!(format!("{boxes:?}"), settings);
         assert_eq!(found(&Boxes::like("image"), &[&pixels, &fractions]), None);
         assert_eq!(found(&Boxes::like("image").normalized(true), &[&fractions]), None);
     }
