@@ -12,6 +12,7 @@ import http.server
 import pathlib
 import re
 import threading
+import time
 import urllib.parse
 
 
@@ -43,6 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             server.released.wait(60)
             self.close_connection = True
             return
+        time.sleep(server.latency)
         query = urllib.parse.parse_qs(parts.query)
         if "list-type" in query:
             self._list(name, query.get("prefix", [""])[0], with_body)
@@ -106,7 +108,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `folder`. Requests for names in `stuck` get no response. Without `has_ranges`, each response is a whole file."""
+    """Serves `folder`. Requests for names in `stuck` get no response. Without `has_ranges`, each response is a whole file.
+    Each response takes `latency` seconds.
+    """
 
     daemon_threads = True
     request_queue_size = 128
@@ -116,6 +120,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.folder = pathlib.Path(folder)
         self.stuck = set()
         self.has_ranges = True
+        self.latency = 0.0
         self.released = threading.Event()
         self.requested = []
 

@@ -344,7 +344,7 @@ def test_u06_reports_of_starved_trainings_name_the_cause(tmp_path):
     assert 'Stage "read_object" is the bottleneck' in reports["slow-store"]
     assert "4 items that may be in flight" in reports["slow-store"]
     # The same setting neither helps nor does not help.
-    assert 'a higher concurrency of "read_object"' not in reports["slow-store"]
+    assert 'more items in flight in "read_object"' not in reports["slow-store"]
     assert "The GIL is the bottleneck" in reports["gil"]
     assert "The worker threads are the bottleneck: 2 threads" in reports["few-threads"]
     for name in ("slow-store", "gil", "few-threads"):

@@ -1,10 +1,15 @@
 """`tune` and `freeze` of loaders and pipelines."""
 
+import contextlib
+import inspect
 import json
+import re
 import time
 
 import pytest
 import spdl_rs
+from servers import serving
+from spdl_rs import fields
 from spdl_rs.io.utils import tracing
 from spdl_rs.pipeline import PipelineBuilder
 
@@ -41,6 +46,24 @@ def test_threads_of_functions_that_wait_are_raised_and_the_order_stays(tmp_path)
     again = waiting(40).build(num_threads=1, tune=path)
     assert list(again) == list(range(40))
     assert again.stats()["threads"] == settings["threads"] and again.stats()["decisions"] == []
+
+
+def test_a_loader_starts_threads_for_functions_that_wait():
+    before = spdl_rs._spdl_rs.Epoch.default_threads()
+
+    def threads(limit, **arguments):
+        loader = spdl_rs.Loader(samples(20_000), batch_size=1, map=wait, number=fields.Number(), **arguments)
+        began = time.monotonic()
+        with contextlib.closing(iter(loader)) as batches:
+            for _ in batches:
+                reached = loader.stats()["threads"] > before
+                if reached or time.monotonic() - began > limit:
+                    break
+        return loader.stats()["threads"]
+
+    # On a busy machine, the first trials may measure no gain.
+    assert threads(30) > before
+    assert threads(3, tune=False) == threads(3, threads=before) == before
 
 
 def test_a_concurrency_of_1_is_kept():
@@ -88,3 +111,77 @@ def test_invalid_settings_are_errors(photos, tmp_path):
         waiting().build(num_threads=1, tune=2.5)
     with pytest.raises(RuntimeError, match="not started"):
         waiting().build(num_threads=1).freeze(path)
+
+
+def pause(sample):
+    time.sleep(0.002)
+    return sample
+
+
+def samples(count=60):
+    return [{"number": number} for number in range(count)]
+
+
+def arguments(*functions):
+    return {name for function in functions for name in inspect.signature(function).parameters}
+
+
+OF_PIPELINES = arguments(PipelineBuilder.build, PipelineBuilder.pipe) | {"add_sink"}
+
+
+@pytest.mark.parametrize(
+    ("make", "known"),
+    [
+        (lambda photos: spdl_rs.ImageLoader(photos, batch_size=1, size=32), arguments(spdl_rs.ImageLoader)),
+        (lambda photos: spdl_rs.ImageLoader(photos, batch_size=1, tune=True), arguments(spdl_rs.ImageLoader)),
+        (
+            lambda _: spdl_rs.Loader(samples(), batch_size=1, threads=1, map=pause, number=fields.Number()),
+            arguments(spdl_rs.Loader),
+        ),
+        (
+            lambda _: spdl_rs.Loader(
+                samples(), batch_size=1, processes=2, executor="processes", map=pause, number=fields.Number()
+            ),
+            arguments(spdl_rs.Loader),
+        ),
+        (lambda _: waiting(60).build(num_threads=1), OF_PIPELINES),
+    ],
+    ids=["images", "tuned", "threads", "processes", "pipeline"],
+)
+def test_advice_names_only_arguments_that_exist(make, known, photos):
+    loader = make(photos)
+    list(loader)
+    bottleneck = loader.stats()["bottleneck"]
+    effects = bottleneck["helps"] + bottleneck["does_not_help"]
+    work = {"cost", "cpus", "step-time"}
+    settings = [effect["setting"] for effect in effects if effect["change"]["setting"] not in work]
+    assert settings, bottleneck
+    for setting in settings:
+        words = re.findall(r"(\w+)(?==|\()|\b(tune|cache_\w+)\b", setting)
+        names = {name for pair in words for name in pair if name} - {"ProcessPoolExecutor"}
+        assert names and names <= known, setting
+    described = {effect["description"]: effect["setting"] for effect in effects}
+    for text, setting in described.items():
+        if setting and text in loader.diagnose():
+            assert f"{text} ({setting})" in loader.diagnose()
+
+
+def test_the_window_of_a_store_is_kept_between_epochs(many, tmp_path):
+    def window(loader):
+        (fetch,) = (stage for stage in loader.stats()["stages"] if stage["name"] == "fetch")
+        return fetch["concurrency"]
+
+    with serving(many) as server:
+        server.latency = 0.05
+        paths = sorted(path.relative_to(many).as_posix() for path in many.glob("*/*.png"))
+        listed = tmp_path / "list.txt"
+        listed.write_text("".join(f"{server.address}/{path}\n" for path in paths * 5))
+        loader = spdl_rs.ImageLoader(listed, batch_size=1, size=32)
+        first = [images.tobytes() for images, _ in loader]
+        assert window(loader) > 16
+        with contextlib.closing(iter(loader)) as batches:
+            second = [next(batches)[0].tobytes()]
+            # A new loader needs 32 responses to find a larger window.
+            assert window(loader) > 16
+            second += [images.tobytes() for images, _ in batches]
+    assert first == second

@@ -225,7 +225,7 @@ def measure(options, folder):
     best = max(grid, key=lambda point: point[2])
     write(with_settings(default, *best[:2]))
 
-    makes = {"default": plain, "tuned": tuned, "best": static}
+    makes = {"off": plain, "default": make, "tuned": tuned, "best": static}
     if options.workload == "jpeg":
         monitor = os.path.join(folder, "monitor")
         makes["watched"] = lambda: make(tune=True, monitor=monitor)

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::common::{Folder, bench, damaged, encode, finish, flat_png, image_name, png, spdl};
 use serde_json::Value;
 
-const KEYS: [&str; 28] = [
+const KEYS: [&str; 29] = [
     "images",
     "seconds",
     "images_per_s",
@@ -21,6 +21,7 @@ const KEYS: [&str; 28] = [
     "epoch_images_per_s",
     "verdict",
     "diagnosis",
+    "decisions",
     "data_readiness",
     "dropped",
     "resumed",

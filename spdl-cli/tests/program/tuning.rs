@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::common::{Folder, Run, finish, spdl};
+use crate::common::{Folder, Run, bench, finish, spdl};
 
 fn profile(folder: &Folder, arguments: &[&str]) -> Run {
     let mut command = spdl();
@@ -86,6 +86,35 @@ fn the_text_of_a_profile_is_a_few_sentences() {
     }
     let run = profile(&folder, &["--max-seconds", "0.5"]);
     assert!(run.stdout.contains("It keeps up with training steps"), "{}", run.stdout);
+}
+
+#[test]
+fn a_tuned_run_delivers_the_same_batches_and_freezes_its_settings() {
+    let folder = Folder::with_images(40, 2);
+    let file = folder.path().join("settings.json");
+    let file = file.to_str().unwrap();
+    let run = |options: &[&str]| {
+        let run = bench(
+            folder.path(),
+            &[&["--json", "--size", "24", "--threads", "2"], options].concat(),
+        );
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        run.json()
+    };
+    let plain = run(&[]);
+    let tuned = run(&["--tune", "--freeze", file]);
+    let settings: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!((&settings["threads"], settings["stages"]["fetch"].is_object()), (&json!(2), true));
+    let changed =
+        std::fs::read_to_string(file).unwrap().replace("\"threads\": 2", "\"threads\": 3");
+    std::fs::write(file, changed).unwrap();
+    let frozen = run(&[&format!("--tune={file}")]);
+    assert_eq!(frozen["decisions"], json!([]));
+    assert_eq!([&tuned["checksum"], &frozen["checksum"]], [&plain["checksum"]; 2]);
+    let text = bench(folder.path(), &["--size", "24", &format!("--tune={file}")]);
+    assert!(text.stdout.contains("3 threads"), "{}", text.stdout);
+    let missing = bench(folder.path(), &["--tune=none.json"]);
+    assert!(missing.code == 1 && missing.stderr.contains("none.json"), "{}", missing.stderr);
 }
 
 #[test]

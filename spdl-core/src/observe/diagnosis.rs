@@ -9,7 +9,7 @@ use crate::observe::interval::Interval;
 use crate::observe::model::{
     MEMORY_WAITED, Measurements, PipelineModel, Prediction, Resource, SettingChange, saturated_rate,
 };
-use crate::observe::statistics::{StageKind, StageStatistics, Statistics};
+use crate::observe::statistics::{StageKind, StageStatistics, Statistics, WorkerTimes};
 use crate::stage::Medium;
 
 /// A resource is saturated above this share of its capacity.
@@ -24,6 +24,10 @@ const CPUS_GOT: f64 = 0.75;
 const GIL_CONTENDED: f64 = 0.5;
 /// Or if the requests waited for more than this share of the time of the Python functions.
 const GIL_WAITED: f64 = 0.3;
+/// Or if Python functions use most of one CPU, but not more, and requests wait for more than
+/// [`GIL_HELD_WAITS`] of the time.
+const GIL_ONE_CPU: f64 = 1.1;
+const GIL_HELD_WAITS: f64 = 0.05;
 /// A stage computes if it uses a CPU for at least this share of its time.
 const COMPUTES: f64 = 0.75;
 /// A queue limits if it is both full and empty for more than this share of the time.
@@ -87,6 +91,12 @@ pub struct Effect {
     pub change: SettingChange,
     /// The change in words, with the present value.
     pub description: String,
+    /// The change without values, for a list of changes that do not help.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    in_short: Option<String>,
+    /// How a user makes the change, as [`SettingNames`](crate::observe::SettingNames) name it; empty
+    /// if they are not set, and for a change of the work or the machine.
+    pub setting: String,
     /// The throughput after the change.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub prediction: Prediction,
@@ -320,30 +330,46 @@ impl Diagnosis {
         let effect = |change: SettingChange| Effect {
             prediction: model.predict(std::slice::from_ref(&change)),
             description: model.describe(&change),
+            in_short: model.in_short(&change),
+            setting: String::new(),
             change,
+        };
+        // Only changes that a user can make.
+        let named = |mut effect: Effect| {
+            if !effect.change.is_work() {
+                effect.setting = measured.setting_names.name_of(&effect.change, measured.stages)?;
+            }
+            Some(effect)
         };
         let mut groups = [settings(measured), work(measured, &self.limit)].map(|groups| {
             let chosen = groups.into_iter().filter_map(|group| smallest(group, &effect));
-            let mut chosen: Vec<Effect> = chosen.collect();
+            let mut chosen: Vec<Effect> = chosen.filter_map(named).collect();
             chosen.sort_by(|a, b| b.prediction.gain.total_cmp(&a.prediction.gain));
             chosen
         });
-        let useless = groups[0].extract_if(.., |it| it.prediction.gain < USELESS);
+        let is_gil = matches!(self.limit, Limit::Gil { .. });
+        let is_cure = |it: &Effect| is_gil && it.change == SettingChange::WithoutGil;
+        let useless = groups[0].extract_if(.., |it| it.prediction.gain < USELESS && !is_cure(it));
         self.does_not_help = useless.collect();
         let worthwhile = groups.into_iter().flatten();
-        self.helps = worthwhile.filter(|it| it.prediction.gain >= WORTHWHILE).collect();
+        self.helps =
+            worthwhile.filter(|it| it.prediction.gain >= WORTHWHILE || is_cure(it)).collect();
+        // The cause is the GIL, although other programs may use the CPUs that processes would use.
+        self.helps.sort_by_key(|it| !is_cure(it));
     }
 
     /// The second sentence: what would help.
     fn advice(&self) -> Option<String> {
         let first = self.helps.first()?;
-        let mut text = format!(
-            "{} would give about {} samples/s ({:+.0} %)",
-            capitalized(&first.description),
-            rounded(first.prediction.throughput * self.source_items),
-            first.prediction.gain * 100.0
-        );
-        let then = &first.prediction.limited_by;
+        let (change, then) = (capitalized(&first.in_words()), &first.prediction.limited_by);
+        let mut text = match first.prediction.gain >= WORTHWHILE {
+            true => format!(
+                "{change} would give about {} samples/s ({:+.0} %)",
+                rounded(first.prediction.throughput * self.source_items),
+                first.prediction.gain * 100.0
+            ),
+            false => format!("{change} would help"),
+        };
         if !self.is_limited_by(then) {
             text += &format!(", then {then} would limit");
         }
@@ -352,7 +378,7 @@ impl Diagnosis {
         if let Some(other) = other {
             text += &format!(
                 "; {} would give {:+.0} %",
-                other.description,
+                other.in_words(),
                 other.prediction.gain * 100.0
             );
         }
@@ -390,8 +416,8 @@ impl Diagnosis {
             let gain = 1.0 / (1.0 - self.consumer_waits).max(0.01) - 1.0;
             return Some(format!("Faster loading would gain at most {:.0} %.", gain * 100.0));
         }
-        let mut names: Vec<String> =
-            self.does_not_help.iter().filter_map(|it| it.change.in_short()).collect();
+        let mut names: Vec<&str> =
+            self.does_not_help.iter().filter_map(|it| it.in_short.as_deref()).collect();
         names.dedup();
         names.truncate(2);
         match &names[..] {
@@ -414,6 +440,16 @@ impl fmt::Display for Diagnosis {
     }
 }
 
+impl Effect {
+    /// The change, and how to make it: `8 instead of 2 threads (--threads 8)`.
+    fn in_words(&self) -> String {
+        match self.setting.as_str() {
+            "" => self.description.clone(),
+            setting => format!("{} ({setting})", self.description),
+        }
+    }
+}
+
 impl SettingChange {
     /// Whether the change is one of the work or of the machine, not of a setting.
     fn is_work(&self) -> bool {
@@ -423,19 +459,6 @@ impl SettingChange {
                 | SettingChange::Cost { .. }
                 | SettingChange::StepTime { .. }
         )
-    }
-
-    /// The change without values, for a list of changes that do not help.
-    fn in_short(&self) -> Option<String> {
-        match self {
-            SettingChange::Threads { .. } => Some("more threads".into()),
-            SettingChange::Cpus { .. } => Some("more CPUs".into()),
-            SettingChange::Memory { .. } => Some("more memory".into()),
-            SettingChange::Concurrency { stage, .. } => {
-                Some(format!("a higher concurrency of {stage:?}"))
-            }
-            _ => None,
-        }
     }
 }
 
@@ -596,13 +619,30 @@ impl Measurements<'_> {
         let stage = in_python().max_by_key(|stage| stage.busy)?;
         let busy = self.busy(in_python());
         let waited = gil.waited.as_secs_f64() / self.elapsed.as_secs_f64();
-        let waits = gil.contended > GIL_CONTENDED || waited > GIL_WAITED * busy;
+        // A thread that loses the GIL within a function makes no request that is measured.
+        let cpu = self.busy_on_cpu(in_python());
+        let is_held =
+            cpu * self.preempted() > SATURATED && cpu < GIL_ONE_CPU && waited > GIL_HELD_WAITS;
+        let waits = gil.contended > GIL_CONTENDED || waited > GIL_WAITED * busy || is_held;
         (waits && self.threads > 1 && busy > 0.5).then(|| Limit::Gil {
             contended: gil.contended,
             threads: self.threads,
             stage: Arc::clone(&stage.name),
             part: self.busy([stage].into_iter()) / busy,
         })
+    }
+
+    /// The mean number of CPUs that stages use, as far as their CPU time is known.
+    fn busy_on_cpu<'s>(&self, stages: impl Iterator<Item = &'s StageStatistics>) -> f64 {
+        let used =
+            |stage: &StageStatistics| stage.busy.as_secs_f64() * stage.cpu_share.unwrap_or(0.0);
+        stages.map(used).sum::<f64>() / self.elapsed.as_secs_f64()
+    }
+
+    /// The time in which worker threads could run, relative to the time in which they ran.
+    fn preempted(&self) -> f64 {
+        let ratio = |it: WorkerTimes| it.waited.as_secs_f64() / it.on_cpu.as_secs_f64();
+        1.0 + self.workers.map(ratio).filter(|it| it.is_finite()).unwrap_or(0.0)
     }
 
     fn event_loop_limit(&self) -> Option<Limit> {
@@ -823,7 +863,7 @@ impl fmt::Display for Limit {
                 f,
                 "The GIL is the bottleneck: the {threads} worker threads run Python code one at a \
                  time, {} % of the requests for the GIL waited, and {} of the work is in stage \
-                 {stage:?}; processes or a free-threaded Python have no such limit.",
+                 {stage:?}.",
                 percent(*contended),
                 share_text(*part),
             ),
@@ -911,6 +951,7 @@ impl fmt::Display for Limit {
 mod tests {
     use super::*;
     use crate::memory::budget::MemoryStatistics;
+    use crate::observe::setting_names::SettingNames;
     use crate::observe::statistics::{
         ConsumerStatistics, GilStatistics, InFlightRate, QueueStatistics, WorkerTimes,
     };
@@ -1125,6 +1166,75 @@ mod tests {
         assert!(matches!(diagnosis.limit, Limit::Gil { .. }), "{diagnosis}");
         assert!(diagnosis.to_string().contains("90 % of the requests"), "{diagnosis}");
         assert_eq!(diagnosis.helps[0].change, SettingChange::WithoutGil, "{diagnosis}");
+    }
+
+    #[test]
+    fn for_the_gil_only_processes_are_recommended() {
+        let mut python = statistics(&[("tokenize", StageKind::Cpu, 4, 38.0)], 9.0);
+        python.threads = 4;
+        python.stages[0].holds_gil = true;
+        // Other programs use one of two CPUs, so that processes would gain little now.
+        for (cpu_share, waited) in [(0.25, 0.1), (0.25, 9.0)] {
+            python.stages[0].cpu_share = Some(cpu_share);
+            let seconds = Duration::from_secs_f64;
+            python.workers = Some(WorkerTimes { on_cpu: seconds(9.5), waited: seconds(waited) });
+            python.gil = Some(GilStatistics { contended: 0.9, waited: seconds(25.0) });
+            python.setting_names = SettingNames::new(|change, _| match change {
+                SettingChange::WithoutGil => Some("processes=4".to_owned()),
+                SettingChange::Threads { .. } => Some("threads".to_owned()),
+                _ => None,
+            });
+            let diagnosis = python.diagnose();
+            assert!(matches!(diagnosis.limit, Limit::Gil { .. }), "{diagnosis}");
+            assert_eq!(diagnosis.helps[0].change, SettingChange::WithoutGil, "{diagnosis}");
+            let text = diagnosis.to_string();
+            assert!(text.contains("Python functions in processes (processes=4) would"), "{text}");
+            assert!(!text.contains("threads would give"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_gil_is_the_bottleneck_of_long_calls_that_lose_it() {
+        // Two threads share the GIL within calls, and seldom request it.
+        let mut python = statistics(&[("map", StageKind::Cpu, 2, 19.0)], 9.0);
+        python.stages[0].holds_gil = true;
+        let set = |python: &mut Statistics, cpu_share, contended, waited| {
+            python.stages[0].cpu_share = Some(cpu_share);
+            let waited = Duration::from_secs_f64(waited);
+            python.gil = Some(GilStatistics { contended, waited });
+            python.limit()
+        };
+        let limit = set(&mut python, 0.47, 0.06, 1.0);
+        assert!(matches!(limit, Limit::Gil { .. }), "{limit}");
+        // Functions that release the GIL do not wait for it, or use more than one CPU.
+        let limit = set(&mut python, 0.47, 0.06, 0.1);
+        assert!(!matches!(limit, Limit::Gil { .. }), "{limit}");
+        let limit = set(&mut python, 0.9, 0.06, 1.0);
+        assert!(!matches!(limit, Limit::Gil { .. }), "{limit}");
+    }
+
+    #[test]
+    fn changes_without_a_setting_are_not_recommended() {
+        let stages = [("fetch", StageKind::Async, 8, 78.0), ("decode", StageKind::Fill, 2, 4.0)];
+        let mut slow_store = statistics(&stages, 9.0);
+        let text = slow_store.diagnose().to_string();
+        assert!(text.contains("items in flight in \"fetch\" would give"), "{text}");
+        let named = |name: Option<&'static str>| {
+            SettingNames::new(move |change, stages| {
+                assert_eq!(stages.len(), 2);
+                let is_fetch = change.stage().is_some_and(|stage| &**stage == "fetch");
+                name.filter(|_| is_fetch).map(str::to_owned)
+            })
+        };
+        slow_store.setting_names = named(Some("--tune"));
+        let diagnosis = slow_store.diagnose();
+        let text = diagnosis.to_string();
+        assert!(text.contains("items in flight in \"fetch\" (--tune) would give"), "{text}");
+        assert_eq!(diagnosis.helps[0].setting, "--tune");
+        slow_store.setting_names = named(None);
+        let diagnosis = slow_store.diagnose();
+        assert!(diagnosis.helps.iter().all(|it| it.change.is_work()), "{diagnosis:?}");
+        assert!(diagnosis.does_not_help.is_empty(), "{diagnosis:?}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::memory::budget::MemoryStatistics;
+use crate::observe::setting_names::SettingNames;
 use crate::observe::statistics::{
     ConsumerSnapshot, ConsumerStatistics, GilStatistics, QueueSnapshot, QueueStatistics,
     StageSnapshot, StageStatistics, WorkerTimes, per_second, write_stages,
@@ -54,6 +55,9 @@ pub struct Interval {
     pub dropped: u64,
     /// Number of samples left out with incomplete batches or by an early end of an epoch.
     pub left_out: u64,
+    /// How users change the settings, for the [diagnosis](Self::diagnose).
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) setting_names: SettingNames,
 }
 
 impl Interval {
@@ -106,6 +110,7 @@ pub(crate) struct RawSnapshot {
     pub(crate) memory: MemoryStatistics,
     pub(crate) dropped: u64,
     pub(crate) left_out: u64,
+    pub(crate) setting_names: SettingNames,
 }
 
 /// Computes the intervals between successive snapshots. Stores only the last snapshot.
@@ -154,6 +159,7 @@ impl Snapshotter {
             memory: last.map_or(raw.memory, |last| raw.memory.since(last.memory)),
             dropped: raw.dropped.saturating_sub(last.map_or(0, |last| last.dropped)),
             left_out: raw.left_out.saturating_sub(last.map_or(0, |last| last.left_out)),
+            setting_names: raw.setting_names.clone(),
         };
         self.number += 1;
         self.last = Some(Box::new(raw));
@@ -206,6 +212,7 @@ mod tests {
                 },
                 dropped,
                 left_out: 2 * dropped,
+                setting_names: SettingNames::default(),
             }
         }
     }

@@ -11,6 +11,7 @@
 //! | `model` | [`PipelineModel`]: predicts the throughput after a change |
 //! | `sizing` | [`Workload`]: what a training needs of store, network, cores and memory |
 //! | `diagnosis` | [`Diagnosis`]: what limits the throughput, and how much a change would gain |
+//! | `setting_names` | [`SettingNames`]: how the users of a program change settings, for the advice of a diagnosis |
 //! | `tuner` | [`Tuner`]: tries changes of settings, and keeps those that raise the throughput |
 //! | `stalls` | [`Stall`]: a stage that makes no progress while the consumer waits |
 //! | `starvation` | [`Starvation`]: a consumer that waited for data for much of the time |
@@ -29,6 +30,7 @@ pub(crate) mod model;
 #[cfg(feature = "serde")]
 pub(crate) mod quarantine;
 mod queueing;
+pub(crate) mod setting_names;
 pub(crate) mod sizing;
 pub(crate) mod slowest;
 pub(crate) mod stalls;
@@ -50,6 +52,7 @@ pub use interval::Interval;
 pub use model::{PipelineModel, Prediction, Resource, SettingChange};
 #[cfg(feature = "serde")]
 pub use quarantine::{Entry, Quarantine, QuarantineList};
+pub use setting_names::SettingNames;
 pub use sizing::{ClusterPlan, PlanLimit, PlanNeeds, PlannedShards, PlannedUse, Workload};
 pub use slowest::{MAX_SLOWEST_LISTED, SlowCause, SlowItem};
 pub use stalls::{Stall, StallCause};

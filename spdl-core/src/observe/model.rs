@@ -8,6 +8,7 @@ use crate::memory::budget::MemoryStatistics;
 use crate::observe::histogram::Quantiles;
 use crate::observe::interval::Interval;
 use crate::observe::queueing::{Station, share_in_order, throughput};
+use crate::observe::setting_names::SettingNames;
 use crate::observe::statistics::{
     CacheUse, ConsumerStatistics, GilStatistics, InFlightRate, QueueStatistics, StageKind,
     StageStatistics, Statistics, WorkerTimes,
@@ -79,6 +80,20 @@ pub enum SettingChange {
         #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "crate::seconds"))]
         time: Duration,
     },
+}
+
+impl SettingChange {
+    /// The stage that changes; `None` if the change concerns the whole pipeline.
+    pub fn stage(&self) -> Option<&Arc<str>> {
+        match self {
+            SettingChange::Concurrency { stage, .. }
+            | SettingChange::Queue { stage, .. }
+            | SettingChange::Cost { stage, .. }
+            | SettingChange::CacheShare { stage, .. }
+            | SettingChange::CompletionOrder { stage } => Some(stage),
+            _ => None,
+        }
+    }
 }
 
 /// The resource that limits the throughput in the model.
@@ -253,6 +268,7 @@ pub(super) struct Measurements<'a> {
     pub(super) queues: &'a [QueueStatistics],
     pub(super) consumer: &'a ConsumerStatistics,
     pub(super) memory: MemoryStatistics,
+    pub(super) setting_names: &'a SettingNames,
 }
 
 impl<'a> From<&'a Statistics> for Measurements<'a> {
@@ -268,6 +284,7 @@ impl<'a> From<&'a Statistics> for Measurements<'a> {
             queues: &from.queues,
             consumer: &from.consumer,
             memory: from.memory,
+            setting_names: &from.setting_names,
         }
     }
 }
@@ -285,6 +302,7 @@ impl<'a> From<&'a Interval> for Measurements<'a> {
             queues: &from.queues,
             consumer: &from.consumer,
             memory: from.memory,
+            setting_names: &from.setting_names,
         }
     }
 }
@@ -475,7 +493,9 @@ impl PipelineModel {
                 format!("a queue of {items} instead of {now} items after {name:?}")
             }
             SettingChange::Cost { stage: name, factor } if *factor == 0.5 => {
-                format!("half the work per item in {name:?}")
+                let is_async = stage(name).is_some_and(|it| it.kind == StageKind::Async);
+                let what = if is_async { "requests or bytes" } else { "work" };
+                format!("half the {what} per item in {name:?}")
             }
             SettingChange::Cost { stage: name, factor } => {
                 format!("{:.0} % of the work per item in {name:?}", factor * 100.0)
@@ -492,14 +512,34 @@ impl PipelineModel {
             SettingChange::Memory { bytes } => {
                 format!("a memory budget of {}", crate::memory::footprint::ByteSize(*bytes))
             }
-            SettingChange::WithoutGil => {
-                "Python functions in processes or a free-threaded Python".into()
-            }
+            SettingChange::WithoutGil => "Python functions in processes".into(),
             SettingChange::StepTime { time } => format!(
                 "a step of {} instead of {} ms",
                 milliseconds(time.as_secs_f64()),
                 milliseconds(self.present.step)
             ),
+        }
+    }
+}
+
+impl PipelineModel {
+    /// A change without values, for a list of changes that do not help.
+    pub(super) fn in_short(&self, change: &SettingChange) -> Option<String> {
+        let is_on_pool = |name: &Arc<str>| {
+            let stage = self.present.stages.iter().find(|it| it.name == *name);
+            stage.is_some_and(|it| it.kind.uses_cpu_pool())
+        };
+        match change {
+            SettingChange::Threads { .. } => Some("more threads".into()),
+            SettingChange::Cpus { .. } => Some("more CPUs".into()),
+            SettingChange::Memory { .. } => Some("more memory".into()),
+            SettingChange::Concurrency { stage, .. } if is_on_pool(stage) => {
+                Some(format!("a higher concurrency of {stage:?}"))
+            }
+            SettingChange::Concurrency { stage, .. } => {
+                Some(format!("more items in flight in {stage:?}"))
+            }
+            _ => None,
         }
     }
 }
@@ -1101,7 +1141,7 @@ mod tests {
             ),
             (
                 SettingChange::Cost { stage: fetch(), factor: 0.5 },
-                "half the work per item in \"fetch\"",
+                "half the requests or bytes per item in \"fetch\"",
             ),
             (SettingChange::StepTime { time: seconds(0.005) }, "a step of 5.0 instead of 10 ms"),
         ] {

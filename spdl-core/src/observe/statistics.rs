@@ -11,6 +11,7 @@ use crate::error::ErrorKind;
 use crate::memory::budget::MemoryStatistics;
 use crate::memory::buffer::PoolStatistics;
 use crate::observe::histogram::{Counts, Histogram, Quantiles};
+use crate::observe::setting_names::SettingNames;
 use crate::observe::slowest::{SlowItem, SlowestItems};
 use crate::observe::stalls::{Activity, StageProgress};
 use crate::observe::tuner::TuningDecision;
@@ -68,6 +69,9 @@ pub struct Statistics {
     /// The changes of settings that [`tune`](crate::PipelineBuilder::tune) has tried, oldest first;
     /// at most the last 256.
     pub decisions: Vec<TuningDecision>,
+    /// How users change the settings, for the [diagnosis](Self::diagnose).
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) setting_names: SettingNames,
 }
 
 /// Maximum length of [`Statistics::dropped`]; further dropped samples are only counted.

@@ -37,6 +37,8 @@ const DIFFERENT_INTERVALS: u32 = 2;
 /// A larger concurrency or queue is not tried if stages waited for memory for more than this share
 /// of the time.
 const MEMORY_WAITED: f64 = 0.05;
+/// Threads mostly wait if they use a CPU for less than this share of their busy time.
+const WAITS: f64 = 0.5;
 /// One change raises a number by at most this factor.
 const LARGEST_STEP: usize = 4;
 /// The largest number of threads for each CPU, for functions that wait.
@@ -144,9 +146,10 @@ impl fmt::Display for TuningDecision {
 /// # }
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tuner {
     fixed: Vec<Arc<str>>,
+    only_waiting: bool,
     phase: TuningPhase,
     /// Whether the last evaluation proposed no change.
     is_calm: bool,
@@ -155,7 +158,7 @@ pub struct Tuner {
 }
 
 /// What the next interval measures.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum TuningPhase {
     /// The start of the pipeline, or the time just after a change.
     #[default]
@@ -166,13 +169,15 @@ enum TuningPhase {
 }
 
 /// A change whose effect is being measured. Its decision is the last one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct TuningTrial {
     /// The index of the stage whose rate is compared.
     stage: usize,
     /// The least rate at which the change is kept.
     needed: f64,
     length: Duration,
+    /// Whether the trial began in an earlier run.
+    is_resumed: bool,
 }
 
 /// A change that is considered.
@@ -187,7 +192,7 @@ struct Proposal {
 }
 
 /// A setting that was tried in one direction, without success.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ResetSetting {
     change: SettingChange,
     raises: bool,
@@ -210,6 +215,12 @@ impl Tuner {
     pub fn keep_concurrency(mut self, stage: impl Into<Arc<str>>) -> Self {
         self.fixed.push(stage.into());
         self
+    }
+
+    /// Changes only the number of threads, and raises it only while the threads mostly wait.
+    #[must_use]
+    pub fn only_waiting(self) -> Self {
+        Tuner { only_waiting: true, ..self }
     }
 
     /// The decisions so far, oldest first; at most the last 256.
@@ -252,6 +263,28 @@ impl Tuner {
         }
     }
 
+    /// Prepares the tuner for the next run of the same pipeline. Returns a change to make at its start.
+    ///
+    /// A trial continues in the next run. If it began before the last run, the runs are too short to
+    /// measure the change, which is reset.
+    pub(crate) fn next_run(&mut self) -> Option<SettingChange> {
+        self.fixed.clear();
+        // Times of decisions count from the start of their run.
+        self.decisions.retain(|decision| decision.kept.is_none());
+        match std::mem::take(&mut self.phase) {
+            TuningPhase::SettlingTrial(mut trial) | TuningPhase::Trial(mut trial) => {
+                if trial.is_resumed {
+                    self.decisions.back_mut()?.kept = Some(false);
+                    return self.undo_last();
+                }
+                trial.is_resumed = true;
+                self.phase = TuningPhase::SettlingTrial(trial);
+                None
+            }
+            TuningPhase::Settling | TuningPhase::Steady => None,
+        }
+    }
+
     /// Ends a trial.
     fn judge(
         &mut self,
@@ -264,15 +297,23 @@ impl Tuner {
         let kept = rate >= trial.needed || matches!(measured.limit(), Limit::Consumer { .. });
         let decision = self.decisions.back_mut()?;
         (decision.rate_after, decision.kept) = (Some(rate), Some(kept));
-        let (change, from, raises) =
-            (decision.change.clone(), decision.from, decision.to() > decision.from);
-        let at = self.reset.iter().position(|it| it.concerns(&change, raises));
         if kept {
+            let raises = decision.to() > decision.from;
+            let at = self.reset.iter().position(|it| it.concerns(&decision.change, raises));
             if let Some(at) = at {
                 self.reset.swap_remove(at);
             }
             return self.try_next(measured, now);
         }
+        self.undo_last()
+    }
+
+    /// Returns the change that resets the setting of the last decision.
+    fn undo_last(&mut self) -> Option<SettingChange> {
+        let decision = self.decisions.back()?;
+        let (change, from, raises) =
+            (decision.change.clone(), decision.from, decision.to() > decision.from);
+        let at = self.reset.iter().position(|it| it.concerns(&change, raises));
         let rate = decision.rate_before;
         let pause = at.map_or(FIRST_PAUSE, |at| self.reset.swap_remove(at).next_pause);
         let next_pause = (2 * pause).min(LONGEST_PAUSE);
@@ -310,11 +351,16 @@ impl Tuner {
             kept: None,
         });
         let needed = rate * (1.0 + needed);
-        self.phase = TuningPhase::SettlingTrial(TuningTrial { stage, needed, length });
+        self.phase =
+            TuningPhase::SettlingTrial(TuningTrial { stage, needed, length, is_resumed: false });
         Some(change)
     }
 
     fn propose(&self, measured: &Measurements<'_>, limit: &Limit) -> Option<Proposal> {
+        let waits = matches!(limit, Limit::Threads { computing, .. } if *computing < WAITS);
+        if self.only_waiting && !waits {
+            return None;
+        }
         let model = PipelineModel::new(measured)?;
         let present = model.predict(&[]);
         let gain = |changes: &[SettingChange]| model.predict(changes).gain;
@@ -337,7 +383,7 @@ impl Tuner {
             let length = if *gained >= CLEAR_GAIN { SHORT } else { LONG };
             return Some(Proposal { change, needed, length, reason });
         }
-        if !is_long {
+        if !is_long || self.only_waiting {
             return None;
         }
         let length = LONG;
@@ -375,7 +421,10 @@ impl Tuner {
         let has_memory = measured.memory_waited() <= MEMORY_WAITED;
         let is_step = value_of(change) <= LARGEST_STEP * from;
         match change {
-            SettingChange::Threads { threads } => *threads <= most_threads,
+            SettingChange::Threads { threads } => {
+                *threads <= most_threads && (has_memory || !self.only_waiting)
+            }
+            _ if self.only_waiting => false,
             SettingChange::Concurrency { stage, items } => {
                 // A function with a concurrency of 1 may not support more.
                 let is_fixed = from < 2 || self.fixed.contains(stage);
@@ -478,4 +527,34 @@ fn with_value(change: &SettingChange, value: usize) -> SettingChange {
         _ => {}
     }
     change
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_continues_in_the_next_run_only() {
+        let mut tuner = Tuner::new();
+        let change = SettingChange::Threads { threads: 8 };
+        tuner.decisions.push_back(TuningDecision {
+            time: SHORT,
+            change: change.clone(),
+            from: 2,
+            reason: String::new(),
+            rate_before: 100.0,
+            rate_after: None,
+            kept: None,
+        });
+        let trial = TuningTrial { stage: 0, needed: 110.0, length: SHORT, is_resumed: false };
+        tuner.phase = TuningPhase::Trial(trial);
+        assert_eq!(tuner.next_run(), None);
+        assert!(matches!(tuner.phase, TuningPhase::SettlingTrial(_)));
+        assert_eq!(tuner.next_run(), Some(SettingChange::Threads { threads: 2 }));
+        assert!(tuner.is_reset(&change, true) && matches!(tuner.phase, TuningPhase::Settling));
+        assert_eq!(tuner.decisions[0].kept, Some(false));
+        // Later runs do not list the decisions of this one.
+        assert_eq!(tuner.next_run(), None);
+        assert_eq!(tuner.decisions().len(), 0);
+    }
 }

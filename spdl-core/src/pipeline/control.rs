@@ -229,7 +229,9 @@ impl Control {
             if let Some(concurrency) = stage.concurrency.filter(|_| control.adjustable) {
                 self.set_concurrency(&control.name, concurrency)?;
             }
-            self.set_queue(&control.name, stage.queue)?;
+            // A smaller queue would limit the concurrency.
+            let least = stage.concurrency.unwrap_or(1);
+            self.set_queue(&control.name, stage.queue.max(least))?;
         }
         Ok(())
     }

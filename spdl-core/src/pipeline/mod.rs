@@ -6,7 +6,7 @@
 //! | `handle` | [`Pipeline`], [`Epoch`], [`Monitor`]: iterator, stream and statistics of a run |
 //! | `options` | [`StageOptions`], [`Order`] |
 //! | `control` | [`Control`]: changes concurrency while a pipeline runs |
-//! | `tuning` | [`Tune`], [`StaticSettings`]: the tuner of a running pipeline, and settings of an earlier run |
+//! | `tuning` | [`Tune`], [`StaticSettings`], [`LearnedSettings`]: the tuner of a running pipeline, and settings of earlier runs |
 //! | `definition` | [`Definition`]: a pipeline as data, printed or compared |
 //! | `profile` | [`Profile`]: throughput of each stage at several concurrencies |
 //! | `saved_steps` | `SavedSteps`: steps of a training run with a state saved after each |
@@ -36,4 +36,4 @@ pub use options::{Order, StageOptions};
 pub use profile::{Profile, ProfileOptions, Rate, StageProfile};
 #[cfg(feature = "serde")]
 pub use saved_steps::SavedSteps;
-pub use tuning::{StaticSettings, StaticStage, Tune};
+pub use tuning::{LearnedSettings, StaticSettings, StaticStage, Tune};

@@ -1,4 +1,4 @@
-//! [`Tune`]: the tuner of a running pipeline, and settings of an earlier run.
+//! [`Tune`]: the tuner of a running pipeline, and settings of earlier runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,6 +18,8 @@ use crate::observe::hooks::Hook;
 use crate::observe::interval::Snapshotter;
 use crate::observe::tuner::{Tuner, TuningDecision};
 use crate::pipeline::control::Control;
+use crate::scheduler::window::LearnedWindows;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// The consumer wakes the tuner at most this often.
@@ -27,34 +29,44 @@ const MIN_ITEMS: u64 = 64;
 const LONGEST_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How [`PipelineBuilder::tune`](crate::PipelineBuilder::tune) chooses settings.
-pub struct Tune {
-    settings: Option<StaticSettings>,
-    is_automatic: bool,
+pub struct Tune(TuneMode);
+
+#[derive(Debug)]
+enum TuneMode {
+    Automatic,
+    Waiting,
+    Fixed(StaticSettings),
 }
 
 impl Tune {
     /// Changes settings while the pipeline runs, as [`Tuner`] chooses.
     pub fn automatic() -> Self {
-        Tune { settings: None, is_automatic: true }
+        Tune(TuneMode::Automatic)
+    }
+
+    /// Raises only the number of threads, and only while the threads mostly wait, for example for
+    /// files.
+    pub fn waiting() -> Self {
+        Tune(TuneMode::Waiting)
     }
 
     /// Uses the settings of an earlier run, see [`Control::freeze`]. They do not change; the
     /// in-flight window and the prefetch depth do not adapt.
     pub fn fixed(settings: StaticSettings) -> Self {
-        Tune { settings: Some(settings), is_automatic: false }
+        Tune(TuneMode::Fixed(settings))
     }
 
-    /// Sets the settings with which automatic tuning begins, for example those of the last epoch.
-    /// Those of unknown stages are ignored.
-    #[must_use]
-    pub fn starting_with(mut self, settings: StaticSettings) -> Self {
-        self.settings = Some(settings);
-        self
+    /// Whether a concurrency that is set in the builder is only a starting value.
+    pub(crate) fn changes_concurrency(&self) -> bool {
+        matches!(self.0, TuneMode::Automatic)
     }
 
     /// The settings, if they do not change.
     pub(crate) fn fixed_settings(&self) -> Option<&StaticSettings> {
-        self.settings.as_ref().filter(|_| !self.is_automatic)
+        match &self.0 {
+            TuneMode::Fixed(settings) => Some(settings),
+            _ => None,
+        }
     }
 
     /// Applies the settings, and returns the task that tunes them.
@@ -62,18 +74,32 @@ impl Tune {
         self,
         control: Control,
         hooks: Arc<[Arc<dyn Hook>]>,
+        learned: LearnedSettings,
     ) -> Result<Option<TuningTask>> {
         if let Some(settings) = self.fixed_settings() {
             control.check(settings)?;
-        }
-        if let Some(settings) = &self.settings {
             control.restore(settings)?;
-        }
-        if !self.is_automatic {
             return Ok(None);
         }
+        let mut tuner = match self.0 {
+            TuneMode::Waiting => Tuner::new().only_waiting(),
+            _ => Tuner::new(),
+        };
+        let earlier = learned.tuned.lock().clone();
+        if let Some((of_last_run, mut settings)) = earlier {
+            // The stages restore their windows themselves.
+            settings.stages.retain(|stage, _| learned.windows.of(stage).is_none());
+            control.restore(&settings)?;
+            tuner = of_last_run;
+            if let Some(undo) = tuner.next_run() {
+                control.apply(&undo)?;
+            }
+            // This run may be too short for an evaluation.
+            *learned.tuned.lock() = Some((tuner.clone(), control.freeze()));
+        }
         Ok(Some(TuningTask {
-            tuner: control.fixed_stages().fold(Tuner::new(), Tuner::keep_concurrency),
+            tuner: control.fixed_stages().fold(tuner, Tuner::keep_concurrency),
+            learned,
             control,
             hooks,
             snapshotter: Snapshotter::default(),
@@ -85,13 +111,17 @@ impl Tune {
 
 impl fmt::Display for Tune {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_automatic { "automatic" } else { "fixed settings" })
+        f.write_str(match &self.0 {
+            TuneMode::Automatic => "automatic",
+            TuneMode::Waiting => "threads that wait",
+            TuneMode::Fixed(_) => "fixed settings",
+        })
     }
 }
 
 impl fmt::Debug for Tune {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tune({self}, {:?})", self.settings)
+        write!(f, "Tune({:?})", self.0)
     }
 }
 
@@ -133,7 +163,8 @@ pub struct StaticStage {
     /// Maximum number of items that the stage processes concurrently; `None` if it is always 1.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub concurrency: Option<usize>,
-    /// Capacity of the queue after the stage.
+    /// Capacity of the queue after the stage. Each item in progress has a place in the queue, so
+    /// that a smaller capacity than `concurrency` counts as `concurrency`.
     pub queue: usize,
 }
 
@@ -176,6 +207,16 @@ impl StaticSettings {
     }
 }
 
+/// Settings that the runs of a loader have learned. Clones share them.
+///
+/// [`PipelineBuilder::learned`](crate::PipelineBuilder::learned) passes them from run to run.
+#[derive(Clone, Debug, Default)]
+pub struct LearnedSettings {
+    pub(crate) windows: LearnedWindows,
+    /// The tuner of the last run, and its settings.
+    tuned: Arc<Mutex<Option<(Tuner, StaticSettings)>>>,
+}
+
 /// Wakes the tuner when an evaluation is due.
 #[derive(Default)]
 struct EvaluationDue {
@@ -187,6 +228,7 @@ struct EvaluationDue {
 pub(crate) struct TuningTask {
     control: Control,
     tuner: Tuner,
+    learned: LearnedSettings,
     hooks: Arc<[Arc<dyn Hook>]>,
     snapshotter: Snapshotter,
     /// When the last evaluation was, and how many items a stage had processed.
@@ -249,6 +291,7 @@ impl TuningTask {
             // If a thread cannot be created, the trial measures no gain.
             drop(self.control.apply(&change));
         }
+        *self.learned.tuned.lock() = Some((self.tuner.clone(), self.control.freeze()));
         let decisions: Vec<TuningDecision> = self.tuner.decisions().cloned().collect();
         let before = std::mem::replace(&mut *shared.decisions.lock(), decisions.clone());
         // One evaluation ends at most one trial, and starts at most one.

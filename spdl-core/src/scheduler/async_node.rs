@@ -17,7 +17,7 @@ use futures_util::task::AtomicWaker;
 use super::cpu_node::Sizer;
 use super::queue::{Next, Queue};
 use super::reorder::Reorder;
-use super::window::InFlightWindow;
+use super::window::{InFlightWindow, LearnedWindows};
 use super::{StageCore, size_of_item};
 use crate::error::{ErrorKind, Result, guarded, panicked};
 use crate::item::lineage::Outcome;
@@ -46,12 +46,13 @@ pub(crate) struct AsyncNode<In, Out, S: ?Sized> {
     pub(crate) tuning: Option<WindowTuning>,
 }
 
-/// How the output queue follows the in-flight window.
-pub(crate) enum WindowTuning {
-    /// The capacity is set to fit the window.
-    Queue,
-    /// The pipeline's last queue, whose prefetch depth is also tuned: the minimum capacity is set.
-    LastQueue,
+/// How the in-flight window is tuned.
+pub(crate) struct WindowTuning {
+    /// Whether the output queue is the pipeline's last one, whose prefetch depth is also tuned: the
+    /// minimum capacity follows the window. The capacity of other queues is set to fit the window.
+    pub(crate) is_last: bool,
+    /// The windows of earlier runs, and of the next one.
+    pub(crate) learned: LearnedWindows,
 }
 
 type InFlightItems<Out> = FuturesUnordered<BoxFuture<'static, CompletedItem<Out>>>;
@@ -156,7 +157,7 @@ where
             incoming: VecDeque::new(),
             input_ended: false,
             outbox: Outbox { items: Vec::with_capacity(MAX_RUN), places: 0 },
-            window: self.tuning.as_ref().map(|_| InFlightWindow::new(self.core.concurrency())),
+            window: self.tuning.as_ref().map(|tuning| self.first_window(tuning)),
             order: Arc::default(),
             last_completed: None,
         };
@@ -176,6 +177,9 @@ where
             polled
         })
         .await;
+        if let (Some(tuning), Some(window)) = (&self.tuning, &driver.window) {
+            tuning.learned.keep(&self.core.identity, Some(window));
+        }
         self.core.meter.set_activity(Activity::Idle);
         self.output.release(driver.places);
         drop(driver);
@@ -240,6 +244,7 @@ where
         // If `Control` has set another number, tuning ends.
         if self.core.concurrency() != size {
             driver.window = None;
+            tuning.learned.keep(&self.core.identity, None);
             return;
         }
         let starved = || self.output.empty_time();
@@ -249,15 +254,26 @@ where
         }
         let size = window.size();
         self.core.meter.concurrency.store(size, Ordering::SeqCst);
+        // The next run may start before this one ends.
+        tuning.learned.keep(&self.core.identity, Some(window));
         self.make_room(tuning, size);
+    }
+
+    /// The window at the start, which an earlier run may have found.
+    fn first_window(&self, tuning: &WindowTuning) -> InFlightWindow {
+        let Some(window) = tuning.learned.of(&self.core.identity) else {
+            return InFlightWindow::new(self.core.concurrency());
+        };
+        self.core.meter.concurrency.store(window.size(), Ordering::SeqCst);
+        window
     }
 
     /// Sets the capacity of the output queue to twice the window. A full queue may accept items
     /// again only after half of its capacity has been taken out.
     fn make_room(&self, tuning: &WindowTuning, size: usize) {
-        match tuning {
-            WindowTuning::Queue => self.output.resize(size.saturating_mul(2)),
-            WindowTuning::LastQueue => self.output.set_least(size.saturating_mul(2)),
+        match tuning.is_last {
+            true => self.output.set_least(size.saturating_mul(2)),
+            false => self.output.resize(size.saturating_mul(2)),
         }
     }
 

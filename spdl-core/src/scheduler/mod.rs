@@ -70,7 +70,7 @@ pub(crate) mod reorder;
 pub(crate) mod route_node;
 pub(crate) mod signal;
 pub(crate) mod source_node;
-mod window;
+pub(crate) mod window;
 pub(crate) mod worker_pool;
 pub(crate) mod zip_node;
 
@@ -81,6 +81,7 @@ use crate::memory::budget::{Budget, MemoryStatistics, Reservation};
 use crate::memory::buffer::BufferPool;
 use crate::observe::hooks::Hooks;
 use crate::observe::interval::RawSnapshot;
+use crate::observe::setting_names::SettingNames;
 use crate::observe::slowest;
 use crate::observe::stalls::{Activity, StageProgress};
 use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter, WorkerTimes};
@@ -145,6 +146,7 @@ pub(crate) struct RunContext {
     background_errors: Mutex<Vec<Error>>,
     /// The changes of settings that the tuner has tried.
     pub(crate) decisions: Mutex<Vec<TuningDecision>>,
+    pub(crate) setting_names: SettingNames,
 }
 
 impl RunContext {
@@ -174,6 +176,7 @@ impl RunContext {
             meters: Mutex::new(Vec::new()),
             background_errors: Mutex::new(Vec::new()),
             decisions: Mutex::new(Vec::new()),
+            setting_names: SettingNames::default(),
         }
     }
 
@@ -281,6 +284,7 @@ impl RunContext {
             memory: self.memory(),
             dropped: self.failures.dropped_total(),
             left_out: self.left_out.load(Ordering::Relaxed),
+            setting_names: self.setting_names.clone(),
         }
     }
 
@@ -322,6 +326,7 @@ impl RunContext {
             left_out: self.left_out.load(Ordering::Relaxed),
             memory: self.memory(),
             decisions: self.decisions.lock().clone(),
+            setting_names: self.setting_names.clone(),
         }
     }
 }

@@ -1,7 +1,11 @@
 //! In-flight window: how many items an async stage processes at the same time, found by
 //! measurement.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use crate::sync::Mutex;
 
 /// The largest window that tuning sets.
 const MAX_WINDOW: usize = 512;
@@ -34,7 +38,7 @@ const FAILURES_TO_SHRINK: f64 = 0.1;
 /// downstream hardly waits in [`CALM_TRIALS`] consecutive trials, the window shrinks by an eighth,
 /// but not below the number of items that were in flight. The window never shrinks below its
 /// initial size.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct InFlightWindow {
     least: usize,
     size: usize,
@@ -48,7 +52,32 @@ pub(crate) struct InFlightWindow {
     most_in_use: usize,
 }
 
-#[derive(Debug)]
+/// The windows of the stages of earlier runs, by identity of the stage.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LearnedWindows(Arc<Mutex<BTreeMap<Arc<str>, InFlightWindow>>>);
+
+impl LearnedWindows {
+    pub(crate) fn of(&self, stage: &str) -> Option<InFlightWindow> {
+        self.0.lock().get(stage).cloned()
+    }
+
+    /// Stores the window of a stage for the next run; `None` if the stage no longer adapts.
+    pub(crate) fn keep(&self, stage: &Arc<str>, window: Option<&InFlightWindow>) {
+        // A trial measures one run only.
+        let between_runs = |it: &InFlightWindow| InFlightWindow {
+            trial: None,
+            calm: 0,
+            most_in_use: 0,
+            ..it.clone()
+        };
+        match window {
+            Some(window) => drop(self.0.lock().insert(Arc::clone(stage), between_runs(window))),
+            None => drop(self.0.lock().remove(stage)),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
 struct WindowTrial {
     since: Instant,
     /// The total time without an item downstream when the trial began.

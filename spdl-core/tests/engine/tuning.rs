@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::common::{numbers, within_seconds};
 use spdl_core::async_trait;
 use spdl_core::observe::{Hook, SettingChange, StageKind, TuningDecision};
-use spdl_core::pipeline::{StaticSettings, StaticStage, Tune};
+use spdl_core::pipeline::{LearnedSettings, StaticSettings, StaticStage, Tune};
 use spdl_core::{
     AsyncContext, AsyncStage, ErrorKind, PipelineBuilder, Result, StageOptions, Statistics,
 };
@@ -121,6 +121,47 @@ fn threads_grow_for_functions_that_wait_and_stages_follow() {
 }
 
 #[test]
+fn threads_grow_only_for_functions_that_wait() {
+    within_seconds(120, || {
+        let run = |function: fn(i64) -> Result<i64>| {
+            let mut pipeline = PipelineBuilder::new(numbers(1_000_000))
+                .map("work", function)
+                .map(StageOptions::new("other").concurrency(2), Ok)
+                .threads(1)
+                .deterministic()
+                .tune(Tune::waiting())
+                .build()
+                .unwrap();
+            let (started, mut next) = (Instant::now(), 0);
+            // On a busy machine, the first trials may measure no gain.
+            while started.elapsed() < Duration::from_secs(30) {
+                consume(&mut pipeline, &mut next, 0.2);
+                let statistics = pipeline.statistics();
+                let is_over = started.elapsed() > Duration::from_secs(4);
+                if statistics.threads >= 4 || (is_over && statistics.decisions.is_empty()) {
+                    break;
+                }
+            }
+            pipeline.statistics()
+        };
+        let waiting = run(|n| {
+            std::thread::sleep(Duration::from_millis(5));
+            Ok(n)
+        });
+        assert!(waiting.threads >= 4, "{waiting} {:#?}", waiting.decisions);
+        assert_eq!(waiting.stages[2].concurrency, 2, "a set concurrency is kept");
+        let is_threads = |it: &TuningDecision| it.setting().0 == "threads";
+        assert!(waiting.decisions.iter().all(is_threads), "{:#?}", waiting.decisions);
+        let computing = run(|n| {
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_millis(2) {}
+            Ok(n)
+        });
+        assert_eq!((computing.threads, computing.decisions.len()), (1, 0), "{computing}");
+    });
+}
+
+#[test]
 fn a_consumer_that_limits_changes_nothing() {
     within_seconds(60, || {
         let latency = Arc::new(AtomicU64::new(100));
@@ -171,17 +212,80 @@ fn static_settings_are_restored_and_do_not_adapt() {
             stages: [("other".to_owned(), StaticStage::default())].into(),
             ..settings.clone()
         };
-        let error = build().tune(Tune::fixed(unknown.clone())).build().unwrap_err();
+        let error = build().tune(Tune::fixed(unknown)).build().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(
             error.to_string().contains("no stage \"other\"; stages: first, work, batch"),
             "{error}"
         );
-        // Tuning may begin with the settings of another run.
-        assert_eq!(
-            build().tune(Tune::automatic().starting_with(unknown)).build().unwrap().count(),
-            300
-        );
+    });
+}
+
+#[test]
+fn a_small_queue_does_not_limit_the_concurrency_of_static_settings() {
+    let build = || PipelineBuilder::new(numbers(10)).map("work", Ok).batch("batch", 2, false);
+    let work = StaticStage { concurrency: Some(6), queue: 2 };
+    let stages = [("work".to_owned(), work)].into();
+    let settings = StaticSettings { threads: 6, stages };
+    let pipeline = build().tune(Tune::fixed(settings)).build().unwrap();
+    let restored = pipeline.control().freeze().stages["work"];
+    assert_eq!(restored, StaticStage { concurrency: Some(6), queue: 6 });
+}
+
+#[test]
+fn the_next_run_begins_with_the_window_of_the_last_one() {
+    within_seconds(120, || {
+        let run = |learned: &LearnedSettings| {
+            let store = Store(Arc::new(AtomicU64::new(20_000)));
+            let mut pipeline = PipelineBuilder::new(numbers(600))
+                .async_stage("fetch", store)
+                .deterministic()
+                .learned(learned)
+                .build()
+                .unwrap();
+            let first = pipeline.next().unwrap().unwrap();
+            let window = pipeline.statistics().stages[1].concurrency;
+            let items = std::iter::once(first).chain(pipeline.map(Result::unwrap));
+            (window, items.collect::<Vec<_>>())
+        };
+        let learned = LearnedSettings::default();
+        let (first, items) = run(&learned);
+        let (second, again) = run(&learned);
+        assert!(first == 16 && second >= 36, "{first}, {second}");
+        assert_eq!(items, again);
+        assert_eq!(run(&LearnedSettings::default()).0, 16);
+    });
+}
+
+#[test]
+fn the_next_run_begins_with_the_threads_of_the_last_one() {
+    within_seconds(120, || {
+        let learned = LearnedSettings::default();
+        let run = || {
+            let wait = |n: i64| {
+                std::thread::sleep(Duration::from_millis(5));
+                Ok(n)
+            };
+            PipelineBuilder::new(numbers(1_000_000))
+                .map("wait", wait)
+                .threads(2)
+                .deterministic()
+                .tune(Tune::automatic())
+                .learned(&learned)
+                .build()
+                .unwrap()
+        };
+        // On a busy machine, the first trials may measure no gain.
+        let mut threads = 2;
+        for _ in 0..40 {
+            let (mut pipeline, mut next) = (run(), 0);
+            threads = pipeline.statistics().threads;
+            if threads >= 4 {
+                break;
+            }
+            consume(&mut pipeline, &mut next, 1.8);
+        }
+        assert!(threads >= 4, "{threads}");
     });
 }
 

@@ -61,7 +61,7 @@ class BatchLoader(Generic[B]):
         mix: CopyPaste | Mix | Mosaic | None = None,
         functions: _functions.Functions | None = None,
         memory_budget: SupportsIndex | None = None,
-        tune: bool | Path = False,
+        tune: bool | Path | None = None,
         monitor: Path | None = None,
     ) -> None:
         """Checks the arguments that do not depend on the data."""
@@ -73,6 +73,9 @@ class BatchLoader(Generic[B]):
         # Warnings about the fields of data sets, without duplicates.
         self._data_warnings: dict[str, None] = {}
         self._overlooked = _ranks.overlooked(rank, world_size)
+        if tune is None and threads is not None:
+            # The caller has chosen the number.
+            tune = False
         if threads is None:
             threads = _ranks.threads_of(_ranks.found())
         # Python attributes, so that the garbage collector finds cycles through the functions.
@@ -95,7 +98,7 @@ class BatchLoader(Generic[B]):
             memory_budget=None
             if memory_budget is None
             else check.whole("memory_budget", memory_budget, 1, 2**63 - 1),
-            tune=check.tune(tune),
+            tune=tune if tune is None else check.tune(tune),
             monitor=None if monitor is None else os.fsdecode(monitor),
         )
 

@@ -160,9 +160,10 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             in preparation, at least 32 MiB and at most a quarter of the memory that this process may use.
         tune: `True`: the number of threads, the concurrency of stages and the prefetch depth change while an epoch
             runs. One of them changes at a time, and only changes that raise the measured throughput are kept;
-            `stats()["decisions"]` lists them. The next epoch begins with the settings of the last one. A path: the
-            settings that `freeze` has written, which do not change. `False`: only the number of requests in flight
-            adapts. Batches never depend on these settings.
+            `stats()["decisions"]` lists them. `None`: the same, but only for the number of threads, only while they
+            mostly wait, and not if `threads` is given. A path: the settings that `freeze` has written, which do not
+            change. `False`: only the number of requests in flight adapts. The next epoch begins with the settings of
+            the last one. Batches never depend on these settings.
         monitor: The path of a Unix socket that serves the statistics of the running epoch, for `spdl top PATH`. Only the
             user of this process may connect. Each rank needs a separate path. A later epoch, also of another loader of
             this process, replaces the socket; the end of the epoch removes it. Iteration raises
@@ -263,7 +264,7 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
         sequential: bool = False,
         sequential_memory: SupportsIndex = 2**30,
         memory_budget: SupportsIndex | None = None,
-        tune: bool | Path = False,
+        tune: bool | Path | None = None,
         monitor: Path | None = None,
         device: str = "cpu",
         allocator: AllocatorLike | None = None,

@@ -224,7 +224,7 @@ class Loader(BatchLoader[Any]):
         sequential_memory: SupportsIndex = 2**30,
         image_folder: Path | None = None,
         memory_budget: SupportsIndex | None = None,
-        tune: bool | Path = False,
+        tune: bool | Path | None = None,
         monitor: Path | None = None,
         **named_fields: Field,
     ) -> None:

@@ -65,7 +65,7 @@ class LoaderOptions(TypedDict, total=False):
     sequential: bool
     sequential_memory: SupportsIndex
     memory_budget: SupportsIndex | None
-    tune: bool | Path
+    tune: bool | Path | None
     monitor: Path | None
 
 

@@ -132,6 +132,8 @@ class Effect(TypedDict):
     `memory`, `without-gil` or `step-time`; other keys are the new value, and the `stage`."""
     description: str
     """The change in words, with the present value."""
+    setting: str
+    """The argument that makes the change: `threads=8`; empty for a change of the work or the machine."""
     items_per_s: float
     """The items (for `ImageLoader`, batches) per second after the change."""
     gain: float
@@ -237,7 +239,7 @@ _From = TypedDict("_From", {"from": int})
 
 
 class TuningDecision(_From):
-    """A change of a setting that `tune=True` has tried."""
+    """A change of a setting that tuning has tried."""
 
     time_s: float
     """Seconds from the start of the epoch or pipeline to the change."""
@@ -272,7 +274,7 @@ class Statistics(TypedDict):
     | `left_out`, `filtered`, `partial` | samples in incomplete batches; rejected by `filter`; delivered in part |
     | `slowest` | up to ten samples that took longest in a stage, with the likely cause |
     | `cache`, `decoded` | statistics of the cache; where images were decoded; `None` without them |
-    | `decisions` | the changes of settings that `tune=True` has tried |
+    | `decisions` | the changes of settings that tuning has tried |
     | `diagnosis` | at most three sentences: what limits the throughput, and what would help by how much |
     | `bottleneck` | the same as data |
 
@@ -318,7 +320,7 @@ class Statistics(TypedDict):
     """Where images were decoded, with `decode="device"`. `None` with `decode="host"`, and if `device="auto"`
     found no device: see `spdl_rs.cuda.fallbacks`."""
     decisions: list[TuningDecision]
-    """The changes of settings that `tune=True` has tried, the oldest first; at most the last 256."""
+    """The changes of settings that tuning has tried, the oldest first; at most the last 256."""
     diagnosis: str
     bottleneck: Bottleneck
     """A text that names what limits the throughput: a stage, the source, the worker threads, the GIL, the CPUs,

@@ -199,7 +199,25 @@ class TrainingProfile:
         )
         if self.cause == "interference":
             return f"{starved} The loader alone is faster than the step: both compete for the same resource."
-        return f"{starved} {self.diagnosis}".rstrip()
+        return f"{starved} {self._loader_limit()}".rstrip()
+
+    def _loader_limit(self) -> str:
+        """The diagnosis, without more threads if they would wait for the GIL."""
+        helps = self.statistics["bottleneck"]["helps"] if self.statistics else []
+        if not self._holds_gil() or not helps or helps[0]["change"]["setting"] != "threads":
+            return self.diagnosis
+        return self.diagnosis.partition(". ")[0].rstrip(".") + "."
+
+    def _holds_gil(self) -> bool:
+        """Whether the GIL is busy, although the loader has not found it by the waits of its threads."""
+        return self.interference.gil_of_loader >= _GIL_BUSY and "GIL" not in self.diagnosis
+
+    def _in_processes(self) -> str:
+        """The argument that moves Python code to processes; empty if there is none."""
+        bottleneck = self.statistics["bottleneck"] if self.statistics else {"helps": [], "does_not_help": []}
+        effects = bottleneck["helps"] + bottleneck["does_not_help"]
+        settings = [effect["setting"] for effect in effects if effect["change"]["setting"] == "without-gil"]
+        return f" ({settings[0]})" if settings else ""
 
     def _times(self) -> list[str]:
         most = max((stage.ms_per_sample for stage in self.stages), default=0.0)
@@ -214,10 +232,10 @@ class TrainingProfile:
 
     def _disturbance(self) -> list[str]:
         lines, it = [], self.interference
-        if it.gil_of_loader >= _GIL_BUSY and "GIL" not in self.diagnosis:
+        if self._holds_gil():
             lines.append(
                 f"Python code of the loader holds the GIL for {_percent(it.gil_of_loader)} of the time, so that more "
-                "threads do not help: run it in processes, or use fields and stages of Rust."
+                f"threads do not help: run it in processes{self._in_processes()}, or use fields and stages of Rust."
             )
         if it.slowdown >= _DISTURBED:
             names = {

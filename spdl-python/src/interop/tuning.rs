@@ -13,10 +13,17 @@ pub(crate) enum TuneArgument {
     Path(PathBuf),
 }
 
+/// Whether loaders without the arguments `tune` and `threads` start more threads for functions that wait.
+///
+/// `cargo xtask bench tune` compares this default with `tune=False`.
+const TUNES_WAITING: bool = true;
+
 /// What the argument `tune` requests.
 #[derive(Debug)]
 pub(crate) enum TuneSetting {
     Off,
+    /// The default of loaders.
+    Waiting,
     Automatic,
     Fixed(StaticSettings),
 }
@@ -31,13 +38,20 @@ impl TuneSetting {
         })
     }
 
-    /// How to tune a run. Automatic tuning begins with the settings of an earlier run.
-    pub(crate) fn tune(&self, earlier: Option<StaticSettings>) -> Option<Tune> {
+    /// The setting of a loader; `None` is the default.
+    pub(crate) fn of_loader(tune: Option<TuneArgument>) -> Result<Self> {
+        match tune {
+            None if TUNES_WAITING => Ok(TuneSetting::Waiting),
+            tune => TuneSetting::of(tune),
+        }
+    }
+
+    /// How to tune a run.
+    pub(crate) fn tune(&self) -> Option<Tune> {
         match self {
             TuneSetting::Off => None,
-            TuneSetting::Automatic => {
-                Some(earlier.into_iter().fold(Tune::automatic(), Tune::starting_with))
-            }
+            TuneSetting::Waiting => Some(Tune::waiting()),
+            TuneSetting::Automatic => Some(Tune::automatic()),
             TuneSetting::Fixed(settings) => Some(Tune::fixed(settings.clone())),
         }
     }
@@ -55,22 +69,16 @@ pub(crate) enum RunControl {
 }
 
 impl RunControl {
-    /// The settings of the run, or its last ones.
-    pub(crate) fn settings(&self) -> Option<StaticSettings> {
-        match self {
-            RunControl::NotStarted => None,
-            RunControl::Running(control) => Some(control.freeze()),
-            RunControl::Ended(settings) => Some(settings.clone()),
-        }
-    }
-
-    /// Writes the settings as a file.
+    /// Writes the settings of the run, or its last ones, as a file.
     pub(crate) fn freeze(&self, path: PathBuf) -> Result<()> {
-        let settings = self.settings().ok_or_else(|| {
-            let message = "cannot write the settings: nothing has run yet";
-            Error::new(ErrorKind::InvalidArgument, message)
-        })?;
-        settings.save(path)
+        match self {
+            RunControl::NotStarted => {
+                let message = "cannot write the settings: nothing has run yet";
+                Err(Error::new(ErrorKind::InvalidArgument, message))
+            }
+            RunControl::Running(control) => control.freeze().save(path),
+            RunControl::Ended(settings) => settings.save(path),
+        }
     }
 
     /// Releases the control of a run that ends.

@@ -34,7 +34,7 @@ use crate::interop::tuning::RunControl;
 use crate::interop::wait::{SHUTDOWN_TIMEOUT, SIGNAL_CHECK_INTERVAL, drop_within, without_python};
 use crate::interop::warnings::{PipelineWarnings, log};
 use crate::operators::DECODE;
-use crate::statistics::{HasState, Monitor, address_in, dropped, state_to_json};
+use crate::statistics::{HasState, Monitor, address_in, dropped, of_loader, state_to_json};
 use crate::trace;
 
 /// One epoch over the samples. Any thread may request the next batch.
@@ -599,6 +599,12 @@ impl SharedSettings<'_> {
             .deterministic()
             .threads(threads)
             .shard(shard)
+            .learned(&settings.learned)
+            .setting_names(of_loader(
+                functions.movable(),
+                functions.has_map(settings),
+                &settings.tune,
+            ))
             .hook(trace::StageHook);
         let pipeline = match &settings.monitor {
             Some(path) => pipeline.monitor(path),
@@ -608,8 +614,7 @@ impl SharedSettings<'_> {
             Some(times) => pipeline.external_times(times),
             None => pipeline,
         };
-        let earlier = settings.last_run().settings();
-        Ok(match settings.tune.tune(earlier) {
+        Ok(match settings.tune.tune() {
             Some(tune) => pipeline.tune(tune),
             None => pipeline,
         })

@@ -18,6 +18,7 @@ use spdl_media::{CodecRegistry, Limits};
 use super::epoch::array_of;
 use super::fields::SampleFields;
 use super::items;
+use super::settings::{Content, Settings};
 use crate::interop::error::{Raised, to_exception};
 use crate::interop::wait::{GilRequests, try_python};
 use crate::statistics::has_gil;
@@ -93,6 +94,16 @@ impl Functions {
             times.gil = Some(gil.total());
             times
         })
+    }
+
+    /// The stages that `executor="processes"` moves to processes.
+    pub(super) fn movable(&self) -> Vec<String> {
+        self.stages.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Whether functions of the loader may run in processes.
+    pub(super) fn has_map(&self, settings: &Settings) -> bool {
+        matches!(settings.content, Content::Fields(_)) && self.map_samples.is_none()
     }
 
     /// The call on the thread that takes a batch.

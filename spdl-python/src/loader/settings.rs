@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use spdl_core::pipeline::LearnedSettings;
 use spdl_core::source::Remainder;
 use spdl_core::{Error, ErrorKind, OnError, Result, Shard};
 use spdl_io::StoredRecord;
@@ -54,6 +55,8 @@ pub(crate) struct Settings {
     /// Memory for encoded samples and batches, in bytes; `None` for the default.
     pub(crate) memory_budget: Option<usize>,
     pub(crate) tune: TuneSetting,
+    /// The settings that earlier epochs have learned.
+    pub(crate) learned: LearnedSettings,
     /// The settings of the epoch that was started last.
     pub(crate) last_run: Arc<Mutex<RunControl>>,
     /// The path of the monitor socket.
@@ -121,7 +124,8 @@ impl Settings {
             decode_with,
             mix,
             memory_budget,
-            tune: TuneSetting::of(tune).map_err(fault)?,
+            tune: TuneSetting::of_loader(tune).map_err(fault)?,
+            learned: LearnedSettings::default(),
             last_run: Arc::default(),
             monitor,
         })

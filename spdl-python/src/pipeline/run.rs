@@ -27,7 +27,7 @@ use crate::interop::fork::OwnerProcess;
 use crate::interop::tuning::{RunControl, TuneArgument, TuneSetting};
 use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, drop_within, without_python};
 use crate::interop::warnings::PipelineWarnings;
-use crate::statistics::{Intervals, Monitor, external_times, has_gil, state_to_json};
+use crate::statistics::{Intervals, Monitor, external_times, has_gil, of_pipeline, state_to_json};
 use crate::trace;
 
 /// How long dropping a pipeline waits for its threads.
@@ -113,7 +113,9 @@ impl RunSettings {
         if let Some(text) = &self.replay {
             pipeline = pipeline.replay(OrderRecord::parse(text)?);
         }
-        if let Some(tune) = TuneSetting::of(self.tune)?.tune(None) {
+        let setting = TuneSetting::of(self.tune)?;
+        pipeline = pipeline.setting_names(of_pipeline(&setting));
+        if let Some(tune) = setting.tune() {
             pipeline = pipeline.tune(tune);
         }
         if let Some(path) = self.monitor {

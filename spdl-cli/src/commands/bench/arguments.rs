@@ -54,6 +54,10 @@ Examples:
   spdl bench photos/ --mode train --epochs 2 --batch 64 --step-ms 30
       measure whether training steps of 30 ms per batch have to wait for data
 
+  spdl bench s3://bucket/photos/ --tune --freeze settings.json
+  spdl bench s3://bucket/photos/ --tune=settings.json
+      find the settings that are fastest for this store, and use them
+
   spdl bench photos/ --epochs 10 --json > old.json
   spdl bench photos/ --epochs 10 --threads 4 --baseline old.json
       are 4 threads faster? 10 rounds of both command lines, interleaved
@@ -181,8 +185,10 @@ Keys of the JSON object:
   verdict           at most three sentences: the bottleneck, and what would help by how much
   diagnosis         the same as data: {limit: {kind, ...}, items_per_s, source_items,
                     consumer_waits, helps: [effect], does_not_help: [effect]}, where an item is a
-                    batch, and an effect is {change, description, items_per_s, gain,
+                    batch, and an effect is {change, description, setting, items_per_s, gain,
                     consumer_wait_s, limited_by}; null if the run was already complete
+  decisions         [{time_s, change, from, reason, rate_before, rate_after, kept}]: the changes
+                    that --tune has tried
   data_readiness    share of the time after the first batch in which a batch was ready, 0 to 1
   dropped           [{key, reason}], one entry for each failed image of each epoch;
                     at most 100,000
@@ -430,6 +436,20 @@ pub(crate) struct BenchArguments {
     /// benchmark may connect
     #[arg(long, value_name = "PATH")]
     pub(crate) monitor: Option<PathBuf>,
+
+    /// Tune threads, samples in flight and queues during the run; or use the settings in FILE, which
+    /// --freeze, or `freeze` of a loader in Python, has written
+    ///
+    /// One setting changes at a time, and only changes that raise the measured rate are kept. The output
+    /// lists them. With FILE, nothing changes during the run. Order and content of the batches do not
+    /// depend on the settings.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub(crate) tune: Option<Option<PathBuf>>,
+
+    /// Write the settings at the end of the run to this file, for --tune=FILE and for the argument `tune`
+    /// of loaders in Python
+    #[arg(long, value_name = "FILE")]
+    pub(crate) freeze: Option<PathBuf>,
 
     /// Write an HTML report with charts to this file
     #[arg(long, value_name = "FILE.html")]
@@ -693,7 +713,7 @@ impl MaxSkipped {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     #[derive(Parser)]
     struct Bench {
@@ -704,6 +724,12 @@ pub(super) mod tests {
     pub(crate) fn parse(arguments: &[&str]) -> Result<BenchArguments, clap::Error> {
         let parsed = Bench::try_parse_from([&["bench"], arguments].concat())?;
         Ok(parsed.arguments)
+    }
+
+    /// The long names of all options.
+    pub(crate) fn options() -> Vec<String> {
+        let command = Bench::command();
+        command.get_arguments().filter_map(|it| it.get_long()).map(str::to_owned).collect()
     }
 
     #[test]

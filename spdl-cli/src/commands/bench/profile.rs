@@ -28,8 +28,9 @@ const COMPUTES: f64 = 0.5;
 /// A sample is shown as slow if it takes this many times the median.
 const SLOW: u32 = 2;
 /// Options of `spdl bench` that a measurement of limited time does not have.
-const WITHOUT: [&str; 14] = [
+const WITHOUT: [&str; 15] = [
     "epochs",
+    "freeze",
     "no_checksum",
     "save_state",
     "save_every",

@@ -23,6 +23,7 @@ use super::outcome::Outcome;
 use super::report;
 use super::resume::{self, EarlierChecksum, ResumePoint, Resumed};
 use super::rounds::{self, Extent, Rounds};
+use super::settings;
 use super::shorthand::SampleNoun;
 use super::snapshots::SnapshotThread;
 use super::spec::Spec;
@@ -128,7 +129,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let samples = of_rank * u64::from(arguments.epochs);
     let progress = Progress::of_samples(samples, arguments.noun().many(), !arguments.json);
     let (cpu_before, start) = (machine::cpu_time(), Instant::now());
-    let monitor = pipeline.monitor();
+    let (monitor, control) = (pipeline.monitor(), pipeline.control());
     let snapshot_thread = arguments
         .report
         .as_deref()
@@ -152,7 +153,8 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
             progress.at(images_done(last, world, of_rank));
         });
     let delivery = delivery.map_err(|error| what(&error));
-    drop((pipeline, images));
+    let settings = control.freeze();
+    drop((pipeline, images, control));
     let cache = cache.map(|cache| cache.statistics());
     let cpu_time = machine::cpu_time().saturating_sub(cpu_before);
     let snapshots = snapshot_thread.map(SnapshotThread::stop).unwrap_or_default();
@@ -164,6 +166,10 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     if let Some(warning) = cache.as_ref().and_then(cache_warning) {
         stderr::note(&format!("spdl: warning: {warning}"));
     }
+    let delivery = delivery?;
+    if let Some(file) = &arguments.freeze {
+        settings.save(file).map_err(|error| Failure::of("bench", &error, file))?;
+    }
     Ok(Outcome {
         arguments: arguments.clone(),
         images_found,
@@ -173,7 +179,7 @@ fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         listing,
         cache,
         resume_point,
-        delivery: delivery?,
+        delivery,
         cpu_time,
         peak_rss: machine::peak_rss(),
         row_bytes: (layout.live_bytes(1) / layout.live_batches(1) / layout.batch_size()) as u64,
@@ -420,6 +426,7 @@ fn build(
         .threads(worker_threads(arguments.threads))
         .shard(arguments.shard()?)
         .on_stall(stall_time, move |stall| warn(&format!("spdl: warning: {stall}")));
+    let pipeline = settings::tuned(pipeline, arguments)?;
     let pipeline = match arguments.settings.prefetch {
         Some(batches) => pipeline.prefetch(batches),
         None => pipeline,

@@ -71,6 +71,7 @@ fn as_json(outcome: &Outcome) -> Value {
         "epoch_images_per_s": outcome.delivery.epoch_rates(),
         "verdict": verdict(outcome),
         "diagnosis": diagnosis(outcome),
+        "decisions": outcome.statistics.decisions,
         "data_readiness": outcome.statistics.data_readiness(),
         "dropped": dropped,
         "resumed": outcome.resume_point.map(|resumed| json!({
@@ -154,6 +155,10 @@ fn as_text(outcome: &Outcome) -> String {
             parts.push(dropped_images(outcome));
         }
         parts.push(wrap(&verdict(outcome), WIDTH));
+        let decisions: Vec<String> = statistics.decisions.iter().map(|it| it.to_string()).collect();
+        if !decisions.is_empty() {
+            parts.push(decisions.join("\n"));
+        }
     }
     let mut text = parts.join("\n\n");
     text.push_str("\n\n");

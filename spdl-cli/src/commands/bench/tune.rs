@@ -19,13 +19,20 @@ use crate::ui::stdout;
 /// The longest line of a request, in bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
+/// The names of the settings.
+pub(super) const NAMES: [&str; 4] = ["threads", "decode_concurrency", "in_flight", "prefetch"];
+
 /// Measures settings for a program that searches for the best ones, by a line protocol
 ///
 /// Reads one JSON object per line from standard input, and writes one per line to standard output.
 #[derive(Clone, Debug, Args)]
 #[command(
     args_override_self = true,
-    mut_args = without_epochs,
+    mut_args = |option| match option.get_id().as_str() {
+        // DATA is always given.
+        "tune" => option.hide(true).conflicts_with("data"),
+        _ => without_epochs(option),
+    },
     after_help = "\
 Example:
   spdl tune photos/ --mode train --batch 64 --json <<'END'
@@ -64,7 +71,8 @@ pub(crate) fn run(arguments: &TuneArguments) -> Result<(), Failure> {
             "spdl tune has a protocol of JSON lines only: add --json; `spdl tune --help` explains it",
         ));
     }
-    let load = run::without_end(&arguments.load);
+    let mut load = run::without_end(&arguments.load);
+    load.settings.by_protocol = true;
     let (images, _) = Images::open(&load)?;
     let mut session = Session { settings: settings(&load, &images), load, images };
     let mut input = io::stdin().lock();
@@ -122,9 +130,10 @@ fn settings(load: &BenchArguments, images: &Images) -> Vec<Setting> {
     let cpus = worker_threads(None) as u64;
     let threads = worker_threads(load.threads) as u64;
     let most = (4 * cpus).max(8).max(threads);
+    let [threads_name, decoding, in_flight, prefetch] = NAMES;
     vec![
         Setting {
-            name: "threads",
+            name: threads_name,
             about: "worker threads, which decode",
             min: 1,
             max: most,
@@ -132,7 +141,7 @@ fn settings(load: &BenchArguments, images: &Images) -> Vec<Setting> {
             value: None,
         },
         Setting {
-            name: "decode_concurrency",
+            name: decoding,
             about: "samples that are decoded at the same time; at most `threads` of them make progress",
             min: 1,
             max: most,
@@ -140,7 +149,7 @@ fn settings(load: &BenchArguments, images: &Images) -> Vec<Setting> {
             value: None,
         },
         Setting {
-            name: "in_flight",
+            name: in_flight,
             about: "samples that are read from the disk or store at the same time; the default of a store \
                     adapts to the measured rate",
             min: 1,
@@ -149,7 +158,7 @@ fn settings(load: &BenchArguments, images: &Images) -> Vec<Setting> {
             value: None,
         },
         Setting {
-            name: "prefetch",
+            name: prefetch,
             about: "finished batches that wait for the consumer",
             min: 1,
             max: 64,

@@ -355,6 +355,7 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
             consumer.delivered(Duration::from_millis(1), start.elapsed());
             RawSnapshot {
+                setting_names: Default::default(),
                 pipeline: 3,
                 elapsed: start.elapsed(),
                 threads: 1,

@@ -173,7 +173,7 @@ impl Plan {
         let control = Control::new(Arc::clone(&self.shared), Arc::clone(&controls));
         let tune = self.settings.tune.filter(|_| self.settings.profile_items.is_none());
         let tuning = match tune {
-            Some(tune) => tune.begin(control, Arc::clone(&self.hooks))?,
+            Some(tune) => tune.begin(control, Arc::clone(&self.hooks), self.settings.learned)?,
             None => None,
         };
         Ok(Pipeline::new(PipelineParts {
@@ -529,7 +529,7 @@ impl Plan {
             self.add_error(error.with_stage(Arc::clone(&options.name)));
         }
         // If the settings are tuned, a set concurrency above 1 is a starting value.
-        let is_tuned = self.settings.tune.as_ref().is_some_and(|it| it.fixed_settings().is_none());
+        let is_tuned = self.settings.tune.as_ref().is_some_and(Tune::changes_concurrency);
         let is_free = options.concurrency.is_none_or(|set| is_tuned && set > 1);
         let control = |handle| StageControl {
             name: Arc::clone(core.name()),
@@ -586,11 +586,8 @@ impl Plan {
             || profile_items.is_some()
             || self.is_static(options)
             || (last && prefetch.is_some());
-        match (is_set || MODELLED, last) {
-            (true, _) => None,
-            (false, true) => Some(WindowTuning::LastQueue),
-            (false, false) => Some(WindowTuning::Queue),
-        }
+        (!is_set && !MODELLED)
+            .then(|| WindowTuning { is_last: last, learned: self.settings.learned.windows.clone() })
     }
 
     /// Whether static settings give the concurrency of a stage.

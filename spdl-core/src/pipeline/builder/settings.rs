@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::memory::buffer::BufferPool;
 use crate::observe::hooks::Hook;
 use crate::observe::interval::Interval;
+use crate::observe::setting_names::SettingNames;
 use crate::observe::stalls::{STALL_TIME, Stall, StallListener};
 use crate::observe::starvation::{STARVATION_INTERVAL, Starvation, StarvationListener};
 use crate::observe::statistics::Dropped;
@@ -21,7 +22,7 @@ use crate::observe::thread_times::ExternalTimes;
 use crate::pipeline::definition::{Definition, PipelineSettings, Setting};
 use crate::pipeline::handle::Pipeline;
 use crate::pipeline::options::Order;
-use crate::pipeline::tuning::Tune;
+use crate::pipeline::tuning::{LearnedSettings, Tune};
 use crate::resume::replay::OrderRecord;
 use crate::resume::state::State;
 use crate::runtime::Runtime;
@@ -54,6 +55,8 @@ pub(super) struct Settings {
     pub(super) on_drop: Vec<DropListener>,
     pub(super) interval: Option<(Duration, IntervalListener)>,
     pub(super) tune: Option<Tune>,
+    pub(super) learned: LearnedSettings,
+    pub(super) setting_names: SettingNames,
     pub(super) external_times: Option<ExternalTimesReader>,
     #[cfg(feature = "serde")]
     pub(super) monitor: Option<std::path::PathBuf>,
@@ -91,6 +94,8 @@ impl Settings {
             on_drop: Vec::new(),
             interval: None,
             tune: None,
+            learned: LearnedSettings::default(),
+            setting_names: SettingNames::default(),
             external_times: None,
             #[cfg(feature = "serde")]
             monitor: None,
@@ -348,6 +353,51 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// pipeline does not have.
     pub fn tune(self, tune: Tune) -> Self {
         self.set(|settings| settings.tune = Some(tune))
+    }
+
+    /// Begins with the settings that earlier runs have learned, and stores those of this run.
+    ///
+    /// Pass the same value to the pipeline of each epoch: the in-flight window of
+    /// [async stages](crate::StageOptions::concurrency), and the settings that
+    /// [`tune`](Self::tune) has chosen, then need not be found again in each epoch. Order and content
+    /// of the items do not depend on them. Default: each run begins with the default settings.
+    ///
+    /// ```
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_core::pipeline::LearnedSettings;
+    /// let learned = LearnedSettings::default();
+    /// for epoch in 0..3 {
+    ///     let fetch = |n| async move { Ok(n) };
+    ///     let pipeline = PipelineBuilder::from_iter(0..100)
+    ///         .map_async("fetch", fetch)
+    ///         .epochs(epoch..epoch + 1)
+    ///         .learned(&learned)
+    ///         .build()?;
+    ///     assert_eq!(pipeline.count(), 100);
+    /// }
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn learned(self, learned: &LearnedSettings) -> Self {
+        let learned = learned.clone();
+        self.set(|settings| settings.learned = learned)
+    }
+
+    /// Sets how users of the program change settings, for the advice of
+    /// [`diagnose`](crate::Statistics::diagnose).
+    ///
+    /// ```
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_core::observe::{SettingChange, SettingNames};
+    /// let names = SettingNames::new(|change, _stages| match change {
+    ///     SettingChange::Threads { threads } => Some(format!("--threads {threads}")),
+    ///     _ => None,
+    /// });
+    /// let pipeline = PipelineBuilder::from_iter(0..9).map("work", |n| Ok(n)).setting_names(names);
+    /// assert_eq!(pipeline.build()?.count(), 9);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn setting_names(self, names: SettingNames) -> Self {
+        self.set(|settings| settings.setting_names = names)
     }
 
     /// Serves statistics on a Unix socket at `path` while the pipeline runs, for `spdl top` and other programs.
@@ -627,12 +677,13 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     pub fn build(mut self) -> Result<Pipeline<T>> {
         let definition = self.definition();
         let threads = self.settings.threads();
-        let shared = RunContext::new(
+        let mut shared = RunContext::new(
             self.settings.seed.unwrap_or(0),
             threads,
             std::mem::take(&mut self.settings.on_drop),
             self.settings.buffers.take().unwrap_or_default(),
         );
+        shared.setting_names = std::mem::take(&mut self.settings.setting_names);
         if let Some(times) = self.settings.external_times.take() {
             // The context is new.
             let _ = shared.external_times.set(times);

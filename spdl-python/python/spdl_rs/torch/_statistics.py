@@ -100,8 +100,16 @@ def combine(readers: Sequence[ReadStatistics]) -> Statistics:
         },
     }
     renamed(result, {stage["name"]: _name(stage["name"]) for stage in slowest["stages"]})
+    _without_settings(result)
     result["diagnosis"] = _diagnosis(result["diagnosis"], stages, threads)
     return result
+
+
+def _without_settings(result: Statistics) -> None:
+    """Removes the arguments of pipelines, which this class does not have."""
+    for effect in result["bottleneck"]["helps"] + result["bottleneck"]["does_not_help"]:
+        result["diagnosis"] = result["diagnosis"].replace(f" ({effect['setting']})", "")
+        effect["setting"] = ""
 
 
 def _combine_stage(of_all: tuple[StageStatistics, ...]) -> StageStatistics:

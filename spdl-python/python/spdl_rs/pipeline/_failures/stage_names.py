@@ -92,7 +92,10 @@ def _without_contradictions(statistics: Statistics) -> Statistics:
     bottleneck["does_not_help"] = [effect for effect in useless if kind(effect) not in helps]
     before, _, last = statistics["diagnosis"].rpartition(". ")
     if last.endswith(_USELESS):
-        contradicted = {f'a higher concurrency of "{stage}"' for setting, stage in helps if setting == "concurrency"}
+        stages = [stage for setting, stage in helps if setting == "concurrency"]
+        contradicted = {
+            f'{what} "{stage}"' for what in ("a higher concurrency of", "more items in flight in") for stage in stages
+        }
         names = last.removesuffix(_USELESS).split(" or ")
         names = [name for name in names if name[0].lower() + name[1:] not in contradicted]
         last = f"{' or '.join(names)}{_USELESS}" if names else ""
