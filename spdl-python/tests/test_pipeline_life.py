@@ -773,7 +773,7 @@ def test_the_gil_is_the_bottleneck_of_python_code():
     list(pipeline)
     shown = pipeline.diagnose()
     assert shown.startswith("The GIL is the bottleneck: the 4 worker threads"), shown
-    assert "Python functions in processes (executor=ProcessPoolExecutor()) would give" in shown, shown
+    assert "Python functions in processes (executor=ProcessPoolExecutor()) would " in shown, shown
     assert 'stage "spin"' in shown, shown
     assert "threads would give" not in shown, shown
 

@@ -55,14 +55,13 @@ def test_a_loader_starts_threads_for_functions_that_wait():
         loader = spdl_rs.Loader(samples(20_000), batch_size=1, map=wait, number=fields.Number(), **arguments)
         began = time.monotonic()
         with contextlib.closing(iter(loader)) as batches:
-            for _ in batches:
-                reached = loader.stats()["threads"] > before
-                if reached or time.monotonic() - began > limit:
+            for number, _ in enumerate(batches):
+                if number % 50 == 0 and loader.stats()["threads"] > before or time.monotonic() - began > limit:
                     break
         return loader.stats()["threads"]
 
     # On a busy machine, the first trials may measure no gain.
-    assert threads(30) > before
+    assert threads(90) > before
     assert threads(3, tune=False) == threads(3, threads=before) == before
 
 
@@ -172,7 +171,7 @@ def test_the_window_of_a_store_is_kept_between_epochs(many, tmp_path):
         return fetch["concurrency"]
 
     with serving(many) as server:
-        server.latency = 0.05
+        server.latency = 0.15
         paths = sorted(path.relative_to(many).as_posix() for path in many.glob("*/*.png"))
         listed = tmp_path / "list.txt"
         listed.write_text("".join(f"{server.address}/{path}\n" for path in paths * 5))

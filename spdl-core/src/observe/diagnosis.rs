@@ -1158,7 +1158,7 @@ mod tests {
         let mut python = statistics(&[("tokenize", StageKind::Cpu, 2, 19.5)], 9.0);
         python.stages[0].holds_gil = true;
         python.stages[0].cpu_share = Some(0.5);
-        let contended = |contended| GilStatistics { contended, waited: Duration::from_secs(2) };
+        let contended = |contended| GilStatistics { contended, waited: Duration::from_millis(200) };
         python.gil = Some(contended(0.1));
         assert!(!matches!(python.limit(), Limit::Gil { .. }), "{}", python.limit());
         python.gil = Some(contended(0.9));

@@ -357,8 +357,7 @@ impl Tuner {
     }
 
     fn propose(&self, measured: &Measurements<'_>, limit: &Limit) -> Option<Proposal> {
-        let waits = matches!(limit, Limit::Threads { computing, .. } if *computing < WAITS);
-        if self.only_waiting && !waits {
+        if self.only_waiting && !threads_wait(measured, limit) {
             return None;
         }
         let model = PipelineModel::new(measured)?;
@@ -471,6 +470,17 @@ fn smallest(
     let best = gains.iter().copied().fold(0.0, f64::max);
     let mut all = group.into_iter().zip(gains);
     all.find(|(_, gained)| *gained >= ENOUGH * best)
+}
+
+/// Whether the threads of the shared pool mostly wait, so that more of them may be faster.
+fn threads_wait(measured: &Measurements<'_>, limit: &Limit) -> bool {
+    use Limit::{Concurrency, Order, Queue, Threads};
+    let may_gain =
+        matches!(limit, Threads { .. } | Order { .. } | Queue { .. } | Concurrency { .. });
+    let on_pool = || measured.stages.iter().filter(|it| it.kind.uses_cpu_pool() && !it.dedicated);
+    let busy: f64 = on_pool().map(|stage| stage.busy.as_secs_f64()).sum();
+    let computing = |it: &StageStatistics| it.items as f64 * measured.cpu_and_wait(it).0;
+    may_gain && on_pool().map(computing).sum::<f64>() < WAITS * busy
 }
 
 /// A smaller number of threads that may be as fast.
