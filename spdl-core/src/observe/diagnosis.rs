@@ -35,6 +35,9 @@ const FULL_AND_EMPTY: f64 = 0.2;
 /// A stage waits for the input order if its places are all in use for more than this share of the
 /// time.
 const PLACES_USED: f64 = 0.4;
+/// A stage limits while its in-flight window grows, if the window was full for more than this share
+/// of the time.
+const FULL_WINDOW: f64 = 0.5;
 /// A store with requests of at least this many bytes is limited by its bandwidth, and otherwise by
 /// the number of requests per second.
 const LARGE_REQUEST: f64 = (256 << 10) as f64;
@@ -169,6 +172,8 @@ pub enum Limit {
     Gil {
         /// The share of the requests for the GIL that waited, in 0..=1.
         contended: f64,
+        /// The mean number of CPUs that the Python functions use, as far as it is known.
+        used: f64,
         /// Number of worker threads.
         threads: usize,
         /// The stage of Python functions with the most busy time.
@@ -419,6 +424,7 @@ impl Diagnosis {
         let mut names: Vec<&str> =
             self.does_not_help.iter().filter_map(|it| it.in_short.as_deref()).collect();
         names.dedup();
+        names.sort_by_key(|name| *name != "more threads");
         names.truncate(2);
         match &names[..] {
             [] => None,
@@ -575,11 +581,10 @@ impl Measurements<'_> {
         // concurrency, so these are checked first.
         let found = self.gil_limit().or_else(|| self.pool_limit()).or_else(|| self.memory_limit());
         let found = found.or_else(|| self.event_loop_limit()).or_else(|| self.stage_limit());
-        found.or_else(|| self.order_limit()).or_else(|| self.queue_limit()).unwrap_or_else(|| {
-            match self.fullest() {
-                Some((stage, busy)) => Limit::Balance { stage: Arc::clone(&stage.name), busy },
-                None => Limit::Unknown,
-            }
+        let found = found.or_else(|| self.order_limit()).or_else(|| self.queue_limit());
+        found.or_else(|| self.growing_window_limit()).unwrap_or_else(|| match self.fullest() {
+            Some((stage, busy)) => Limit::Balance { stage: Arc::clone(&stage.name), busy },
+            None => Limit::Unknown,
         })
     }
 
@@ -626,6 +631,7 @@ impl Measurements<'_> {
         let waits = gil.contended > GIL_CONTENDED || waited > GIL_WAITED * busy || is_held;
         (waits && self.threads > 1 && busy > 0.5).then(|| Limit::Gil {
             contended: gil.contended,
+            used: cpu,
             threads: self.threads,
             stage: Arc::clone(&stage.name),
             part: self.busy([stage].into_iter()) / busy,
@@ -731,6 +737,25 @@ impl Measurements<'_> {
             Limit::Bandwidth { stage, medium, bytes_per_s: rate * bytes, concurrency }
         } else {
             Limit::Requests { stage, medium, requests_per_s: rate, concurrency }
+        })
+    }
+
+    /// An async stage whose in-flight window was full for most of the time, but has grown since.
+    fn growing_window_limit(&self) -> Option<Limit> {
+        let on_loop = self.stages.iter().filter(|stage| stage.kind == StageKind::Async);
+        let full = |stage: &StageStatistics| {
+            self.share(stage.rates.iter().map(|rate| rate.time).sum::<Duration>())
+        };
+        let (found, busy) = on_loop
+            .map(|stage| (stage, full(stage)))
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .filter(|(_, full)| *full > FULL_WINDOW)?;
+        Some(Limit::Latency {
+            stage: Arc::clone(&found.name),
+            medium: found.medium,
+            concurrency: found.concurrency,
+            busy,
+            latency: found.service.p50,
         })
     }
 
@@ -859,14 +884,18 @@ impl fmt::Display for Limit {
                     share_text(*part),
                 )
             }
-            Limit::Gil { contended, threads, stage, part } => write!(
-                f,
-                "The GIL is the bottleneck: the {threads} worker threads run Python code one at a \
-                 time, {} % of the requests for the GIL waited, and {} of the work is in stage \
-                 {stage:?}.",
-                percent(*contended),
-                share_text(*part),
-            ),
+            Limit::Gil { contended, used, threads, stage, part } => {
+                let evidence = match *contended > GIL_CONTENDED || *used == 0.0 {
+                    true => format!("{} % of the requests for the GIL waited", percent(*contended)),
+                    false => format!("use {used:.1} CPUs together"),
+                };
+                write!(
+                    f,
+                    "The GIL is the bottleneck: the {threads} worker threads run Python code one \
+                     at a time, {evidence}, and {} of the work is in stage {stage:?}.",
+                    share_text(*part),
+                )
+            }
             Limit::EventLoop { stage, busy } => write!(
                 f,
                 "The event loop is the bottleneck: its thread uses a CPU {} % of the time, because \
@@ -1211,6 +1240,17 @@ mod tests {
         assert!(!matches!(limit, Limit::Gil { .. }), "{limit}");
         let limit = set(&mut python, 0.9, 0.06, 1.0);
         assert!(!matches!(limit, Limit::Gil { .. }), "{limit}");
+    }
+
+    #[test]
+    fn a_window_that_was_full_while_it_grew_is_the_bottleneck() {
+        let stages = [("fetch", StageKind::Async, 180, 300.0), ("decode", StageKind::Fill, 2, 8.0)];
+        let mut growing = statistics(&stages, 9.0);
+        assert!(matches!(growing.limit(), Limit::Balance { .. }), "{}", growing.limit());
+        let rate = |in_flight, items| InFlightRate::new(in_flight, items, Duration::from_secs(3));
+        growing.stages[0].rates = vec![rate(16.0, 600), rate(80.0, 2900)];
+        let limit = growing.limit();
+        assert!(matches!(limit, Limit::Latency { .. }), "{limit}");
     }
 
     #[test]

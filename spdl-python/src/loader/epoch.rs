@@ -599,7 +599,7 @@ impl SharedSettings<'_> {
             .deterministic()
             .threads(threads)
             .shard(shard)
-            .learned(&settings.learned)
+            .learned(&settings.learned())
             .setting_names(of_loader(
                 functions.movable(),
                 functions.has_map(settings),

@@ -17,6 +17,7 @@ use super::fields::SampleFields;
 use crate::cuda::CudaDevice;
 use crate::interop::error::to_exception;
 use crate::interop::failure_policy::failure_policy;
+use crate::interop::fork::OwnerProcess;
 use crate::interop::tuning::{RunControl, TuneArgument, TuneSetting};
 use crate::operators::{Described, ImageDecoder, description};
 
@@ -56,7 +57,8 @@ pub(crate) struct Settings {
     pub(crate) memory_budget: Option<usize>,
     pub(crate) tune: TuneSetting,
     /// The settings that earlier epochs have learned.
-    pub(crate) learned: LearnedSettings,
+    learned: LearnedSettings,
+    owner: OwnerProcess,
     /// The settings of the epoch that was started last.
     pub(crate) last_run: Arc<Mutex<RunControl>>,
     /// The path of the monitor socket.
@@ -126,6 +128,7 @@ impl Settings {
             memory_budget,
             tune: TuneSetting::of_loader(tune).map_err(fault)?,
             learned: LearnedSettings::default(),
+            owner: OwnerProcess::current(),
             last_run: Arc::default(),
             monitor,
         })
@@ -149,6 +152,15 @@ impl Settings {
 }
 
 impl Settings {
+    /// The settings that earlier epochs of this process have learned.
+    pub(super) fn learned(&self) -> LearnedSettings {
+        // A thread of the parent may have held the lock at the fork.
+        match self.owner.is_forked_child() {
+            true => LearnedSettings::default(),
+            false => self.learned.clone(),
+        }
+    }
+
     pub(crate) fn last_run(&self) -> MutexGuard<'_, RunControl> {
         self.last_run.lock().unwrap_or_else(PoisonError::into_inner)
     }
