@@ -8,6 +8,10 @@
 #![cfg(all(feature = "vorbis", feature = "opus", feature = "testing"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[cfg(feature = "vad")]
+#[path = "audio/spoken.rs"]
+mod spoken;
+
 use std::path::PathBuf;
 
 use proptest::prelude::*;
@@ -394,6 +398,53 @@ fn a_window_at_another_rate_has_the_samples_of_the_whole() {
     assert_eq!((shape, &part[..]), (vec![1, 480], &all[320..800]));
 }
 
+#[cfg(feature = "vad")]
+#[test]
+fn samples_are_trimmed_to_speech() {
+    // Speech from 1 s to 2 s of 3 s, in the second of two channels.
+    let samples = spoken::spoken(16_000);
+    let frames = samples.iter().flat_map(|sample| [0, (sample * 32_768.0) as i16]);
+    let file = wav(2, &Vec::from_iter(frames.flat_map(i16::to_le_bytes)));
+    let whole = whole(&file);
+    let transform = AudioTransform::new().trim_to_speech(0.5);
+    let (shape, trimmed) = sample(&transform, &file, 0).unwrap();
+    let [channels, frames] = shape[..] else { panic!("{shape:?}") };
+    assert!(channels == 2 && (15_000..22_000).contains(&frames), "{shape:?}");
+    let first = trimmed[frames..].to_vec();
+    let start = whole[1].windows(frames).position(|part| part == first).expect("a part");
+    assert!((12_800..16_800).contains(&start), "{start}");
+    // At another rate, of a part of the file, with a fixed length and a random start within the speech.
+    let fixed = transform.clone().frames(4000).random(true).channels(AudioChannels::One(1));
+    let starts = (0..8).map(|seed| {
+        let (shape, part) = sample(&fixed, &file, seed).unwrap();
+        assert_eq!(shape, [1, 4000]);
+        whole[1].windows(4000).position(|window| window == part).expect("a part")
+    });
+    let starts = Vec::from_iter(starts);
+    assert!(starts.iter().all(|at| (start..=start + frames - 4000).contains(at)), "{starts:?}");
+    assert!(starts.iter().any(|at| *at != starts[0]), "{starts:?}");
+    let (shape, _) = sample(&transform.clone().sample_rate(8000), &file, 0).unwrap();
+    assert!(shape[1].abs_diff(frames / 2) < 300, "{shape:?}");
+    let late = transform.clone().start(1.2).duration(0.6);
+    let (shape, part) = sample(&late, &file, 0).unwrap();
+    assert!((6000..=9600).contains(&shape[1]), "{shape:?}");
+    assert_eq!(part[shape[1]..], whole[1][28_800 - shape[1]..28_800]);
+    // No speech.
+    let error = sample(&transform.clone().duration(0.5), &file, 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains("no speech"), "{error}");
+    let wrong = AudioTransform::new().trim_to_speech(1.0).validate().unwrap_err();
+    assert!(wrong.message().contains("threshold"), "{wrong}");
+}
+
+#[cfg(not(feature = "vad"))]
+#[test]
+fn speech_needs_the_feature() {
+    let error = AudioTransform::new().trim_to_speech(0.5).validate().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("feature `vad`"), "{error}");
+}
+
 #[test]
 fn samples_are_cut_padded_and_ordered() {
     let stereo = whole(&data("stereo-24.wav"));
@@ -465,6 +516,17 @@ fn features_are_those_of_the_reference_programs() {
     assert!(stereo.validate().unwrap_err().message().contains("one channel"));
 }
 
+const RARE: [(&str, u32); 3] = [("gsm.wav", 8000), ("speex.ogg", 16_000), ("main.aac", 44_100)];
+
+#[cfg(not(feature = "ffmpeg"))]
+#[test]
+fn gsm_speex_and_the_main_profile_of_aac_need_ffmpeg() {
+    for (name, _) in RARE {
+        let error = decode(&data(name), &AudioRequest::all()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
+    }
+}
+
 /// The files were made with ffmpeg 5.1 from the samples in `container.i16`: ALAC in MP4, FLAC in Matroska, MPEG layer II
 /// in a transport stream.
 #[cfg(feature = "ffmpeg")]
@@ -512,6 +574,25 @@ mod containers {
         // By the header, blocks are missing.
         let error = decode(&adpcm[..adpcm.len() - 1], &AudioRequest::all()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Truncated, "{error}");
+    }
+
+    /// The files and their samples are by the program `ffmpeg` 5.1; it predicts 8 of 14 frames of `main.aac`.
+    #[test]
+    fn gsm_speex_and_the_main_profile_of_aac_are_decoded_by_ffmpeg() {
+        for (name, rate) in RARE {
+            let samples = data(&format!("{name}.i16"));
+            let (samples, _) = samples.as_chunks::<2>();
+            let expected: Vec<f32> = samples
+                .iter()
+                .map(|&bytes| f32::from(i16::from_le_bytes(bytes)) / 32_768.0)
+                .collect();
+            let file = data(name);
+            let found = whole(&file);
+            assert_eq!((found.len(), found[0].len()), (1, expected.len()), "{name}");
+            let difference = largest_difference(&found[0], &expected);
+            assert!(difference < 2.0 / 32_768.0, "{name}: {difference}");
+            assert_eq!(reader().inspect(&file).unwrap().sample_rate, rate, "{name}");
+        }
     }
 
     /// A WAV file of 4 blocks of IMA ADPCM.

@@ -139,6 +139,36 @@ def test_audio_in_tar_shards_and_lists(speech, tmp_path):
     assert [key.rsplit(":")[-1] for key in sharded["key"]] == [path.stem for path in files]
 
 
+def voice():
+    """A second of silence, one of five vowels, and one of silence."""
+    time = numpy.arange(RATE) / RATE
+    pitch, phase = 140 - 30 * time, 2 * math.pi * (140 * time - 15 * time**2)
+    sound = numpy.zeros(RATE)
+    for number in range(1, 27):
+        gains = [
+            gain / (1 + ((number * pitch - formant) / width) ** 2)
+            for formant, width, gain in [(730, 90, 1.0), (1090, 110, 0.5), (2440, 170, 0.25)]
+        ]
+        sound += sum(gains) * numpy.sin(number * phase)
+    sound *= 3000 * numpy.sin(math.pi * (5 * time % 1))
+    return numpy.concatenate([numpy.zeros(RATE), sound, numpy.zeros(RATE)]).round().astype("i2")[None]
+
+
+def test_samples_are_trimmed_to_speech(tmp_path):
+    write_wav(tmp_path / "voice.wav", voice())
+    audio = fields.Audio(trim_to_speech=0.5)
+    (batch,) = Loader(tmp_path, batch_size=1, audio=audio, n=fields.AudioFrames())
+    (found,) = batch["audio"]
+    assert 0.9 * RATE < found.shape[1] < 1.4 * RATE and batch["n"] == [found.shape[1]]
+    assert "trim_to_speech=0.5" in repr(audio)
+    write_wav(tmp_path / "voice.wav", voice()[:, :RATE])
+    with pytest.raises(InvalidArgumentError, match="no speech"):
+        list(Loader(tmp_path, batch_size=1, audio=audio))
+    for wrong in (0, 1, math.nan):
+        with pytest.raises(ValueError, match="trim_to_speech must be above 0 and below 1"):
+            fields.Audio(trim_to_speech=wrong)
+
+
 def test_damaged_files_are_errors_or_dropped(speech, tmp_path):
     for number in range(4):
         write_wav(tmp_path / f"{number}.wav", samples_of(number))

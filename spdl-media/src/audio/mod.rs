@@ -15,6 +15,7 @@
 //! | `packets` | decoders of packets |
 //! | `crc` | checksums of FLAC and Ogg |
 //! | `resample` | sample rate conversion |
+//! | `speech` | voice activity detection (feature `vad`) |
 //! | `features` | log-mel spectrograms, filter banks, cepstral coefficients |
 //! | `transform` | which part of a file becomes a sample, and how |
 //!
@@ -50,6 +51,8 @@ mod packets;
 mod pcm;
 mod registry;
 mod resample;
+#[cfg(feature = "vad")]
+mod speech;
 mod transform;
 #[cfg(feature = "wav")]
 mod wav;
@@ -65,6 +68,8 @@ pub(crate) use features::FeatureExtractor;
 pub use limits::AudioLimits;
 pub use registry::{AudioReader, AudioRegistry};
 pub use resample::Resampler;
+#[cfg(feature = "vad")]
+pub(crate) use speech::SpeechFinder;
 pub use transform::{AudioChannels, AudioLayout, AudioTransform};
 #[cfg(feature = "wav")]
 pub use wav::{WavHeader, WavSample};

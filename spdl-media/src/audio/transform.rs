@@ -56,6 +56,7 @@ pub struct AudioTransform {
     layout: AudioLayout,
     on_truncated: OnTruncated,
     features: Option<AudioFeatures>,
+    speech: Option<f32>,
 }
 
 impl Default for AudioTransform {
@@ -78,6 +79,7 @@ impl AudioTransform {
             layout: AudioLayout::Planar,
             on_truncated: OnTruncated::Error,
             features: None,
+            speech: None,
         }
     }
 
@@ -143,6 +145,17 @@ impl AudioTransform {
         self
     }
 
+    /// Trims the part to use to speech: from 0.1 s before the first speech to 0.1 s after the last. `threshold` is the
+    /// least score of speech, above 0 and below 1; 0.5 is usual. The neural network of the crate `earshot` computes a
+    /// score for each 16 ms, from the mean of the selected channels. [`frames`](Self::frames) applies to the trimmed
+    /// part; the whole [part](Self::duration) is decoded. A sample without speech is an error. Needs the feature `vad`.
+    /// Default: no.
+    #[must_use]
+    pub fn trim_to_speech(mut self, threshold: f32) -> Self {
+        self.speech = Some(threshold);
+        self
+    }
+
     /// What to do with truncated files: fail, or use the frames that are there. Default:
     /// [`OnTruncated::Error`].
     #[must_use]
@@ -199,6 +212,7 @@ impl AudioTransform {
             self.duration.map(|seconds| format!("for {seconds} s")),
             self.frames.map(|frames| format!("{frames} frames")),
             self.is_random.then(|| "random".to_owned()),
+            self.speech.map(|threshold| format!("trimmed to speech ({threshold})")),
             self.features.map(|features| format!("{features:?}")),
             Some(self.dtype.name().to_owned()),
             (self.layout == AudioLayout::Interleaved).then(|| "interleaved".to_owned()),
@@ -223,8 +237,9 @@ impl AudioTransform {
     ///
     /// # Errors
     /// `InvalidArgument` for times that are negative or not finite, a sample rate, a number of
-    /// frames or channels of 0, another data type, a random start without a number of frames, or
-    /// features of several channels or with invalid parameters.
+    /// frames or channels of 0, another data type, a random start without a number of frames, a score of speech
+    /// outside 0 to 1, or features of several channels or with invalid parameters; `Unsupported` for speech without
+    /// the feature `vad`.
     pub fn validate(&self) -> Result<()> {
         let is_time = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
         let message = if !is_time(self.start) {
@@ -242,6 +257,11 @@ impl AudioTransform {
             format!("audio as {dtype} is not supported; choose float32, float16 or int16")
         } else if self.is_random && self.frames.is_none() {
             "a random start needs a number of frames".to_owned()
+        } else if let Some(threshold) = self.speech.filter(|it| !(*it > 0.0 && *it < 1.0)) {
+            format!("invalid threshold of speech {threshold}: expected a score above 0 and below 1")
+        } else if self.speech.is_some() && !cfg!(feature = "vad") {
+            let message = "cannot find speech: this program was built without the feature `vad`";
+            return Err(Error::new(ErrorKind::Unsupported, message));
         } else if let Some(features) = self.features {
             let is_one = matches!(
                 self.channels,
@@ -291,7 +311,14 @@ impl AudioTransform {
         self.is_random
     }
 
-    /// The frames of a sample, at the rate of samples, of a file with `total` of them (if known).
+    /// The least score of speech.
+    #[cfg(feature = "vad")]
+    pub(crate) fn speech_threshold(&self) -> Option<f32> {
+        self.speech
+    }
+
+    /// The frames of a sample, at the rate of samples, of a file with `total` of them (if known), before it is trimmed
+    /// to speech.
     ///
     /// # Errors
     /// `InvalidArgument` if the file ends before the start, or its length is needed and not known.
@@ -312,6 +339,15 @@ impl AudioTransform {
         }
         let duration = self.duration.map_or(u64::MAX, |seconds| frame_at(seconds, rate).max(1));
         let end = start.saturating_add(duration).min(total.unwrap_or(u64::MAX));
+        if self.speech.is_some() { Ok(start..end) } else { self.crop(start..end, rng) }
+    }
+
+    /// The frames of a sample in a part of a file.
+    ///
+    /// # Errors
+    /// `Unsupported` if the end of the part is needed and not known.
+    pub(crate) fn crop(&self, part: Range<u64>, rng: Option<&mut SampleRng>) -> Result<Range<u64>> {
+        let Range { start, end } = part;
         let Some(frames) = self.frames.map(|frames| frames as u64) else {
             return Ok(start..end);
         };

@@ -72,6 +72,14 @@ impl From<ffi::AVRational> for Rational {
     }
 }
 
+/// Names channels that have no names, as the program `ffmpeg` does: one channel is mono, two are stereo.
+pub(super) fn name_channels(layout: &mut ffi::AVChannelLayout) {
+    if layout.order == ffi::AVChannelOrder::AV_CHANNEL_ORDER_UNSPEC && layout.nb_channels > 0 {
+        // SAFETY: the layout is valid, and has no memory.
+        unsafe { ffi::av_channel_layout_default(layout, layout.nb_channels) };
+    }
+}
+
 /// The encoding of a stream, as its container describes it: all that a decoder needs.
 #[derive(Clone, Debug)]
 pub struct StreamCodec {
@@ -95,12 +103,7 @@ impl StreamCodec {
     pub(super) fn of_stream(kind: MediaKind, stream: &ffi::AVStream) -> Result<Self> {
         // SAFETY: a stream has parameters as long as it lives.
         let mut parameters = Parameters::of(unsafe { &*stream.codecpar })?;
-        let layout = &mut parameters.fields_mut().ch_layout;
-        if layout.order == ffi::AVChannelOrder::AV_CHANNEL_ORDER_UNSPEC && layout.nb_channels > 0 {
-            // As the program `ffmpeg` does: one channel is mono, two are stereo.
-            // SAFETY: the layout is valid, and has no memory.
-            unsafe { ffi::av_channel_layout_default(layout, layout.nb_channels) };
-        }
+        name_channels(&mut parameters.fields_mut().ch_layout);
         let frame_rate = match stream.avg_frame_rate {
             rate if rate.num > 0 && rate.den > 0 => rate,
             _ => stream.r_frame_rate,

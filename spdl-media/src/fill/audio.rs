@@ -9,6 +9,8 @@ use spdl_core::stage::Collation;
 use spdl_core::{DType, Error, ErrorKind, Field, Result, SampleRng, SlotMut};
 
 use super::check_field;
+#[cfg(feature = "vad")]
+use crate::audio::SpeechFinder;
 use crate::audio::{
     AudioChannels, AudioInfo, AudioLayout, AudioLimits, AudioReader, AudioRegistry, AudioRequest,
     AudioTransform, FeatureExtractor, Resampler, Waveform,
@@ -79,6 +81,8 @@ pub struct FillAudio {
     /// Computes features, and their values.
     extractor: Option<FeatureExtractor>,
     values: Vec<f32>,
+    #[cfg(feature = "vad")]
+    speech: SpeechTrimmer,
     partial: Counter,
     microseconds: Counter,
 }
@@ -110,6 +114,8 @@ impl FillAudio {
                 .chosen_features()
                 .map(|features| FeatureExtractor::new(features, transform.rate_of(0))),
             values: Vec::new(),
+            #[cfg(feature = "vad")]
+            speech: SpeechTrimmer::default(),
             partial: Counter::default(),
             microseconds: Counter::default(),
         })
@@ -142,7 +148,7 @@ impl FillAudio {
     ///
     /// # Errors
     /// The errors of [`AudioReader::decode`] and of the slot; `InvalidArgument` if the file lacks a
-    /// channel, or ends before the start of the sample.
+    /// channel, or speech to which the sample is trimmed, or ends before the start of the sample.
     pub fn write(
         &mut self,
         encoded: &[u8],
@@ -165,7 +171,8 @@ impl FillAudio {
         rng: impl FnOnce() -> SampleRng,
     ) -> Result<u64> {
         let info = self.reader.inspect_source(file)?;
-        let window = AudioWindow::new(&self.transform, &info, &mut self.resamplers, rng)?;
+        let mut rng = self.transform.draws().then(rng);
+        let window = AudioWindow::new(&self.transform, &info, &mut self.resamplers, rng.as_mut())?;
         let AudioWindow { rate, resampler, part, request } = window;
         let decoded = self.reader.decode_source(file, &request, &mut self.waveform)?;
         let channels = self.waveform.channels();
@@ -185,7 +192,6 @@ impl FillAudio {
         if decoded.is_truncated {
             self.partial.add(1);
         }
-        self.microseconds.add((frames as u64).saturating_mul(1_000_000) / u64::from(rate.max(1)));
         let selected: &[Vec<f32>] = match self.transform.selected_channels() {
             AudioChannels::All => channels,
             AudioChannels::One(index) => match channels.get(usize::from(index)) {
@@ -198,7 +204,7 @@ impl FillAudio {
             }
             AudioChannels::Mono if channels.len() == 1 => channels,
             AudioChannels::Mono => {
-                mean(channels, &mut self.mixed);
+                mean(channels.iter().map(Vec::as_slice), &mut self.mixed);
                 std::slice::from_ref(&self.mixed)
             }
         };
@@ -216,6 +222,21 @@ impl FillAudio {
             true => &converted[channel * frames..][..frames],
             false => &selected[channel][..frames],
         };
+        #[cfg(feature = "vad")]
+        let kept = match self.transform.speech_threshold() {
+            None => 0..frames,
+            Some(threshold) => {
+                let found = self.speech.trim(selected.len(), samples, rate, threshold)?;
+                let part =
+                    self.transform.crop(found.start as u64..found.end as u64, rng.as_mut())?;
+                part.start as usize..part.end as usize
+            }
+        };
+        #[cfg(not(feature = "vad"))]
+        let kept = 0..frames;
+        let frames = kept.len();
+        let samples = |channel: usize| &samples(channel)[kept.clone()];
+        self.microseconds.add((frames as u64).saturating_mul(1_000_000) / u64::from(rate.max(1)));
         let length = self.transform.fixed_frames().unwrap_or(frames);
         if let (Some(extractor), Some(features)) =
             (&mut self.extractor, self.transform.chosen_features())
@@ -333,22 +354,21 @@ pub(super) struct AudioWindow<'a> {
 }
 
 impl<'a> AudioWindow<'a> {
-    /// Chooses a part of a file, with random numbers from `rng`.
+    /// Chooses a part of a file, with the random numbers that the transform [draws](AudioTransform::draws).
     pub(super) fn new(
         transform: &AudioTransform,
         info: &AudioInfo,
         resamplers: &'a mut Vec<(u32, Resampler)>,
-        rng: impl FnOnce() -> SampleRng,
+        rng: Option<&mut SampleRng>,
     ) -> Result<Self> {
         let rate = transform.rate_of(info.sample_rate);
         let resampler = match rate == info.sample_rate {
             true => None,
             false => Some(resampler(resamplers, info.sample_rate, rate)?),
         };
-        let mut rng = transform.draws().then(rng);
         let total =
             info.frames.map(|frames| resampler.map_or(frames, |it| it.output_frames(frames)));
-        let part = transform.part(total, rate, rng.as_mut())?;
+        let part = transform.part(total, rate, rng)?;
         let mut wanted = match resampler {
             Some(resampler) => resampler.input_frames(part.clone()),
             None => part.clone(),
@@ -376,15 +396,50 @@ fn resampler(known: &mut Vec<(u32, Resampler)>, from: u32, to: u32) -> Result<&R
 }
 
 /// The mean of channels of equal length.
-fn mean(channels: &[Vec<f32>], out: &mut Vec<f32>) {
+fn mean<'a>(channels: impl ExactSizeIterator<Item = &'a [f32]>, out: &mut Vec<f32>) {
     out.clear();
-    let Some((first, others)) = channels.split_first() else { return };
-    out.extend_from_slice(first);
-    for channel in others {
-        out.iter_mut().zip(channel).for_each(|(sum, sample)| *sum += sample);
-    }
     let count = channels.len() as f32;
+    for channel in channels {
+        if out.is_empty() {
+            out.extend_from_slice(channel);
+        } else {
+            out.iter_mut().zip(channel).for_each(|(sum, sample)| *sum += sample);
+        }
+    }
     out.iter_mut().for_each(|sum| *sum /= count);
+}
+
+/// Trims samples to speech.
+#[cfg(feature = "vad")]
+#[derive(Default)]
+struct SpeechTrimmer {
+    /// Created on first use.
+    finder: Option<SpeechFinder>,
+    mixed: Vec<f32>,
+}
+
+#[cfg(feature = "vad")]
+impl SpeechTrimmer {
+    /// The frames with speech in the mean of some channels.
+    fn trim<'a>(
+        &mut self,
+        channels: usize,
+        samples: impl Fn(usize) -> &'a [f32],
+        rate: u32,
+        threshold: f32,
+    ) -> Result<Range<usize>> {
+        let finder = self.finder.get_or_insert_with(SpeechFinder::new);
+        let found = if channels == 1 {
+            finder.find(samples(0), rate, threshold)?
+        } else {
+            mean((0..channels).map(samples), &mut self.mixed);
+            finder.find(&self.mixed, rate, threshold)?
+        };
+        found.ok_or_else(|| {
+            let message = format!("the audio has no speech with a score of at least {threshold}");
+            Error::new(ErrorKind::InvalidArgument, message)
+        })
+    }
 }
 
 fn wrong_channels(found: usize, expected: &str) -> Error {

@@ -126,7 +126,8 @@ impl SelectParts for AudioParts {
             let info = reader.inspect_source(file)?;
             // No code under the lock panics.
             let mut resamplers = self.resamplers.lock().unwrap_or_else(PoisonError::into_inner);
-            let window = AudioWindow::new(&self.transform, &info, &mut resamplers, || rng.rng())?;
+            let mut rng = self.transform.draws().then(|| rng.rng());
+            let window = AudioWindow::new(&self.transform, &info, &mut resamplers, rng.as_mut())?;
             let request = window.request;
             drop(resamplers);
             let parts = reader.parts(file, &request)?;

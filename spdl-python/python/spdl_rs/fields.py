@@ -437,6 +437,9 @@ class Audio(Field):
             end. Only the needed part of the file is decoded.
         random: With `frames`: whether longer samples begin at a random frame, by the random numbers of the sample,
             instead of the first.
+        trim_to_speech: Use only the part from 0.1 s before the first speech to 0.1 s after the last. The number is the
+            least score of speech of the neural network `earshot`, above 0 and below 1, such as 0.5. `frames` applies to
+            the trimmed part; the whole part is decoded. A sample without speech is an error.
         dtype: `"float32"`, `"float16"`, or `"int16"`, where ±32,768 is full scale.
         layout: `"planar"`: `[channels, frames]`. `"interleaved"`: `[frames, channels]`.
         on_truncated: `"error"`, or `"partial"`: the frames of a truncated file are used; `stats()["partial"]` counts
@@ -458,6 +461,7 @@ class Audio(Field):
     duration: float | None = None
     frames: SupportsIndex | None = None
     random: bool = False
+    trim_to_speech: float | None = None
     dtype: Literal["float32", "float16", "int16"] = "float32"
     layout: Literal["planar", "interleaved"] = "planar"
     on_truncated: Literal["error", "partial"] = "error"
@@ -485,6 +489,9 @@ class Audio(Field):
         duration = None if self.duration is None else check.real("duration", self.duration)
         if duration is not None and not 0 < duration < math.inf:
             raise ValueError(f"duration must be above 0 and finite, not {duration}")
+        speech = None if self.trim_to_speech is None else check.real("trim_to_speech", self.trim_to_speech)
+        if speech is not None and not 0 < speech < 1:
+            raise ValueError(f"trim_to_speech must be above 0 and below 1, not {speech}")
         chosen = self._CHANNELS if channels is None else channels
         is_fixed = frames is not None and (chosen != "all" or channel is not None)
         collate = self.collate or ("stack" if is_fixed else "list")
@@ -497,6 +504,7 @@ class Audio(Field):
             duration=duration,
             frames=None if frames is None else check.whole("frames", frames, 1, 2**31 - 1),
             random=is_random,
+            trim_to_speech=speech,
             collate=check.choice("collate", collate, ("stack", "list", "pad")),
         )
         if self.collate == "stack" and not is_fixed:

@@ -32,6 +32,9 @@ fn changed(settings: &mut Settings, mut audio: AudioTransform) -> Result<AudioTr
     if let Some(is_random) = settings.get("random")? {
         audio = audio.random(is_random);
     }
+    if let Some(threshold) = settings.get("trim_to_speech")? {
+        audio = audio.trim_to_speech(threshold);
+    }
     let dtypes = [DType::F32, DType::F16, DType::I16].map(|dtype| (dtype.name(), dtype));
     if let Some(dtype) = settings.choice("dtype", &dtypes)? {
         audio = audio.dtype(dtype);
