@@ -166,6 +166,7 @@ pub mod ffmpeg;
 pub mod fill;
 pub mod formats;
 pub mod image;
+mod packets;
 mod source;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -11,11 +11,13 @@ use files::{golden, read};
 use sha2::{Digest, Sha256};
 use spdl_core::observe::Counter;
 use spdl_core::{BatchLayout, ErrorKind, Field, Fill, FillContext, PipelineBuilder, SlotMut};
+use spdl_media::ffmpeg::{DecodeOptions, DemuxOptions, Demuxer, MediaKind, decode_packets};
 use spdl_media::fill::{FillVideo, WrittenClip};
 use spdl_media::image::{ChromaPosition, ChromaSiting, ColorModel, Picture, YCbCrEncoding};
+use spdl_media::video::ffmpeg::FfmpegCodec;
 use spdl_media::video::{
-    ClipDecoded, VideoClip, VideoColor, VideoIndex, VideoLimits, VideoPacket, VideoReader,
-    VideoRegistry, VideoTransform,
+    ClipDecoded, VideoClip, VideoCodec, VideoColor, VideoIndex, VideoLimits, VideoPacket,
+    VideoReader, VideoRegistry, VideoTransform,
 };
 use spdl_media::{ImageTransform, Limits, MediaSource, OnTruncated};
 
@@ -415,6 +417,49 @@ fn frames_after_a_packet_without_a_frame_are_damaged() {
     }
 }
 
+/// The decoders of AV1 and MPEG-2 ignore packets without a header, and report no error.
+#[test]
+fn packets_without_a_frame_are_failures() {
+    let decode = |file: &[u8], name: &str, options: &DecodeOptions, most| {
+        let file = Box::new(bytes::Bytes::copy_from_slice(file));
+        let mut demuxer = Demuxer::open(file, name, &DemuxOptions::default()).unwrap();
+        let packets = demuxer.demux(MediaKind::Video, None).unwrap();
+        decode_packets(&packets, None, options, most).unwrap()
+    };
+    for name in ["av1.mp4", "mpeg2.mp4", "mpeg4.mp4"] {
+        let file = read(name);
+        let index = reader().index(&&file[..]).unwrap();
+        let mut options = DecodeOptions::default();
+        let (intact, failures) = decode(&file, name, &options, None);
+        assert_eq!((intact.len(), failures.count), (index.frames().len(), 0), "{name}");
+        // If the first frames suffice, the following ones are not missing.
+        let (_, failures) = decode(&file, name, &options, Some(5));
+        assert_eq!(failures.count, 0, "{name}");
+        for (number, packet) in index.packets().iter().enumerate().skip(1) {
+            let mut damaged = file.clone();
+            damaged[packet.offset as usize..][..packet.bytes as usize].fill(0);
+            let (frames, failures) = decode(&damaged, name, &options, None);
+            let message = format!("{name}, packet {number}");
+            assert_eq!(failures.count, (intact.len() - frames.len()) as u64, "{message}");
+            let first = failures.first.expect(&message);
+            assert_eq!((first.kind(), first.offset()), (ErrorKind::Corrupt, Some(packet.offset)));
+        }
+        // Packet 1 has one of the first 6 frames.
+        let mut damaged = file.clone();
+        let VideoPacket { offset, bytes, .. } = index.packets()[1];
+        damaged[offset as usize..][..bytes as usize].fill(0);
+        let (frames, failures) = decode(&damaged, name, &options, Some(6));
+        // In MPEG-4, two B-frames refer to it.
+        let missing = if name == "mpeg4.mp4" { 3 } else { 1 };
+        assert_eq!((frames.len(), failures.count), (6, missing), "{name}");
+        // The caller skips frames.
+        options.options = vec![("skip_frame".into(), "nokey".into())];
+        let (frames, failures) = decode(&file, name, &options, None);
+        assert!(frames.len() < intact.len() || name == "av1.mp4", "{name}");
+        assert_eq!(failures.count, 0, "{name}");
+    }
+}
+
 #[test]
 fn frames_do_not_depend_on_what_was_decoded_before() {
     for name in FILES {
@@ -447,6 +492,32 @@ fn several_threads_decode_the_same_frames() {
         let (found, _) = hashes(&mut reader, &file, &index, &frames).unwrap();
         let expected = golden(name, "hash");
         assert_eq!(found, frames.map(|frame| expected[frame].clone()), "{name}");
+    }
+}
+
+#[test]
+fn damage_does_not_depend_on_the_number_of_threads() {
+    for name in ["hevc_open_gop.mp4", "vp8.webm", "vp9.webm", "av1.mp4", "h264.mp4"] {
+        if !FfmpegCodec.notices_damage_in_threads(name.split(['_', '.']).next().unwrap()) {
+            continue;
+        }
+        let file = read(name);
+        let index = reader().index(&&file[..]).unwrap();
+        let all: Vec<_> = (0..index.frames().len()).collect();
+        let mut one = reader().threads(1).on_truncated(OnTruncated::Partial);
+        let mut several = reader().threads(4).on_truncated(OnTruncated::Partial);
+        for packet in index.packets() {
+            let mut damaged = file.clone();
+            let VideoPacket { offset, bytes, .. } = *packet;
+            damaged[(offset + u64::from(bytes / 2)) as usize] ^= 0x5C;
+            // Frames may be delivered that are found to be missing.
+            let [expected, found] = [&mut one, &mut several].map(|reader| {
+                let (mut hashes, decoded) = hashes(reader, &damaged, &index, &all).expect(name);
+                decoded.missing.iter().for_each(|missing| hashes[*missing].clear());
+                (hashes, decoded)
+            });
+            assert_eq!(found, expected, "{name}, packet at {offset}");
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::ptr;
 use ffmpeg_next::ffi;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::codec::{MediaKind, Rational, StreamCodec};
+use super::awaited::AwaitedFrames;
+use super::codec::{MediaKind, Rational, StreamCodec, name_channels};
 use super::errors::error_of;
 use super::filter::FilterChain;
 use super::frames::Frames;
@@ -24,7 +25,7 @@ pub struct DecodeOptions {
     pub options: Vec<(String, String)>,
 }
 
-/// Packets that a decoder could not decode.
+/// Packets that a decoder could not decode, or for which it returned no frame.
 #[derive(Debug, Default)]
 pub struct DecodeFailures {
     /// Their number.
@@ -50,6 +51,8 @@ pub struct StreamDecoder {
     frame: Frame,
     window: Option<TimeWindow>,
     failures: DecodeFailures,
+    /// `None` if the caller has chosen to skip frames.
+    awaited: Option<AwaitedFrames>,
 }
 
 impl StreamDecoder {
@@ -95,6 +98,7 @@ impl StreamDecoder {
             return Err(if is_argument { invalid(&error.report()) } else { error });
         }
         dictionary.check_used("the decoder")?;
+        let skips = options.options.iter().any(|(name, _)| name == "skip_frame");
         Ok(StreamDecoder {
             context,
             filters: filters.map(|filters| FilterChain::new(filters, codec.time_base())),
@@ -103,6 +107,7 @@ impl StreamDecoder {
             frame: Frame::new()?,
             window: None,
             failures: DecodeFailures::default(),
+            awaited: (!skips).then(|| AwaitedFrames::new(codec.name())),
         })
     }
 
@@ -142,6 +147,8 @@ impl StreamDecoder {
 
     fn finish_up_to(&mut self, most: usize) -> Result<Frames> {
         let ended = self.send(None, most);
+        let missing = self.awaited.as_mut().map(AwaitedFrames::take_all);
+        missing.into_iter().flatten().for_each(|error| self.failures.add(error));
         // SAFETY: the context is open.
         unsafe { ffi::avcodec_flush_buffers(self.context.as_ptr()) };
         let mut frames = ended?;
@@ -164,13 +171,16 @@ impl StreamDecoder {
 
     /// Decodes a packet, or ends the stream; the frames that are ready.
     fn send(&mut self, packet: Option<&Packet>, most: usize) -> Result<Frames> {
+        if let (Some(awaited), Some(packet)) = (&mut self.awaited, packet) {
+            awaited.sent(packet);
+        }
         let pointer = packet.map_or(ptr::null(), |packet| packet.as_ptr().cast_const());
         // SAFETY: the context is open; the packet is valid, or null to end the stream.
         let code = unsafe { ffi::avcodec_send_packet(self.context.as_ptr(), pointer) };
         if code < 0 && (code != ffi::AVERROR_EOF || packet.is_some()) {
             let at = packet.map(|packet| packet.fields().pos).and_then(|at| u64::try_from(at).ok());
             let error = error_of(code, "cannot decode a packet");
-            self.failures.add(match at {
+            self.fail(match at {
                 Some(offset) => error.with_offset(offset),
                 None => error,
             });
@@ -185,7 +195,7 @@ impl StreamDecoder {
                 break;
             }
             if code < 0 {
-                self.failures.add(error_of(code, "cannot decode a frame"));
+                self.fail(error_of(code, "cannot decode a frame"));
                 failures += 1;
                 if failures >= MAX_FAILURES {
                     break;
@@ -193,7 +203,12 @@ impl StreamDecoder {
                 continue;
             }
             let fields = self.frame.fields_mut();
+            if let Some(awaited) = &mut self.awaited {
+                awaited.arrived(fields.pts);
+            }
             fields.pts = fields.best_effort_timestamp;
+            // The decoder of Speex names no channels, which filters refuse.
+            name_channels(&mut fields.ch_layout);
             decoded.push(self.frame.take()?);
         }
         let frames = match &mut self.filters {
@@ -201,6 +216,11 @@ impl StreamDecoder {
             Some(filters) => filters.filter(&decoded, most)?,
         };
         self.in_window(frames)
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.awaited.iter_mut().for_each(AwaitedFrames::failed);
+        self.failures.add(error);
     }
 
     /// The frames of a video that are in the window. A filter cuts audio.
@@ -279,6 +299,9 @@ pub fn decode_packets(
     let mut frames = decoder.decode_up_to(packets, most)?;
     if frames.len() < most {
         frames.append(decoder.finish_up_to(most - frames.len())?)?;
+    } else {
+        let missing = decoder.awaited.as_mut().map(AwaitedFrames::take_overdue);
+        missing.into_iter().flatten().for_each(|error| decoder.failures.add(error));
     }
     frames.truncate(most);
     match decoder.failures.first.take() {

@@ -39,13 +39,15 @@
 //! | `codec`, `packets`, `frames` | values: the encoding of a stream, its packets, its frames |
 //! | `serialize` | packets to bytes and back |
 //! | `demuxer`, `bit_stream`, `decoder`, `filter` | from a file to filtered frames |
+//! | `awaited` | packets without a frame |
 //! | `arrays` | from frames to arrays, and back |
 //! | `encoder`, `muxer` | from frames to a file |
 //!
-//! The `unsafe` code of this crate is in this module and in `video::ffmpeg`. Imports: `source`.
+//! The `unsafe` code of this crate is in this module and in `video::ffmpeg`. Imports: `source`, `packets`.
 #![allow(unsafe_code, reason = "the functions of FFmpeg are functions of C")]
 
 mod arrays;
+mod awaited;
 mod bit_stream;
 mod codec;
 mod decoder;

@@ -65,6 +65,14 @@ pub trait VideoCodec: Debug + Send + Sync + 'static {
     /// Whether this codec decodes streams of this [codec](VideoStream::codec).
     fn decodes(&self, codec: &str) -> bool;
 
+    /// Whether decoders of this [codec](VideoStream::codec) with several threads notice the same damage as those with
+    /// one. If so, a lone clip is decoded by several threads; if it is damaged, it is decoded again by one. The provided
+    /// method returns no.
+    fn notices_damage_in_threads(&self, codec: &str) -> bool {
+        let _ = codec;
+        false
+    }
+
     /// Creates a decoder for a stream.
     ///
     /// # Errors

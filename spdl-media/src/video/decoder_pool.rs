@@ -13,16 +13,25 @@ use super::index::VideoStream;
 /// Decoders that readers share.
 ///
 /// A decoder of H.264 at 1920 × 1080 holds some 30 MB of frames. There are at most two decoders per
-/// processor, because more would not decode faster: another reader waits until one is returned.
+/// processor, because more would not decode faster: another reader waits until one is returned. A decoder with
+/// several threads holds a frame more for each, and counts as so many decoders.
 pub(super) struct DecoderPool {
     state: Mutex<PoolState>,
     returned: Condvar,
     most: usize,
 }
 
+/// The number of threads of a decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DecoderThreads {
+    Fixed(u32),
+    /// One per processor if no other decoder is lent, else one.
+    OfLoneDecoder,
+}
+
 #[derive(Default)]
 struct PoolState {
-    /// The number of decoders that are lent and counted.
+    /// The number of decoders that are lent and counted, those with several threads several times.
     lent: usize,
     /// Oldest first.
     idle: VecDeque<OpenDecoder>,
@@ -34,6 +43,9 @@ struct OpenDecoder {
     options: VideoDecoderOptions,
     decoder: Box<dyn VideoDecoder>,
 }
+
+/// FFmpeg recommends at most this number of threads.
+const MAX_THREADS: usize = 16;
 
 thread_local! {
     /// The number of decoders that this thread has borrowed.
@@ -52,7 +64,8 @@ impl DecoderPool {
         DecoderPool { state: Mutex::default(), returned: Condvar::new(), most }
     }
 
-    /// Lends a decoder that was made for such a stream and such options, or else one that `make` makes.
+    /// Lends a decoder that was made for such a stream and such options, with this number of threads, or else one that
+    /// `make` makes.
     ///
     /// Waits while too many decoders are lent, unless the thread has borrowed one already: it might
     /// wait for itself.
@@ -62,29 +75,52 @@ impl DecoderPool {
     pub(super) fn lend(
         self: &Arc<Self>,
         stream: &VideoStream,
-        options: VideoDecoderOptions,
+        mut options: VideoDecoderOptions,
+        threads: DecoderThreads,
         make: impl FnOnce(&VideoDecoderOptions) -> Result<Box<dyn VideoDecoder>>,
     ) -> Result<LentDecoder> {
         let is_counted = BORROWED.get() == 0;
         let mut state = self.lock();
-        while is_counted && state.lent >= self.most {
+        let cost = loop {
+            options.threads = match threads {
+                DecoderThreads::Fixed(threads) => threads,
+                DecoderThreads::OfLoneDecoder if is_counted && state.lent == 0 => {
+                    (self.most / 2).clamp(1, MAX_THREADS) as u32
+                }
+                DecoderThreads::OfLoneDecoder => 1,
+            };
+            let cost = if is_counted { self.cost(&options) } else { 0 };
+            if state.lent + cost <= self.most {
+                break cost;
+            }
             state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.lent += usize::from(is_counted);
+        };
+        state.lent += cost;
         let place =
             state.idle.iter().rposition(|idle| idle.stream == *stream && idle.options == options);
         let found = place.and_then(|place| state.idle.remove(place));
-        let is_full = state.lent + state.idle.len() > self.most;
-        let surplus = if found.is_none() && is_full { state.idle.pop_front() } else { None };
+        let mut surplus = Vec::new();
+        let idle = |state: &PoolState| -> usize {
+            state.idle.iter().map(|idle| self.cost(&idle.options)).sum()
+        };
+        while found.is_none() && state.lent + idle(&state) > self.most {
+            let Some(oldest) = state.idle.pop_front() else { break };
+            surplus.push(oldest);
+        }
         drop(state);
         drop(surplus);
         BORROWED.set(BORROWED.get() + 1);
-        let permit = Permit { pool: Arc::clone(self), is_counted };
+        let permit = Permit { pool: Arc::clone(self), cost };
         let open = match found {
             Some(open) => open,
             None => OpenDecoder { decoder: make(&options)?, stream: stream.clone(), options },
         };
         Ok(LentDecoder { open, permit })
+    }
+
+    /// As how many decoders a decoder counts.
+    fn cost(&self, options: &VideoDecoderOptions) -> usize {
+        (options.threads as usize).clamp(1, self.most)
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
@@ -116,10 +152,14 @@ impl LentDecoder {
         &mut *self.open.decoder
     }
 
+    pub(super) fn threads(&self) -> u32 {
+        self.open.options.threads
+    }
+
     /// Keeps the decoder for another video, if it is reusable.
     pub(super) fn give_back(self) {
         let LentDecoder { mut open, permit } = self;
-        if permit.is_counted && open.decoder.is_reusable() {
+        if permit.cost > 0 && open.decoder.is_reusable() {
             open.decoder.reset();
             // Dropping the permit makes room for it.
             permit.pool.lock().idle.push_back(open);
@@ -127,18 +167,19 @@ impl LentDecoder {
     }
 }
 
-/// One of the decoders that may be lent at a time.
+/// Some of the decoders that may be lent at a time; none for the second decoder of a thread.
 struct Permit {
     pool: Arc<DecoderPool>,
-    is_counted: bool,
+    cost: usize,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         BORROWED.set(BORROWED.get().saturating_sub(1));
-        if self.is_counted {
-            self.pool.lock().lent -= 1;
-            self.pool.returned.notify_one();
+        if self.cost > 0 {
+            self.pool.lock().lent -= self.cost;
+            // Several readers with one thread each may continue.
+            self.pool.returned.notify_all();
         }
     }
 }
@@ -187,13 +228,53 @@ mod tests {
         }
     }
 
-    fn lend(pool: &Arc<DecoderPool>, threads: u32, count: &Arc<AtomicUsize>) -> LentDecoder {
-        let options = VideoDecoderOptions { threads, ..VideoDecoderOptions::default() };
+    /// A decoder for streams of this height.
+    fn lend(pool: &Arc<DecoderPool>, height: u32, count: &Arc<AtomicUsize>) -> LentDecoder {
+        lend_with(pool, height, DecoderThreads::Fixed(1), count)
+    }
+
+    fn lend_with(
+        pool: &Arc<DecoderPool>,
+        height: u32,
+        threads: DecoderThreads,
+        count: &Arc<AtomicUsize>,
+    ) -> LentDecoder {
         let make = |_: &VideoDecoderOptions| {
             count.fetch_add(1, Ordering::SeqCst);
             Ok(Box::new(Counted(Arc::clone(count))) as Box<dyn VideoDecoder>)
         };
-        pool.lend(&VideoStream::new("h264", Size::new(64, 48)), options, make).unwrap()
+        let stream = VideoStream::new("h264", Size::new(64, height));
+        pool.lend(&stream, VideoDecoderOptions::default(), threads, make).unwrap()
+    }
+
+    #[test]
+    fn a_lone_decoder_has_a_thread_per_processor() {
+        // Four processors.
+        let (pool, count) = (Arc::new(DecoderPool::new(8)), Arc::new(AtomicUsize::new(0)));
+        let lone = lend_with(&pool, 48, DecoderThreads::OfLoneDecoder, &count);
+        assert_eq!((lone.threads(), pool.lock().lent), (4, 4));
+        thread::scope(|scope| {
+            let others: Vec<_> = (0..4)
+                .map(|_| {
+                    let lend = || lend_with(&pool, 48, DecoderThreads::OfLoneDecoder, &count);
+                    scope.spawn(lend).join().unwrap()
+                })
+                .collect();
+            assert!(others.iter().all(|other| other.threads() == 1));
+            assert_eq!(pool.lock().lent, 8);
+            // The next one waits until the four threads are free.
+            let waiting = scope.spawn(|| lend_with(&pool, 48, DecoderThreads::Fixed(2), &count));
+            thread::sleep(Duration::from_millis(20));
+            assert!(!waiting.is_finished());
+            lone.give_back();
+            assert_eq!(waiting.join().unwrap().threads(), 2);
+        });
+        // Idle decoders with several threads give way to others.
+        assert_eq!(pool.lock().lent, 0);
+        lend_with(&pool, 48, DecoderThreads::OfLoneDecoder, &count).give_back();
+        lend_with(&pool, 50, DecoderThreads::Fixed(5), &count).give_back();
+        assert_eq!(pool.lock().idle.len(), 1);
+        assert_eq!(count.load(Ordering::SeqCst), 1);
     }
 
     #[test]
@@ -245,7 +326,8 @@ mod tests {
         let pool = Arc::new(DecoderPool::new(1));
         let make = |_: &VideoDecoderOptions| Err(Error::new(ErrorKind::Unsupported, "none"));
         let stream = VideoStream::new("h264", Size::new(64, 48));
-        assert!(pool.lend(&stream, VideoDecoderOptions::default(), make).is_err());
+        let (options, threads) = (VideoDecoderOptions::default(), DecoderThreads::Fixed(1));
+        assert!(pool.lend(&stream, options, threads, make).is_err());
         assert_eq!(pool.lock().lent, 0);
     }
 }

@@ -59,9 +59,6 @@ impl VideoColor {
     }
 }
 
-/// The maximum size of a packet of MPEG-2 or MPEG-4 without a coded frame; one with a frame is larger.
-pub(super) const NOT_CODED_BYTES: usize = 10;
-
 impl VideoStream {
     /// A stream of this codec, upright, with time stamps in milliseconds.
     pub fn new(codec: impl Into<String>, size: Size) -> Self {
@@ -79,19 +76,6 @@ impl VideoStream {
     pub fn seconds(&self, timestamp: i64) -> f64 {
         let (numerator, denominator) = self.time_base;
         timestamp as f64 * f64::from(numerator) / f64::from(denominator)
-    }
-
-    /// Whether a packet of this size has exactly one frame that is shown.
-    ///
-    /// False if packets can have one field (H.264), hidden frames (VP8, VP9) or frames that decoders leave out after a
-    /// seek (HEVC).
-    pub(super) fn has_one_frame(&self, packet_bytes: usize) -> bool {
-        match &self.codec[..] {
-            // Smaller packets end a sequence, or state that the previous frame is shown again.
-            "mpeg1video" | "mpeg2video" | "mpeg4" => packet_bytes > NOT_CODED_BYTES,
-            "av1" => true,
-            _ => false,
-        }
     }
 
     /// The seconds between two successive time stamps.

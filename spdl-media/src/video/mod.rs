@@ -19,7 +19,7 @@
 //! | `ffmpeg` | containers and codecs by FFmpeg (feature `ffmpeg`) |
 //! | `transform` | which frames become a sample, and how |
 //!
-//! Imports: `source`, `ffmpeg`, [`image`](crate::image).
+//! Imports: `source`, `packets`, `ffmpeg`, [`image`](crate::image).
 
 mod clip;
 mod codec;

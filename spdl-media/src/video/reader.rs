@@ -10,7 +10,7 @@ use spdl_core::{Error, ErrorKind, Result, SampleRng};
 use super::clip::{ChosenFrames, VideoClip};
 use super::codec::{VIDEO_SNIFF_BYTES, VideoContainer, VideoDecoder, VideoDecoderOptions};
 use super::cues::index_of_clip;
-use super::decoder_pool::LentDecoder;
+use super::decoder_pool::{DecoderThreads, LentDecoder};
 use super::disposable::Disposable;
 use super::index::{VideoIndex, VideoPacket};
 use super::limits::VideoLimits;
@@ -19,6 +19,7 @@ use super::registry::VideoRegistry;
 use super::stored_index::StoredVideoIndex;
 use super::timer::DecodeTimer;
 use crate::image::{OnTruncated, Picture, panicked};
+use crate::packets::has_one_frame;
 use crate::source::{MediaSource, outside};
 
 /// How many key frames before the nearest one are tried if a frame cannot be decoded.
@@ -31,6 +32,9 @@ const FRAME_EXCESS: u64 = 4;
 const READ_BYTES: u64 = 4 << 20;
 /// Packets that are further apart are read separately: in a store, these bytes take as long as a request.
 const READ_GAP: u64 = 256 << 10;
+
+/// Clips with fewer pixels, of all packets, are decoded by one thread: starting more takes longer.
+const LONE_CLIP_PIXELS: u64 = 1 << 24;
 
 /// Decodes chosen frames of videos.
 ///
@@ -57,7 +61,7 @@ const READ_GAP: u64 = 256 << 10;
 pub struct VideoReader {
     registry: VideoRegistry,
     limits: VideoLimits,
-    threads: u32,
+    threads: Option<u32>,
     on_truncated: OnTruncated,
     timer: DecodeTimer,
     memory: Vec<u8>,
@@ -85,12 +89,12 @@ struct Run {
 }
 
 impl VideoReader {
-    /// A reader of the formats of `registry`, with one thread per decoder.
+    /// A reader of the formats of `registry`.
     pub fn new(registry: &VideoRegistry, limits: &VideoLimits) -> Self {
         VideoReader {
             registry: registry.clone(),
             limits: limits.clone(),
-            threads: 1,
+            threads: None,
             on_truncated: OnTruncated::Error,
             timer: DecodeTimer::new(limits.decode_time()),
             memory: Vec::new(),
@@ -98,11 +102,12 @@ impl VideoReader {
         }
     }
 
-    /// Sets the number of threads of a decoder. Default: 1, the fastest if as many videos are decoded
-    /// at the same time as there are processors.
+    /// Sets the number of threads of a decoder. By default, it is one if other readers of the registry decode at the
+    /// same time, which is the fastest. A lone reader has one per processor, unless the clip is small, or the codec does
+    /// not [notice damage](VideoCodec::notices_damage_in_threads) in threads. The frames are the same.
     #[must_use]
     pub fn threads(mut self, threads: u32) -> Self {
-        self.threads = threads;
+        self.threads = Some(threads.max(1));
         self
     }
 
@@ -169,37 +174,58 @@ impl VideoReader {
         frames: &[usize],
         each: &mut dyn FnMut(usize, &Picture) -> Result<()>,
     ) -> Result<ClipDecoded> {
-        let mut places = places(index, frames)?;
-        let mut lent = self.decoder_of(index)?;
-        self.timer.restart();
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            self.decode_with(lent.decoder(), file, index, &mut places, each)
-        }));
-        match outcome {
-            Ok(outcome) => {
-                if self.picture.image().pixels() > LARGE_FRAME {
-                    // The decoder and its frames are large as well.
-                    (self.picture, self.memory) = (Picture::new(), Vec::new());
-                } else {
-                    lent.give_back();
-                }
-                outcome
+        let mut threads = self.threads_for(index, &places(index, frames)?)?;
+        loop {
+            let mut places = places(index, frames)?;
+            let mut lent = self.decoder_of(index, threads)?;
+            self.timer.restart();
+            let mut is_damaged = false;
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                self.decode_with(lent.decoder(), file, index, &mut places, each, &mut is_damaged)
+            }));
+            let outcome = outcome.map_err(|panic| {
+                panicked(&format!("{} decoder", index.stream().codec), panic.as_ref())
+            })?;
+            if is_damaged && lent.threads() > 1 {
+                // Of several threads, the errors belong to unknown packets.
+                threads = DecoderThreads::Fixed(1);
+                continue;
             }
-            Err(panic) => {
-                Err(panicked(&format!("{} decoder", index.stream().codec), panic.as_ref()))
+            if self.picture.image().pixels() > LARGE_FRAME {
+                // The decoder and its frames are large as well.
+                (self.picture, self.memory) = (Picture::new(), Vec::new());
+            } else {
+                lent.give_back();
             }
+            return outcome;
         }
     }
 
+    /// The number of threads for a clip.
+    fn threads_for(&self, index: &VideoIndex, places: &Places) -> Result<DecoderThreads> {
+        if let Some(threads) = self.threads {
+            return Ok(DecoderThreads::Fixed(threads));
+        }
+        let stream = index.stream();
+        let packets = runs(index, &places.packets).iter().map(|run| run.packets.len() as u64).sum();
+        let is_large = stream.size.pixels().saturating_mul(packets) >= LONE_CLIP_PIXELS;
+        let codec = self.registry.codec(&stream.codec)?;
+        Ok(match is_large && codec.notices_damage_in_threads(&stream.codec) {
+            true => DecoderThreads::OfLoneDecoder,
+            false => DecoderThreads::Fixed(1),
+        })
+    }
+
     /// A decoder for the stream of a video.
-    fn decoder_of(&self, index: &VideoIndex) -> Result<LentDecoder> {
+    fn decoder_of(&self, index: &VideoIndex, threads: DecoderThreads) -> Result<LentDecoder> {
         let (stream, reorder_depth) = (index.stream(), index.reorder_depth());
         let stated = stream.size.pixels();
         let most = if stated > 0 { stated.saturating_mul(FRAME_EXCESS) } else { u64::MAX };
         let limits = self.limits.clone().max_pixels(self.limits.pixels().min(most));
-        let options = VideoDecoderOptions { threads: self.threads, reorder_depth, limits };
+        let options = VideoDecoderOptions { reorder_depth, limits, ..Default::default() };
         let codec = self.registry.codec(&stream.codec)?;
-        self.registry.decoders().lend(stream, options, |options| codec.decoder(stream, options))
+        let make = |options: &VideoDecoderOptions| codec.decoder(stream, options);
+        self.registry.decoders().lend(stream, options, threads, make)
     }
 
     fn decode_with(
@@ -209,11 +235,13 @@ impl VideoReader {
         index: &VideoIndex,
         places: &mut Places,
         each: &mut dyn FnMut(usize, &Picture) -> Result<()>,
+        is_damaged: &mut bool,
     ) -> Result<ClipDecoded> {
         let mut decoded = ClipDecoded::default();
         for run in runs(index, &places.packets) {
             let mut failure =
                 self.decode_run(decoder, file, index, &run, places, each, &mut decoded)?;
+            *is_damaged |= failure.is_some();
             // Some streams mark frames as key frames at which decoding cannot start. Truncated files
             // are not decoded again.
             let mut start = run.packets.start;
@@ -299,7 +327,7 @@ impl VideoReader {
                 let packet = &packets[number];
                 let bytes = &read[(packet.offset - start) as usize..][..packet.bytes as usize];
                 let wanted = run.wanted.binary_search(&number).is_ok();
-                let has_one_frame = index.stream().has_one_frame(bytes.len());
+                let has_one_frame = has_one_frame(&index.stream().codec, bytes.len());
                 let is_disposable = (!wanted || has_one_frame)
                     && (packet.is_disposable || disposable.is_disposable(bytes));
                 if !wanted && is_disposable {

@@ -43,6 +43,7 @@ const RUST: [(&str, &[&str]); 7] = [
             "augment",
             "encode",
             "source",
+            "packets",
             "ffmpeg",
             "audio",
             "video",

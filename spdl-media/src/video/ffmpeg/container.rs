@@ -8,8 +8,8 @@ use crate::ffmpeg::input::{Input, MEDIA_FORMATS};
 use crate::ffmpeg::memory::Packet;
 use crate::ffmpeg::names;
 use crate::image::Size;
+use crate::packets::NOT_CODED_BYTES;
 use crate::source::MediaSource;
-use crate::video::index::NOT_CODED_BYTES;
 use crate::video::timer::DecodeTimer;
 use crate::video::{
     VideoCodec, VideoColor, VideoContainer, VideoDecoder, VideoDecoderOptions, VideoFrame,

@@ -34,6 +34,17 @@ impl VideoCodec for FfmpegCodec {
         find(codec).is_some()
     }
 
+    fn notices_damage_in_threads(&self, codec: &str) -> bool {
+        let [(_, version), ..] = crate::ffmpeg::versions();
+        match codec {
+            // They return errors, and conceal nothing.
+            "av1" | "hevc" | "vp8" | "vp9" => true,
+            // Before FFmpeg 7, threads lose the mark of concealed damage.
+            "h264" => version[0] >= 61,
+            _ => false,
+        }
+    }
+
     fn decoder(
         &self,
         stream: &VideoStream,
