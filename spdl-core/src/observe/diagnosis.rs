@@ -870,7 +870,8 @@ impl fmt::Display for Limit {
                 let activity = match *computing >= COMPUTES {
                     true => String::new(),
                     false => {
-                        format!(" but use a CPU for {} % of that,", percent(*computing))
+                        let use_it = if *threads == 1 { "uses" } else { "use" };
+                        format!(" but {use_it} a CPU for {} % of that,", percent(*computing))
                     }
                 };
                 write!(
