@@ -442,7 +442,9 @@ fn packets_without_a_frame_are_failures() {
             let message = format!("{name}, packet {number}");
             assert_eq!(failures.count, (intact.len() - frames.len()) as u64, "{message}");
             let first = failures.first.expect(&message);
-            assert_eq!((first.kind(), first.offset()), (ErrorKind::Corrupt, Some(packet.offset)));
+            // Versions of FFmpeg may report damage with the packet after it.
+            assert!(first.offset() >= Some(packet.offset), "{message}: {first}");
+            assert_eq!(first.kind(), ErrorKind::Corrupt, "{message}");
         }
         // Packet 1 has one of the first 6 frames.
         let mut damaged = file.clone();
