@@ -15,7 +15,8 @@ use crate::steps::{
     self, Counts, Step, Tally, cargo_test, finish_tests, in_threads, model_tests, test_programs,
 };
 use crate::tools::{
-    CHECK_SETTINGS, Output, Workspace, cargo, cargo_tool, command, require_programs,
+    CHECK_SETTINGS, EXAMPLES, Output, SELECTION, Workspace, cargo, cargo_tool, command,
+    require_programs,
 };
 use crate::venv::Venv;
 use crate::{acceptance, corpus, dataset, ffmpeg, fuzz, tidy, wheel};
@@ -31,9 +32,9 @@ use crate::{acceptance, corpus, dataset, ffmpeg, fuzz, tidy, wheel};
 /// Longer checks run in `cargo xtask soak` only: fuzz targets with libFuzzer and AddressSanitizer;
 /// tests with default features; compiling with each feature alone, with each pair, and with all features but one;
 /// licence files and known vulnerabilities of dependencies;
-/// tests on a second version of Python; more random cases of property tests and model checks; more
-/// pipeline cycles; and network faults for 30 minutes. Tests on a CUDA device run in `cargo xtask
-/// gpu`.
+/// Python tests with the wheel of maturin, on a second version of Python; more random cases of property
+/// tests and model checks; more pipeline cycles; and network faults for 30 minutes. Tests on a CUDA device
+/// run in `cargo xtask gpu`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask test
@@ -156,13 +157,6 @@ fn clippy(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 fn manifest_warning(text: &str) -> Option<&str> {
     text.lines().find(|line| line.starts_with("warning: ") && line.contains("manifest key"))
 }
-
-/// Examples that are run by the tests of the step `test`. The step `clippy` only compiles the other
-/// examples.
-pub(crate) const EXAMPLES: [&str; 3] = ["batches", "corpus_worker", "gpu"];
-
-/// The packages and features of all tests. Another selection would compile dependencies with other features again.
-pub(crate) const SELECTION: [&str; 2] = ["--workspace", "--all-features"];
 
 fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     test_programs(workspace, output, &SELECTION, &EXAMPLES)

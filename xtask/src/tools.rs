@@ -66,6 +66,13 @@ pub(crate) const CHECK_SETTINGS: [&str; 4] = [
     "profile.dev.package.spdl-cuda.opt-level=0",
 ];
 
+/// Examples that are run by the tests of the step `test`. The step `clippy` only compiles the other
+/// examples.
+pub(crate) const EXAMPLES: [&str; 3] = ["batches", "corpus_worker", "gpu"];
+
+/// The packages and features of all tests. Another selection would compile dependencies with other features again.
+pub(crate) const SELECTION: [&str; 2] = ["--workspace", "--all-features"];
+
 /// A command that runs the same cargo as this process, without the environment variables that cargo
 /// sets for this package.
 pub(crate) fn cargo() -> Command {

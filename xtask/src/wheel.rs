@@ -9,9 +9,9 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::test::{EXAMPLES, SELECTION};
 use crate::tools::{
-    Output, Workspace, cargo, command, copy_tree, install_packages, pyo3_config, require_programs,
+    EXAMPLES, Output, SELECTION, Workspace, cargo, command, copy_tree, install_packages,
+    pyo3_config, require_programs,
 };
 use crate::venv::{self, Venv};
 use crate::{bundle, ffmpeg};
