@@ -118,7 +118,7 @@ pub(crate) fn build_with(
 }
 
 /// Packages that build wheels.
-const BUILD_REQUIREMENTS: [&str; 2] = ["maturin>=1.16,<1.17", "wheel>=0.45,<1"];
+const BUILD_REQUIREMENTS: [&str; 3] = ["maturin>=1.16,<1.17", "wheel>=0.45,<1", "zopfli>=0.4,<0.5"];
 
 /// The wheel of the tests that this process has packed.
 static PACKED: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -198,7 +198,7 @@ fn build_anew(
     if let Some(bundled) = &bundled {
         maturin.env("PKG_CONFIG_LIBDIR", bundled.join("lib/pkgconfig"));
         maturin.env_remove("PKG_CONFIG_PATH").env_remove("FFMPEG_DIR");
-        maturin.arg("--").args(bundle::link_arguments());
+        maturin.args(["--", "-C", &bundle::link_argument()]);
     }
     output.run(&mut maturin)?;
     let wheel = only_wheel(&folder)?;
