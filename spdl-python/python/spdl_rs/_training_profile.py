@@ -69,7 +69,7 @@ class StageTime:
     waits: bool
     """Whether the stage loads, that is, waits for a disk or store. Other stages compute, for example decode."""
     ms_per_sample: float
-    """Milliseconds for each item of the source, summed over concurrent items."""
+    """Milliseconds for each sample that the stage has processed, summed over concurrent samples."""
 
 
 @dataclass(frozen=True)
@@ -193,13 +193,17 @@ class TrainingProfile:
                 f"The training is not starved: the fastest loader would gain {_percent(self.gain)}, so make the step "
                 "faster."
             )
+        gain = f"raise the rate by up to {_percent(self.gain)}"
+        if self.gain >= 1:
+            gain = f"make it up to {_figure(1 + self.gain)} times as fast"
         starved = (
-            f"The training is starved: a faster loader could raise the rate by up to {_percent(self.gain)} "
-            f"(headspace {_percent(self.headspace)} of the time)."
+            f"The training is starved: a faster loader could {gain} (headspace: the training waits for "
+            f"{_percent(self.headspace)} of the time)."
         )
         if self.cause == "interference":
             return f"{starved} The loader alone is faster than the step: both compete for the same resource."
-        return f"{starved} {self._loader_limit()}".rstrip()
+        limit = self._loader_limit()
+        return f"{starved} Of the loader alone: {limit[:1].lower()}{limit[1:]}" if limit else starved
 
     def _loader_limit(self) -> str:
         """The diagnosis, without more threads if they would wait for the GIL."""
@@ -330,7 +334,7 @@ def profile(
         loader=loading.rate,
         together=training.rate,
         samples_per_batch=samples,
-        stages=[] if statistics is None else _stage_times(statistics),
+        stages=[] if statistics is None else _stage_times(statistics, samples or 1),
         slowest=[] if statistics is None else statistics["slowest"],
         diagnosis="" if statistics is None else statistics["diagnosis"],
         statistics=statistics,
@@ -528,20 +532,22 @@ class _Progress:
             print(f"spdl profile: {what}", file=sys.stderr, flush=True)
 
 
-def _stage_times(statistics: Statistics) -> list[StageTime]:
+def _stage_times(statistics: Statistics, samples_per_batch: int) -> list[StageTime]:
     from .pipeline._failures.stage_names import plain
 
-    stages = statistics["stages"]
-    samples = stages[0]["items"] if stages else 0
-    if samples == 0:
-        return []
+    stages = [stage for stage in statistics["stages"] if stage["items"] > 0]
+    # The items of a stage are samples or batches. Stages near the source are ahead by full queues.
+    batches = statistics["consumer"]["items"]
+    per_item = [
+        samples_per_batch if stage["items"] < batches * samples_per_batch**0.5 else 1 for stage in stages
+    ]
     return [
         StageTime(
             name=plain(stage["name"]),
             waits=_waits(stage),
-            ms_per_sample=1e3 * stage["busy_s"] / samples,
+            ms_per_sample=1e3 * stage["busy_s"] / (stage["items"] * samples),
         )
-        for stage in stages
+        for stage, samples in zip(stages, per_item)
     ]
 
 
