@@ -90,6 +90,7 @@ def some(draw, kind):
         "cutmix": numpy.float32(1),
         "sample_rate": numpy.int64(8000),
         "channels": draw.choice(["mono", numpy.int64(2)]),
+        "trim_to_speech": numpy.float32(0.5),
         "channel": numpy.int8(1),
         "start": number,
         "duration": numpy.float32(2.5),
