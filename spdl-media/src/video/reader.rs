@@ -104,7 +104,7 @@ impl VideoReader {
 
     /// Sets the number of threads of a decoder. By default, it is one if other readers of the registry decode at the
     /// same time, which is the fastest. A lone reader has one per processor, unless the clip is small, or the codec does
-    /// not [notice damage](VideoCodec::notices_damage_in_threads) in threads. The frames are the same.
+    /// not [notice damage](super::VideoCodec::notices_damage_in_threads) in threads. The frames are the same.
     #[must_use]
     pub fn threads(mut self, threads: u32) -> Self {
         self.threads = Some(threads.max(1));
