@@ -160,10 +160,9 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             in preparation, at least 32 MiB and at most a quarter of the memory that this process may use.
         tune: `True`: the number of threads, the concurrency of stages and the prefetch depth change while an epoch
             runs. One of them changes at a time, and only changes that raise the measured throughput are kept;
-            `stats()["decisions"]` lists them. `None`: the same, but only for the number of threads, only while they
-            mostly wait, and not if `threads` is given. A path: the settings that `freeze` has written, which do not
-            change. `False`: only the number of requests in flight adapts. The next epoch begins with the settings of
-            the last one. Batches never depend on these settings.
+            `stats()["decisions"]` lists them. A path: the settings that `freeze` has written, which do not change.
+            `False`, or `None`: only the number of requests in flight adapts. The next epoch begins with the settings
+            of the last one. Batches never depend on these settings.
         monitor: The path of a Unix socket that serves the statistics of the running epoch, for `spdl top PATH`. Only the
             user of this process may connect. Each rank needs a separate path. A later epoch, also of another loader of
             this process, replaces the socket; the end of the epoch removes it. Iteration raises
@@ -309,7 +308,8 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             device=on_device,
             decode_with=_libraries(device, on_device) if decode == "device" else None,
             memory_budget=memory_budget,
-            tune=tune,
+            # Decoding threads compute: more of them would not help.
+            tune=False if tune is None else tune,
             monitor=monitor,
         )
         self._description = f"train={train}, seed={seed}"

@@ -99,7 +99,8 @@ class Loader(BatchLoader[Any]):
         image_folder: The folder of the images of COCO annotations, or of labels of ImageNet's validation images.
             Default: the first folder near the annotations that contains the first image.
         memory_budget: See `ImageLoader`. `mix`, `map` and `batch_map` need a further batch each.
-        tune: See `ImageLoader`.
+        tune: See `ImageLoader`. `None`: as `True`, but only for the number of threads, only while they mostly wait,
+            and not if `threads` is given.
         monitor: See `ImageLoader`.
         named_fields: The fields: `image=fields.Image(224)`.
 

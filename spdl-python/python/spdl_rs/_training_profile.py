@@ -203,7 +203,7 @@ class TrainingProfile:
         if self.cause == "interference":
             return f"{starved} The loader alone is faster than the step: both compete for the same resource."
         limit = self._loader_limit()
-        return f"{starved} Of the loader alone: {limit[:1].lower()}{limit[1:]}" if limit else starved
+        return f"{starved} For the loader alone: {limit}" if limit else starved
 
     def _loader_limit(self) -> str:
         """The diagnosis, without more threads if they would wait for the GIL."""

@@ -13,7 +13,7 @@ pub(crate) enum TuneArgument {
     Path(PathBuf),
 }
 
-/// Whether loaders without the arguments `tune` and `threads` start more threads for functions that wait.
+/// Whether a `Loader` without the arguments `tune` and `threads` starts more threads for functions that wait.
 ///
 /// `cargo xtask bench tune` compares this default with `tune=False`.
 const TUNES_WAITING: bool = true;
