@@ -625,6 +625,9 @@ mod containers {
         // FFmpeg may drop the first block of a part.
         let both = whole(&[&file[..], &file].concat())[0].len();
         assert!((2 * one - 1024..=2 * one).contains(&both), "{both} of {}", 2 * one);
+        // The header of the second part has time stamps that begin anew.
+        let info = reader().inspect(&[&file[..], &file].concat()).unwrap();
+        assert!(info.frames.is_some_and(|frames| frames <= 2 * one as u64), "{info:?}");
     }
 
     #[test]

@@ -111,7 +111,12 @@ impl FfmpegAudioDecoder {
         let frames = match is_exact(&demuxer) {
             true => demuxer.seconds(MediaKind::Audio)?,
             // Headers of streams have no duration, or an estimate.
-            false => Some(Self::demuxer(encoded)?.demux(MediaKind::Audio, None)?.seconds()),
+            false => {
+                let packets = Self::demuxer(encoded)?.demux(MediaKind::Audio, None)?;
+                let (span, sum) = (packets.seconds(), packets.total_seconds());
+                // In FFmpeg 9, the time stamps of joined files jump by 2^32.
+                Some(if sum > 0.0 && span > 2.0 * sum { sum } else { span })
+            }
         };
         let frames = frames.map(|seconds| (seconds * f64::from(rate)).round() as u64);
         Ok(Opened { demuxer, stream: BTreeSet::from([stream]), codec, rate, channels, frames })

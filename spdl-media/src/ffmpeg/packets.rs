@@ -231,6 +231,12 @@ impl Packets {
             .map_or(0.0, |(first, end)| seconds(end.saturating_sub(first), self.time_base))
     }
 
+    /// The sum of the durations of the packets in seconds.
+    pub(crate) fn total_seconds(&self) -> f64 {
+        let sum: f64 = self.packets.iter().map(|it| it.fields().duration.max(0) as f64).sum();
+        sum * self.time_base.to_f64()
+    }
+
     /// Another value that shares the bytes of the packets.
     ///
     /// # Errors
