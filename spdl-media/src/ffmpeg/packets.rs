@@ -231,10 +231,12 @@ impl Packets {
             .map_or(0.0, |(first, end)| seconds(end.saturating_sub(first), self.time_base))
     }
 
-    /// The sum of the durations of the packets in seconds.
+    /// The sum of the durations of the packets in seconds, without those of more than a minute: FFmpeg 9 computes
+    /// them from time stamps that jump.
     pub(crate) fn total_seconds(&self) -> f64 {
-        let sum: f64 = self.packets.iter().map(|it| it.fields().duration.max(0) as f64).sum();
-        sum * self.time_base.to_f64()
+        let unit = self.time_base.to_f64();
+        let durations = self.packets.iter().map(|it| it.fields().duration.max(0) as f64 * unit);
+        durations.filter(|duration| *duration <= 60.0).sum()
     }
 
     /// Another value that shares the bytes of the packets.
