@@ -1,5 +1,4 @@
 //! The number of threads of a decoder follows the number of clips.
-#![expect(clippy::unwrap_used, reason = "a test that cannot continue should panic")]
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -8,11 +7,12 @@ use spdl_core::{Error, ErrorKind, Result};
 use spdl_media::Size;
 use spdl_media::image::{Picture, Rect};
 use spdl_media::video::{
-    DecodedFrame, VideoCodec, VideoDecoder, VideoDecoderOptions, VideoIndex, VideoLimits,
-    VideoPacket, VideoReader, VideoRegistry, VideoStream,
+    DecodedFrame, VideoCodec, VideoDecoder, VideoDecoderOptions, VideoLimits, VideoReader,
+    VideoRegistry, VideoStream,
 };
 
-const PACKETS: usize = 20;
+use super::{PACKETS, index};
+
 /// A packet with this byte is damaged.
 const DAMAGED: u8 = 0xFF;
 
@@ -80,19 +80,6 @@ impl VideoDecoder for RecordingDecoder {
     }
 }
 
-/// A key frame, then others, all of one byte.
-fn index(size: Size) -> VideoIndex {
-    let packet = |number: usize| VideoPacket {
-        offset: number as u64,
-        bytes: 1,
-        timestamp: 100 * number as i64,
-        is_key: number == 0,
-        is_disposable: false,
-    };
-    let packets = (0..PACKETS).map(packet).collect();
-    VideoIndex::new(VideoStream::new("recording", size), packets, 2000).unwrap()
-}
-
 const LARGE: Size = Size { width: 2048, height: 1024 };
 
 fn codec(notices_damage: bool) -> (RecordingCodec, VideoRegistry) {
@@ -121,12 +108,14 @@ fn a_lone_clip_is_decoded_by_all_processors() {
                 // A clip at the same time.
                 scope.spawn(|| {
                     let mut second = VideoReader::new(&registry, &VideoLimits::default());
-                    second.decode(&file, &index(size), &[1], &mut |_, _| Ok(())).unwrap();
+                    second
+                        .decode(&file, &index("recording", size), &[1], &mut |_, _| Ok(()))
+                        .unwrap();
                 });
             });
             Ok(())
         };
-        reader.decode(&file, &index(size), &[PACKETS - 1], each).unwrap();
+        reader.decode(&file, &index("recording", size), &[PACKETS - 1], each).unwrap();
         let threads = other.threads.lock().unwrap();
         threads.clone()
     };
@@ -143,7 +132,8 @@ fn damaged_clips_are_decoded_again_by_one_thread() {
     for (frame, is_damaged) in [(4, false), (6, true)] {
         let (codec, registry) = codec(true);
         let mut reader = VideoReader::new(&registry, &VideoLimits::default()).threads(3);
-        let decoded = reader.decode(&&file[..], &index(LARGE), &[frame], &mut |_, _| Ok(()));
+        let decoded =
+            reader.decode(&&file[..], &index("recording", LARGE), &[frame], &mut |_, _| Ok(()));
         let threads: &[u32] = if is_damaged { &[3, 1] } else { &[3] };
         assert_eq!(*codec.threads.lock().unwrap(), threads, "frame {frame}");
         assert_eq!(

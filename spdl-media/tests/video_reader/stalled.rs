@@ -1,5 +1,4 @@
 //! A decoder that takes too long for a frame is stopped between packets.
-#![expect(clippy::unwrap_used, reason = "a test that cannot continue should panic")]
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -7,13 +6,14 @@ use std::time::Duration;
 use spdl_core::{ErrorKind, Result};
 use spdl_media::image::{Picture, Rect};
 use spdl_media::video::{
-    DecodedFrame, VideoCodec, VideoDecoder, VideoDecoderOptions, VideoIndex, VideoLimits,
-    VideoPacket, VideoReader, VideoRegistry, VideoStream,
+    DecodedFrame, VideoCodec, VideoDecoder, VideoDecoderOptions, VideoLimits, VideoReader,
+    VideoRegistry, VideoStream,
 };
 use spdl_media::{MediaSource, OnTruncated, Size};
 
+use super::{PACKETS, index};
+
 const SIZE: Size = Size { width: 4, height: 4 };
-const PACKETS: usize = 20;
 /// The time that the decoder takes for a packet.
 const CALL: Duration = Duration::from_millis(10);
 
@@ -70,19 +70,6 @@ impl VideoDecoder for SlowDecoder {
     }
 }
 
-/// One key frame, then frames of 100 ms, all of one byte.
-fn index() -> VideoIndex {
-    let packet = |number: usize| VideoPacket {
-        offset: number as u64,
-        bytes: 1,
-        timestamp: 100 * number as i64,
-        is_key: number == 0,
-        is_disposable: false,
-    };
-    let packets = (0..PACKETS).map(packet).collect();
-    VideoIndex::new(VideoStream::new("slow", SIZE), packets, 2000).unwrap()
-}
-
 fn reader(every: u32, most: Duration) -> VideoReader {
     let mut registry = VideoRegistry::new();
     registry.register_codec(SlowCodec { every });
@@ -92,7 +79,7 @@ fn reader(every: u32, most: Duration) -> VideoReader {
 /// The number of frames that arrive, and the outcome.
 fn decode(reader: &mut VideoReader, file: &dyn MediaSource, frames: &[usize]) -> (u32, Result<()>) {
     let mut delivered = 0;
-    let outcome = reader.decode(file, &index(), frames, &mut |_, _: &Picture| {
+    let outcome = reader.decode(file, &index("slow", SIZE), frames, &mut |_, _: &Picture| {
         delivered += 1;
         Ok(())
     });
@@ -137,5 +124,5 @@ fn the_work_of_the_caller_does_not_count() {
         sleep(20 * CALL);
         Ok(())
     };
-    reader.decode(&file, &index(), &[0, 3, 6], each).unwrap();
+    reader.decode(&file, &index("slow", SIZE), &[0, 3, 6], each).unwrap();
 }
