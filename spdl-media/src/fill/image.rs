@@ -508,7 +508,7 @@ impl FillImage {
         let written = self.read_plan(encoded, plan);
         let held = self.picture.held_bytes();
         if self.retention.is_excess(self.picture.needed_bytes(), held)
-            || self.decoder.limits().is_too_much_scratch(held as u64)
+            || memory.is_too_much_scratch(held as u64)
         {
             self.picture = Picture::new();
         }

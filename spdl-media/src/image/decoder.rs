@@ -62,7 +62,7 @@ impl Decoder {
 
     /// Releases the scratch memory of all decoders if a decode needs too much of it to be kept.
     pub(crate) fn end_decode(&mut self, memory: DecodeMemory) {
-        if self.limits.is_too_much_scratch(memory.bytes()) {
+        if memory.is_too_much_scratch(memory.bytes()) {
             self.decoders.iter_mut().for_each(|decoder| *decoder = None);
         }
     }

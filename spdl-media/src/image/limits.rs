@@ -108,12 +108,6 @@ impl Limits {
         self.concurrent.start(bytes)
     }
 
-    /// Whether a decoder should release `held` bytes of scratch memory after each image, because all
-    /// threads that decode would hold too much together.
-    pub(crate) fn is_too_much_scratch(&self, held: u64) -> bool {
-        self.concurrent.is_too_much_scratch(held)
-    }
-
     /// The maximum number of frames of an animation (APNG, GIF, WebP). Only the first frame is
     /// decoded, but an animation with more frames is an error. For GIF, only the decode checks this
     /// limit, not [`Decoder::inspect`](crate::Decoder::inspect). Default: 100,000.
@@ -302,6 +296,8 @@ struct DecodesState {
 #[must_use]
 pub(crate) struct DecodeMemory {
     bytes: u64,
+    /// The most scratch memory that the decoder may keep, so that all threads keep at most the shared bytes.
+    max_scratch: u64,
     of: Arc<ConcurrentDecodes>,
 }
 
@@ -325,10 +321,6 @@ impl ConcurrentDecodes {
         }
     }
 
-    fn is_too_much_scratch(&self, held: u64) -> bool {
-        held.saturating_mul(self.state().most) > self.shared_bytes()
-    }
-
     fn state(&self) -> MutexGuard<'_, DecodesState> {
         // No code under the lock panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -347,13 +339,19 @@ impl ConcurrentDecodes {
         if state.arrived > state.granted {
             self.changed.notify_all();
         }
-        DecodeMemory { bytes, of: Arc::clone(self) }
+        let max_scratch = self.shared_bytes() / state.most;
+        DecodeMemory { bytes, max_scratch, of: Arc::clone(self) }
     }
 }
 
 impl DecodeMemory {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether the decoder should release `held` bytes of scratch memory after the decode.
+    pub(crate) fn is_too_much_scratch(&self, held: u64) -> bool {
+        held > self.max_scratch
     }
 }
 
@@ -461,14 +459,14 @@ mod tests {
     fn decoders_of_more_threads_keep_less_scratch_memory() {
         let limits = Limits::default().concurrent_bytes(100);
         let one = limits.start_decode(60);
-        assert!(!limits.is_too_much_scratch(100));
-        assert!(limits.is_too_much_scratch(101));
+        assert!(!one.is_too_much_scratch(100));
+        assert!(one.is_too_much_scratch(101));
         let two = limits.clone().start_decode(40);
         drop((one, two));
         // Both threads will decode again.
-        drop(limits.start_decode(60));
-        assert!(!limits.is_too_much_scratch(50));
-        assert!(limits.is_too_much_scratch(51));
+        let one = limits.start_decode(60);
+        assert!(!one.is_too_much_scratch(50));
+        assert!(one.is_too_much_scratch(51));
     }
 
     // promise: R4

@@ -13,11 +13,6 @@ pub(crate) enum TuneArgument {
     Path(PathBuf),
 }
 
-/// Whether a `Loader` without the arguments `tune` and `threads` starts more threads for functions that wait.
-///
-/// `cargo xtask bench tune` compares this default with `tune=False`.
-const TUNES_WAITING: bool = true;
-
 /// What the argument `tune` requests.
 #[derive(Debug)]
 pub(crate) enum TuneSetting {
@@ -41,7 +36,7 @@ impl TuneSetting {
     /// The setting of a loader; `None` is the default.
     pub(crate) fn of_loader(tune: Option<TuneArgument>) -> Result<Self> {
         match tune {
-            None if TUNES_WAITING => Ok(TuneSetting::Waiting),
+            None => Ok(TuneSetting::Waiting),
             tune => TuneSetting::of(tune),
         }
     }
