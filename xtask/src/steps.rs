@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::tools::{Output, Priority, Workspace, cargo, command};
@@ -170,6 +171,25 @@ fn time_table(times: &[StepTime], total: Duration) -> String {
     table
 }
 
+/// The running steps, on a terminal.
+static RUNNING: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Shows a step with the time for which it has run. If the output is not a terminal, prints its name: the end of an
+/// interrupted log then shows which steps ran.
+fn show_running(step: &Step) -> Option<ProgressBar> {
+    if !std::io::stderr().is_terminal() {
+        println!("{:<WIDTH$}started", step.name);
+        return None;
+    }
+    let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
+    let spinner = ProgressBar::new_spinner()
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+        .with_message(format!("{}: {}", step.name, step.about));
+    let spinner = RUNNING.add(spinner);
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    Some(spinner)
+}
+
 fn run_step(
     workspace: &Workspace,
     step: &Step,
@@ -180,8 +200,7 @@ fn run_step(
     let logs = workspace.target.join("xtask-logs");
     fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
     let log = logs.join(format!("{log}.log"));
-    // The end of an interrupted log shows which steps ran.
-    println!("{:<WIDTH$}started", step.name);
+    let spinner = show_running(step);
     let start = Instant::now();
     let mut output = Output::log(log.clone(), limit, priority)?;
     let counts = (step.run)(workspace, &mut output).unwrap_or_else(|error| {
@@ -213,9 +232,14 @@ fn run_step(
         }
         shown.push_str("----\n");
     }
+    if let Some(spinner) = spinner {
+        spinner.finish_and_clear();
+    }
     // In one piece, because another step may print at the same time.
-    print!("{shown}");
-    std::io::stdout().flush()?;
+    RUNNING.suspend(|| {
+        print!("{shown}");
+        std::io::stdout().flush()
+    })?;
     Ok(Finished { counts, time, log })
 }
 
