@@ -1,4 +1,4 @@
-//! What packets of video have in common for all of their readers.
+//! Properties of video packets that all readers need.
 
 /// The maximum size of a packet of MPEG-2 or MPEG-4 without a coded frame; one with a frame is larger.
 #[cfg_attr(not(feature = "ffmpeg"), allow(dead_code, reason = "FFmpeg's readers need it"))]

@@ -6,8 +6,8 @@ use spdl_core::{Error, ErrorKind};
 use super::memory::Packet;
 use crate::packets::has_one_frame;
 
-/// The packets that have one frame each, which has not arrived. Decoders of some codecs ignore damaged packets, and
-/// report no error.
+/// Packets of one frame each that has not arrived. Decoders of some codecs ignore damaged packets, and report no
+/// error.
 #[derive(Debug)]
 pub(super) struct AwaitedFrames {
     codec: String,

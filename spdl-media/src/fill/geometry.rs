@@ -161,7 +161,8 @@ impl Boxes {
         self
     }
 
-    /// Finds out from the first sample whose boxes are not all 0 whether boxes are fractions that should be pixels.
+    /// Decides whether stored boxes are fractions instead of pixels, from the first sample that has other values than
+    /// 0 and 1.
     pub(super) fn check_unit(&self, boxes: &Numbers, key: &Key) {
         let unit = &self.unit.0;
         if self.is_normalized || unit.is_known.load(Ordering::Relaxed) {

@@ -39,8 +39,8 @@ pub struct Limits {
 /// of a single colour is small in every format.
 const RATIO_FREE_BYTES: u64 = 1 << 20;
 
-/// More decodes than CPUs are not faster together. They start only while all decodes need less than
-/// this for each CPU, and keep at most as much scratch memory.
+/// To run more decodes than there are CPUs is not faster. Such decodes start only while all decodes need
+/// at most this for each CPU. All threads together keep at most as much scratch memory.
 const BYTES_PER_CPU: u64 = 64 << 20;
 
 /// The memory that this process may use, as found by the first call.

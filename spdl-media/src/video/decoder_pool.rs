@@ -14,7 +14,7 @@ use super::index::VideoStream;
 ///
 /// A decoder of H.264 at 1920 × 1080 holds some 30 MB of frames. There are at most two decoders per
 /// processor, because more would not decode faster: another reader waits until one is returned. A decoder with
-/// several threads holds a frame more for each, and counts as so many decoders.
+/// several threads holds one more frame for each thread, and counts as that many decoders.
 pub(super) struct DecoderPool {
     state: Mutex<PoolState>,
     returned: Condvar,
@@ -118,7 +118,7 @@ impl DecoderPool {
         Ok(LentDecoder { open, permit })
     }
 
-    /// As how many decoders a decoder counts.
+    /// The number of decoders that a decoder counts as.
     fn cost(&self, options: &VideoDecoderOptions) -> usize {
         (options.threads as usize).clamp(1, self.most)
     }

@@ -187,7 +187,7 @@ impl VideoReader {
                 panicked(&format!("{} decoder", index.stream().codec), panic.as_ref())
             })?;
             if is_damaged && lent.threads() > 1 {
-                // Of several threads, the errors belong to unknown packets.
+                // With several threads, the packet of an error is unknown.
                 threads = DecoderThreads::Fixed(1);
                 continue;
             }
