@@ -574,7 +574,8 @@ impl Measurements<'_> {
             return self.all_failed().unwrap_or(Limit::Unknown);
         }
         let readiness = self.queues.last().map_or(0.0, |queue| queue.readiness(self.elapsed));
-        if readiness > SATURATED && self.is_settled() {
+        // A consumer in Python waits for the GIL within its step.
+        if readiness > SATURATED && self.is_settled() && !self.workers_hold_gil() {
             return Limit::Consumer { readiness };
         }
         // A stage that waits for memory, for an earlier item or for a place also uses its
@@ -624,18 +625,26 @@ impl Measurements<'_> {
         let stage = in_python().max_by_key(|stage| stage.busy)?;
         let busy = self.busy(in_python());
         let waited = gil.waited.as_secs_f64() / self.elapsed.as_secs_f64();
-        // A thread that loses the GIL within a function makes no request that is measured.
-        let cpu = self.busy_on_cpu(in_python());
-        let is_held =
-            cpu * self.preempted() > SATURATED && cpu < GIL_ONE_CPU && waited > GIL_HELD_WAITS;
-        let waits = gil.contended > GIL_CONTENDED || waited > GIL_WAITED * busy || is_held;
+        let waits =
+            gil.contended > GIL_CONTENDED || waited > GIL_WAITED * busy || self.workers_hold_gil();
         (waits && self.threads > 1 && busy > 0.5).then(|| Limit::Gil {
             contended: gil.contended,
-            used: cpu,
+            used: self.busy_on_cpu(in_python()),
             threads: self.threads,
             stage: Arc::clone(&stage.name),
             part: self.busy([stage].into_iter()) / busy,
         })
+    }
+
+    /// Whether the Python functions of the worker threads hold the GIL nearly all the time.
+    ///
+    /// A thread that loses the GIL within a function makes no request that is measured.
+    fn workers_hold_gil(&self) -> bool {
+        let waited = self.gil.map_or(0.0, |gil| gil.waited.as_secs_f64());
+        let cpu = self.busy_on_cpu(self.stages.iter().filter(|stage| stage.holds_gil));
+        cpu * self.preempted() > SATURATED
+            && cpu < GIL_ONE_CPU
+            && waited > GIL_HELD_WAITS * self.elapsed.as_secs_f64()
     }
 
     /// The mean number of CPUs that stages use, as far as their CPU time is known.
@@ -1241,6 +1250,13 @@ mod tests {
         assert!(!matches!(limit, Limit::Gil { .. }), "{limit}");
         let limit = set(&mut python, 0.9, 0.06, 1.0);
         assert!(!matches!(limit, Limit::Gil { .. }), "{limit}");
+        // A consumer that waits for the GIL within its step finds a batch ready afterwards.
+        let mut ready = statistics(&[("map", StageKind::Cpu, 2, 19.0)], 0.5);
+        ready.stages[0].holds_gil = true;
+        let limit = set(&mut ready, 0.47, 0.06, 1.0);
+        assert!(matches!(limit, Limit::Gil { .. }), "{limit}");
+        let limit = set(&mut ready, 0.3, 0.06, 1.0);
+        assert!(matches!(limit, Limit::Consumer { .. }), "{limit}");
     }
 
     #[test]

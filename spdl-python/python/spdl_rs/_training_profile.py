@@ -334,7 +334,7 @@ def profile(
         loader=loading.rate,
         together=training.rate,
         samples_per_batch=samples,
-        stages=[] if statistics is None else _stage_times(statistics, samples or 1),
+        stages=[] if statistics is None else _stage_times(statistics, samples or 1.0),
         slowest=[] if statistics is None else statistics["slowest"],
         diagnosis="" if statistics is None else statistics["diagnosis"],
         statistics=statistics,
@@ -532,14 +532,14 @@ class _Progress:
             print(f"spdl profile: {what}", file=sys.stderr, flush=True)
 
 
-def _stage_times(statistics: Statistics, samples_per_batch: int) -> list[StageTime]:
+def _stage_times(statistics: Statistics, samples_per_batch: float) -> list[StageTime]:
     from .pipeline._failures.stage_names import plain
 
     stages = [stage for stage in statistics["stages"] if stage["items"] > 0]
     # The items of a stage are samples or batches. Stages near the source are ahead by full queues.
     batches = statistics["consumer"]["items"]
     per_item = [
-        samples_per_batch if stage["items"] < batches * samples_per_batch**0.5 else 1 for stage in stages
+        samples_per_batch if stage["items"] < batches * samples_per_batch**0.5 else 1.0 for stage in stages
     ]
     return [
         StageTime(
