@@ -183,6 +183,9 @@ fn build_anew(
     }
     if !dev {
         maturin.arg("--release");
+        // The package has the command too, which seldom runs: small rather than fast. Not in the profile, because
+        // rustc optimises all crates of a program like its last crate, which would be this one.
+        maturin.args(["--config", "profile.release.package.spdl-cli.opt-level='s'"]);
     }
     let bundled = match ffmpeg {
         Ffmpeg::Bundled => {

@@ -177,6 +177,12 @@ impl AcBlock<'_> {
         *self.nonzero & band(first, last)
     }
 
+    /// One bit per zero coefficient from `first` to `last`.
+    #[inline(always)]
+    pub(super) fn zeros(&self, first: usize, last: usize) -> u64 {
+        !*self.nonzero & band(first, last)
+    }
+
     #[inline(always)]
     pub(super) fn get(&self, at: usize) -> i16 {
         if *self.nonzero >> at & 1 == 0 { 0 } else { self.block[usize::from(ZIGZAG[at])] }

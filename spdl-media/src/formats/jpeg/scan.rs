@@ -652,17 +652,14 @@ fn refine_band(
                 _ => return Err(InvalidCode),
             };
             // The run counts only zeros; non-zero coefficients that are passed are refined.
-            let mut zeros = run;
-            while at <= scan.last {
-                if block.get(at) != 0 {
-                    refine(bits, block.known(at), bit);
-                } else if zeros == 0 {
-                    break;
-                } else {
-                    zeros -= 1;
-                }
-                at += 1;
+            let mut zeros = block.zeros(at, scan.last);
+            for _ in 0..run {
+                zeros &= zeros.wrapping_sub(1);
             }
+            let before = zeros.wrapping_sub(1) & !zeros;
+            let passed = block.nonzero(at, scan.last) & before;
+            at = (zeros.trailing_zeros() as usize).min(scan.last + 1);
+            refine_each(bits, &mut block, passed, bit);
             if value != 0 {
                 if at > scan.last {
                     return Err(InvalidCode);
@@ -674,15 +671,21 @@ fn refine_band(
     }
     if *end_of_band_run > 0 {
         if at <= scan.last {
-            let mut nonzero = block.nonzero(at, scan.last);
-            while nonzero != 0 {
-                refine(bits, block.known(nonzero.trailing_zeros() as usize), bit);
-                nonzero &= nonzero - 1;
-            }
+            let nonzero = block.nonzero(at, scan.last);
+            refine_each(bits, &mut block, nonzero, bit);
         }
         *end_of_band_run -= 1;
     }
     Ok(())
+}
+
+/// Refines the coefficients of a mask of bits, which are not zero.
+#[inline(always)]
+fn refine_each(bits: &mut BitReader<'_>, block: &mut AcBlock<'_>, mut mask: u64, bit: i16) {
+    while mask != 0 {
+        refine(bits, block.known(mask.trailing_zeros() as usize), bit);
+        mask &= mask - 1;
+    }
 }
 
 /// Adds the next bit to a coefficient, which increases its magnitude.
