@@ -1,4 +1,5 @@
-//! [`Tuner`]: tries one change of a setting at a time, and keeps it if the throughput rises.
+//! [`Tuner`]: tries one change of a setting at a time, and keeps it if the throughput rises, or if a
+//! smaller number is as fast.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,8 +23,12 @@ const ENOUGH: f64 = 0.97;
 /// A change is kept if it gains this share of the predicted gain, or [`GAIN_TO_KEEP`].
 const SHARE_TO_KEEP: f64 = 0.25;
 const GAIN_TO_KEEP: f64 = 0.02;
-/// Fewer threads are kept if the rate falls by at most this share, which is noise.
+/// A smaller number is kept if the rate falls by at most this share, which is noise.
 const NOISE: f64 = 0.005;
+/// The in-flight window is halved if no more than this share of it is used.
+const SHARE_IN_USE: f64 = 0.25;
+/// The tuner halves no window of fewer items.
+const MIN_WINDOW: usize = 16;
 /// A change that gains only with a second one is kept if the rate falls by at most this share.
 const FIRST_OF_TWO: f64 = 0.02;
 /// A setting that was reset is not tried again for this number of intervals. The number doubles
@@ -34,8 +39,7 @@ const LONGEST_PAUSE: u32 = 512;
 /// the trial, in [`DIFFERENT_INTERVALS`] consecutive intervals.
 const DIFFERENT: f64 = 1.25;
 const DIFFERENT_INTERVALS: u32 = 2;
-/// A larger concurrency or queue is not tried if stages waited for memory for more than this share
-/// of the time.
+/// No setting is raised if stages waited for memory for more than this share of the time.
 const MEMORY_WAITED: f64 = 0.05;
 /// Threads mostly wait if they use a CPU for less than this share of their busy time.
 const WAITS: f64 = 0.5;
@@ -115,8 +119,9 @@ impl fmt::Display for TuningDecision {
 /// The tuner changes one setting at a time: the number of threads, the concurrency of a stage, or
 /// the capacity of a queue. It tries the change for which [`PipelineModel`] predicts the largest
 /// gain, compares the rates before and after, and keeps the change only if the rate has risen. It
-/// tries fewer threads if threads wait for the GIL, or outnumber the CPUs. It changes nothing while
-/// the consumer limits the pipeline, and enlarges nothing while stages wait for memory.
+/// tries fewer threads if threads wait for the GIL, or outnumber the CPUs, and half of an in-flight
+/// window that is hardly used. It changes nothing while the consumer limits the pipeline, and
+/// enlarges nothing while stages wait for memory.
 ///
 /// A setting that was reset is left alone for some time, or until the rate changes by a quarter
 /// without the tuner: the store or the consumer has changed.
@@ -396,10 +401,19 @@ impl Tuner {
                 }
             }
         }
-        let change = SettingChange::Threads { threads: fewer_threads(measured, limit)? };
-        let reason = format!("limited by {}", present.limited_by);
-        let is_reset = self.is_reset(&change, false);
-        (!is_reset).then_some(Proposal { change, needed: -NOISE, length, reason })
+        let fewer = fewer_threads(measured, limit);
+        let fewer = fewer.map(|threads| SettingChange::Threads { threads });
+        let mut smaller = fewer.into_iter().chain(smaller_windows(measured));
+        let change = smaller.find(|it| self.may_lower(measured, it))?;
+        let reason = format!("limited by {}; {}", present.limited_by, model.describe(&change));
+        Some(Proposal { change, needed: -NOISE, length, reason })
+    }
+
+    /// Whether a change to a smaller number may be tried.
+    fn may_lower(&self, measured: &Measurements<'_>, change: &SettingChange) -> bool {
+        let is_fixed = change.stage().is_some_and(|stage| self.fixed.contains(stage));
+        let is_lower = present(measured, change).is_some_and(|from| value_of(change) < from);
+        is_lower && !is_fixed && !self.is_reset(change, false)
     }
 
     /// The changes of one setting that may be tried.
@@ -420,9 +434,7 @@ impl Tuner {
         let has_memory = measured.memory_waited() <= MEMORY_WAITED;
         let is_step = value_of(change) <= LARGEST_STEP * from;
         match change {
-            SettingChange::Threads { threads } => {
-                *threads <= most_threads && (has_memory || !self.only_waiting)
-            }
+            SettingChange::Threads { threads } => has_memory && *threads <= most_threads,
             _ if self.only_waiting => false,
             SettingChange::Concurrency { stage, items } => {
                 // A function with a concurrency of 1 may not support more.
@@ -491,6 +503,24 @@ fn fewer_threads(measured: &Measurements<'_>, limit: &Limit) -> Option<usize> {
         Limit::Cpu { .. } | Limit::OtherPrograms { .. } if threads > cpus => Some(cpus),
         _ => None,
     }
+}
+
+/// Half of the in-flight window, for each async stage that uses only a small part of it.
+fn smaller_windows(measured: &Measurements<'_>) -> impl Iterator<Item = SettingChange> {
+    let elapsed = measured.elapsed.as_secs_f64();
+    let is_large = move |stage: &&StageStatistics| {
+        // By Little's law, the mean number of items in flight.
+        let in_use = stage.busy.as_secs_f64() / elapsed.max(f64::MIN_POSITIVE);
+        stage.kind == StageKind::Async
+            && stage.items >= MIN_ITEMS
+            && stage.concurrency > MIN_WINDOW
+            && in_use <= SHARE_IN_USE * stage.concurrency as f64
+    };
+    let halved = |stage: &StageStatistics| SettingChange::Concurrency {
+        stage: Arc::clone(&stage.name),
+        items: (stage.concurrency / 2).max(MIN_WINDOW),
+    };
+    measured.stages.iter().filter(is_large).map(halved)
 }
 
 /// Items per second of a stage.

@@ -9,17 +9,22 @@ use super::simulator::{PipelineSpec, Simulation, StageSpec, Times};
 
 /// Runs a pipeline for about `seconds` and tunes it. Returns delivered items per second.
 fn tune(simulation: &mut Simulation, tuner: &mut Tuner, seconds: f64) -> f64 {
-    let (mut delivered, mut elapsed) = (0, 0.0);
-    while elapsed < seconds {
+    tune_for(simulation, tuner, seconds).0
+}
+
+/// [`tune`], which also returns the exact time.
+fn tune_for(simulation: &mut Simulation, tuner: &mut Tuner, seconds: f64) -> (f64, Duration) {
+    let (mut delivered, mut elapsed) = (0, Duration::ZERO);
+    while elapsed.as_secs_f64() < seconds {
         simulation.run_for(tuner.length());
         let interval = simulation.next_interval();
         delivered += interval.consumer.items;
-        elapsed += interval.length.as_secs_f64();
+        elapsed += interval.length;
         if let Some(change) = tuner.next(&interval) {
             simulation.apply(&change);
         }
     }
-    delivered as f64 / elapsed
+    (delivered as f64 / elapsed.as_secs_f64(), elapsed)
 }
 
 /// The throughput of a pipeline with changes that are made at the start.
@@ -71,7 +76,7 @@ fn tuned_pipelines_are_nearly_as_fast_as_the_best_of_a_grid() {
             default.run_for(Duration::from_secs(seconds));
             default.throughput()
         });
-        let mut simulation = Simulation::new(spec);
+        let mut simulation = Simulation::new(spec.clone());
         let mut tuner = Tuner::new();
         let early = tune(&mut simulation, &mut tuner, 10.0);
         let late = tune(&mut simulation, &mut tuner, 20.0);
@@ -85,6 +90,19 @@ fn tuned_pipelines_are_nearly_as_fast_as_the_best_of_a_grid() {
             println!("  WORSE THAN THE DEFAULT");
             failed.push(name);
         }
+        let (mut simulation, mut default) = (Simulation::new(spec.clone()), Simulation::new(spec));
+        let mut tuner = Tuner::new().only_waiting();
+        for seconds in [10.0, 20.0] {
+            let (tuned, elapsed) = tune_for(&mut simulation, &mut tuner, seconds);
+            default.reset();
+            default.run_for(elapsed);
+            println!("  only threads that wait: {tuned:.1}");
+            if tuned < 0.98 * default.throughput() {
+                println!("  WORSE THAN THE DEFAULT: {:.1}", default.throughput());
+                failed.push(name);
+            }
+        }
+        tuner.decisions().for_each(|it| println!("  {it}"));
     }
     assert_eq!(failed, Vec::<&str>::new());
 }
@@ -116,6 +134,43 @@ fn a_tuned_pipeline_recovers_from_a_jump_of_the_latency() {
     assert!(raised.kept == Some(true) && raised.to() > raised.from, "{raised}");
     assert_eq!(raised.setting(), ("concurrency", Some("fetch")));
     assert!(raised.to_string().contains("\"fetch\" concurrency 16 →"), "{raised}");
+}
+
+#[test]
+fn a_window_shrinks_after_the_latency_has_fallen() {
+    let mut spec = stored();
+    spec.stages[1].wait = Times::Exponential(0.08);
+    let (mut simulation, mut tuner) = (Simulation::new(spec.clone()), Tuner::new());
+    tune(&mut simulation, &mut tuner, 20.0);
+    let window = |simulation: &mut Simulation| simulation.statistics().stages[1].concurrency;
+    let large = window(&mut simulation);
+    assert!(large >= 64, "{large}");
+    let faster = SettingChange::Cost { stage: "fetch".into(), factor: 5.0 / 80.0 };
+    simulation.apply(&faster);
+    tune(&mut simulation, &mut tuner, 20.0);
+    let after = tune(&mut simulation, &mut tuner, 20.0);
+    tuner.decisions().for_each(|it| println!("{it}"));
+    // 800 items/s of 5 ms need 4 in flight.
+    assert_eq!(window(&mut simulation), 16);
+    let unchanged = fixed(&spec, &[faster, concurrency(large)]);
+    assert!(after >= 0.98 * unchanged, "{after} of {unchanged}");
+}
+
+fn concurrency(items: usize) -> SettingChange {
+    SettingChange::Concurrency { stage: "fetch".into(), items }
+}
+
+#[test]
+fn nothing_grows_while_stages_wait_for_memory() {
+    // Two of eight CPUs decode. The memory is too small for a full queue and a nearly full batch.
+    let fetch = StageSpec { bytes: 1e6, ..StageSpec::fetch(16, Times::Exponential(0.02)) };
+    let mut spec = pipelines::images(fetch, Times::Uniform(0.006), 2, Times::Constant(0.0005));
+    (spec.cpus, spec.memory) = (8, 45e6);
+    for mut tuner in [Tuner::new(), Tuner::new().only_waiting()] {
+        tune(&mut Simulation::new(spec.clone()), &mut tuner, 20.0);
+        let raised: Vec<_> = tuner.decisions().filter(|it| it.to() > it.from).collect();
+        assert!(raised.is_empty(), "{raised:#?}");
+    }
 }
 
 #[test]
@@ -151,7 +206,8 @@ fn threads_that_wait_for_the_gil_are_reduced() {
     let case = pipelines::all().into_iter().find(|case| case.name == "GIL-bound function").unwrap();
     let (mut simulation, mut tuner) = (Simulation::new(case.spec), Tuner::new());
     tune(&mut simulation, &mut tuner, 10.0);
-    let threads = tuner.decisions().map(|it| (it.setting(), it.from, it.to(), it.kept));
+    let threads = tuner.decisions().filter(|it| it.setting().0 == "threads");
+    let threads = threads.map(|it| (it.setting(), it.from, it.to(), it.kept));
     let fewer = |from, to| (("threads", None), from, to, Some(true));
     assert_eq!(threads.collect::<Vec<_>>(), [fewer(4, 2), fewer(2, 1)]);
 }

@@ -321,7 +321,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     ///
     /// [`Tune::automatic`] changes one setting at a time and keeps the change only if the measured
     /// throughput rises: the number of threads, the concurrency of stages, and the capacity of
-    /// queues, of which the last is the prefetch depth. Numbers that are set in the builder are
+    /// queues, of which the last is the prefetch depth. Fewer threads and smaller in-flight windows
+    /// are kept if the throughput does not fall. Numbers that are set in the builder are
     /// starting values. Exception: a stage whose concurrency is set to 1 keeps it. Order and content
     /// of the items never depend on these settings, if the pipeline is
     /// [deterministic](Self::deterministic). [`Statistics::decisions`](crate::Statistics::decisions)
