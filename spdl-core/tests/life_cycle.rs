@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use common::{WriteNumber, layout, numbers, spdl_threads, within_seconds};
+use spdl_core::pipeline::Tune;
 use spdl_core::runtime::ThreadRuntime;
 use spdl_core::stage::stage_fn;
 use spdl_core::{
@@ -162,20 +163,31 @@ fn an_idle_pipeline_shuts_down_quickly() {
 // feature: L09
 #[test]
 fn an_idle_pipeline_uses_no_cpu() {
-    alone(|| {
-        let mut pipeline = PipelineBuilder::new(numbers(100_000))
-            .stage("a", || Ok(stage_fn(Ok::<i64, spdl_core::Error>)))
-            .fill("write", layout(8), || Ok(WriteNumber { fails: |_| false, panics: |_| false }))
-            .build()
-            .unwrap();
-        let _ = pipeline.next();
-        std::thread::sleep(Duration::from_millis(100));
-        let before = cpu_ticks();
-        std::thread::sleep(Duration::from_millis(500));
-        let used = cpu_ticks() - before;
-        // 500 ms are 50 ticks on each thread; a spinning thread would use most of them.
-        assert!(used <= 5, "{used} ticks of 10 ms in 500 ms");
-    });
+    for is_watched in [false, true] {
+        alone(move || {
+            let mut builder = PipelineBuilder::new(numbers(100_000))
+                .stage("a", || Ok(stage_fn(Ok::<i64, spdl_core::Error>)))
+                .fill("write", layout(8), || {
+                    Ok(WriteNumber { fails: |_| false, panics: |_| false })
+                });
+            let folder = tempfile::tempdir().unwrap();
+            if is_watched {
+                builder = builder.tune(Tune::automatic());
+                #[cfg(feature = "serde")]
+                {
+                    builder = builder.monitor(folder.path().join("socket"));
+                }
+            }
+            let mut pipeline = builder.build().unwrap();
+            let _ = pipeline.next();
+            std::thread::sleep(Duration::from_millis(100));
+            let before = cpu_ticks();
+            std::thread::sleep(Duration::from_millis(500));
+            let used = cpu_ticks() - before;
+            // 500 ms are 50 ticks on each thread; a spinning thread would use most of them.
+            assert!(used <= 5, "{used} ticks of 10 ms in 500 ms, watched: {is_watched}");
+        });
+    }
 }
 
 /// The CPU time of this process in ticks of the kernel (10 ms).
