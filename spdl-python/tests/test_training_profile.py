@@ -100,6 +100,30 @@ def test_a_loader_keeps_its_epoch_and_reports_its_stages_and_slowest_images(phot
     assert json.loads(json.dumps(report.to_dict()))["headspace"] == report.headspace
 
 
+def test_a_stage_that_waits_for_the_gil_does_not_load():
+    def profile_of(function):
+        builder = PipelineBuilder().add_source(range(10**8)).pipe(function, concurrency=4).aggregate(8)
+        report = spdl_rs.profile(builder.add_sink().build(num_threads=4), step_of(0.001), max_seconds=3)
+        stage = next(stage for stage in report.stages if stage.name == function.__name__)
+        return report, stage
+
+    def hold_gil(number):
+        compute(0.002)
+        return number
+
+    def sleep(number):
+        time.sleep(0.005)
+        return number
+
+    report, stage = profile_of(hold_gil)
+    assert stage.waits_for_gil and not stage.waits, report
+    assert "hold_gil waits for the GIL for " in str(report)
+    report, stage = profile_of(sleep)
+    assert stage.waits and not stage.waits_for_gil, report
+    statistics = report.statistics
+    assert statistics is not None and [it["holds_gil"] for it in statistics["stages"]][:2] == [False, True]
+
+
 def test_python_code_that_holds_the_gil_is_reported():
     stop = threading.Event()
 

@@ -43,6 +43,8 @@ class StageStatistics(TypedDict):
     """The share of `busy_s` in which the stage used a CPU, 0 to 1, estimated from some of the items; the rest is
     waiting. The worker processes of a loader count. `None` if unknown, and for a stage that does not run on worker
     threads."""
+    holds_gil: bool
+    """Whether the stage calls Python functions, which hold Python's GIL while they run Python code."""
     fill_rate: float | None
     """For stages that group samples: the share of the capacity of groups that is not padding, 0 to 1. `None`
     for other stages, including those of `ImageLoader`."""
@@ -264,7 +266,7 @@ class Statistics(TypedDict):
     | key | value |
     |---|---|
     | `elapsed_s`, `threads` | seconds since the start; worker threads |
-    | `stages` | per stage: `name`, `kind`, `concurrency`, `items`, `failures`, `retries`, `busy_s`, `busy_share`, `cpu_share`, `fill_rate`, `service_ms` |
+    | `stages` | per stage: `name`, `kind`, `concurrency`, `items`, `failures`, `retries`, `busy_s`, `busy_share`, `cpu_share`, `holds_gil`, `fill_rate`, `service_ms` |
     | `queues` | per queue: `capacity`, `len`, `items`, `mean_len`, `put_wait_s`, `get_wait_s`, `wait_per_put_ms`, `wait_per_get_ms`, `occupancy` |
     | `consumer` | your loop: `items`, `first_item_s`, `waited_s`, `wait_ms` |
     | `buffers` | memory of batches: `live_bytes`, `peak_bytes`, `allocations` |

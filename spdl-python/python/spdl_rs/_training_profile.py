@@ -68,8 +68,16 @@ class StageTime:
     """The name of the stage."""
     waits: bool
     """Whether the stage loads, that is, waits for a disk or store. Other stages compute, for example decode."""
+    waits_for_gil: bool
+    """Whether the stage mostly waits for Python's GIL, which threads of the loader hold for most of the time."""
     ms_per_sample: float
     """Milliseconds for each sample that the stage has processed, summed over concurrent samples."""
+
+    @property
+    def _verb(self) -> str:
+        if self.waits_for_gil:
+            return "waits for the GIL for"
+        return "waits for" if self.waits else "computes for"
 
 
 @dataclass(frozen=True)
@@ -228,10 +236,7 @@ class TrainingProfile:
         stages = [stage for stage in self.stages if stage.ms_per_sample > 0.01 * most]
         if not stages:
             return []
-        parts = [
-            f"{stage.name} {'waits' if stage.waits else 'computes'} for {_figure(stage.ms_per_sample)} ms"
-            for stage in stages
-        ]
+        parts = [f"{stage.name} {stage._verb} {_figure(stage.ms_per_sample)} ms" for stage in stages]
         return [f"Per sample, {' and '.join([', '.join(parts[:-1])] * (len(parts) > 1) + parts[-1:])}."]
 
     def _disturbance(self) -> list[str]:
@@ -334,7 +339,7 @@ def profile(
         loader=loading.rate,
         together=training.rate,
         samples_per_batch=samples,
-        stages=[] if statistics is None else _stage_times(statistics, samples or 1.0),
+        stages=[] if statistics is None else _stage_times(statistics, samples or 1.0, loading.gil),
         slowest=[] if statistics is None else statistics["slowest"],
         diagnosis="" if statistics is None else statistics["diagnosis"],
         statistics=statistics,
@@ -532,7 +537,7 @@ class _Progress:
             print(f"spdl profile: {what}", file=sys.stderr, flush=True)
 
 
-def _stage_times(statistics: Statistics, samples_per_batch: float) -> list[StageTime]:
+def _stage_times(statistics: Statistics, samples_per_batch: float, gil_share: float) -> list[StageTime]:
     from .pipeline._failures.stage_names import plain
 
     stages = [stage for stage in statistics["stages"] if stage["items"] > 0]
@@ -541,19 +546,25 @@ def _stage_times(statistics: Statistics, samples_per_batch: float) -> list[Stage
     per_item = [
         samples_per_batch if stage["items"] < batches * samples_per_batch**0.5 else 1.0 for stage in stages
     ]
+    for_gil = [gil_share >= _GIL_BUSY and _may_wait_for_gil(stage) for stage in stages]
     return [
         StageTime(
             name=plain(stage["name"]),
-            waits=_waits(stage),
+            waits=_waits(stage) and not gil,
+            waits_for_gil=gil,
             ms_per_sample=1e3 * stage["busy_s"] / (stage["items"] * samples),
         )
-        for stage, samples in zip(stages, per_item)
+        for stage, samples, gil in zip(stages, per_item, for_gil)
     ]
 
 
 def _waits(stage: StageStatistics) -> bool:
     share = stage["cpu_share"]
     return stage["kind"] in ("source", "async") or (share is not None and share < _COMPUTES)
+
+
+def _may_wait_for_gil(stage: StageStatistics) -> bool:
+    return stage["holds_gil"] and stage["kind"] not in ("source", "async") and _waits(stage)
 
 
 def _slow_in_words(item: SlowItem) -> str:

@@ -119,6 +119,7 @@ fn stage<'py>(
     dict.set_item("busy_s", stage.busy.as_secs_f64())?;
     dict.set_item("busy_share", stage.busy_share(elapsed))?;
     dict.set_item("cpu_share", stage.cpu_share)?;
+    dict.set_item("holds_gil", stage.holds_gil)?;
     dict.set_item("fill_rate", stage.fill_rate)?;
     dict.set_item("service_ms", quantiles(py, &stage.service)?)?;
     Ok(dict)

@@ -164,6 +164,7 @@ def _stage(
         "busy_s": busy,
         "busy_share": share,
         "cpu_share": None,
+        "holds_gil": True,
         "fill_rate": None,
         "service_ms": service,
     }
