@@ -1,6 +1,8 @@
 //! `spdl top` watches `spdl bench` in another process.
 
-use std::io::Write;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -140,6 +142,111 @@ fn json_lines_follow_until_the_pipeline_ends() {
     assert!(!socket.exists());
     let ended = top(&socket, &["--once"]);
     assert!(ended.line().contains("no such socket: the pipeline has ended"), "{}", ended.stderr);
+}
+
+/// A server of metrics, until it is dropped.
+struct MetricsServer {
+    program: Child,
+    address: String,
+}
+
+impl MetricsServer {
+    fn start(socket: &Path) -> Self {
+        let arguments = ["--prometheus", "127.0.0.1:0"];
+        let mut program =
+            spdl().arg("top").arg(socket).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(program.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split(['/', '\n']).nth(2).unwrap_or_default().to_owned();
+        MetricsServer { program, address }
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut client = TcpStream::connect(&self.address).unwrap();
+        write!(client, "GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address).unwrap();
+        let mut response = String::new();
+        client.read_to_string(&mut response).unwrap();
+        response
+    }
+
+    /// The metrics, once they have or lack a data readiness.
+    fn metrics(&self, has_gauges: bool) -> String {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let text = self.get("/metrics");
+            let begins = "\nspdl_data_readiness_ratio{pipeline=\"bench\"} ";
+            if text.contains("\nspdl_consumer_items_total") && text.contains(begins) == has_gauges {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "{text}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+#[test]
+fn metrics_have_the_names_of_the_exporter_and_continue_after_a_run() {
+    let folder = photos();
+    let socket = folder.join("bench.sock");
+    // The server may start first.
+    let server = MetricsServer::start(&socket);
+    assert!(server.get("/").starts_with("HTTP/1.1 404 "));
+    let bench = Bench::start(&folder, &socket);
+    let text = server.metrics(true);
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    assert!(text.contains("{pipeline=\"bench\",stage=\"decode\",quantile=\"0.99\"} "), "{text}");
+
+    let source = "../spdl-core/src/observe/exporters/metrics.rs";
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let source = std::fs::read_to_string(source).unwrap();
+    let documented =
+        source.lines().filter_map(|line| line.strip_prefix("/// | `")?.split_once('`'));
+    let documented: BTreeSet<String> = documented
+        .filter(|(name, _)| *name != "spdl_stage_fill_ratio")
+        .map(|(name, rest)| {
+            let kind = if rest.starts_with(" | counter ") { "counter" } else { "gauge" };
+            format!("{name} {kind}")
+        })
+        .collect();
+    assert!(documented.len() > 20, "{documented:?}");
+    let served = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    assert_eq!(served.map(str::to_owned).collect::<BTreeSet<_>>(), documented);
+
+    let delivered = |text: &str| {
+        let line = "spdl_consumer_items_total{pipeline=\"bench\"} ";
+        let value = text.lines().find_map(|it| it.strip_prefix(line)).unwrap();
+        value.parse::<u64>().unwrap()
+    };
+    assert!(delivered(&text) > 0);
+    drop(bench);
+    let ended = delivered(&server.metrics(false));
+    let bench = Bench::start(&folder, &socket);
+    let again = delivered(&server.metrics(true));
+    assert!(again > ended, "{again} > {ended}");
+    drop(bench);
+}
+
+#[test]
+fn several_sockets_need_separate_names() {
+    let sockets = ["a/train.sock", "b/train.sock"];
+    let twice = spdl().arg("top").args(sockets).args(["--prometheus", "127.0.0.1:0"]).output();
+    let twice = finish(twice.unwrap());
+    assert_eq!(twice.code, 2);
+    assert!(twice.line().contains("two sockets have the name \"train\""), "{}", twice.stderr);
+    let shown = finish(spdl().arg("top").args(sockets).arg("--once").output().unwrap());
+    assert_eq!(shown.code, 2);
+    assert!(
+        shown.line().ends_with("only --prometheus watches several sockets"),
+        "{}",
+        shown.stderr
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The options of `spdl top`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -28,6 +29,9 @@ Examples:
       print the last second as text, for a script or a log
   spdl top /tmp/train-0.sock --json | jq -r '[.items_per_s, .data_readiness] | @tsv'
       the rate and the readiness every second, until the pipeline ends
+  spdl top /tmp/train-*.sock --prometheus 127.0.0.1:9464
+      metrics for Prometheus and the board docs/grafana.json, also of pipelines that start later.
+      The label `pipeline` is the file name of the socket: train-0
 
 How to read it:
   The first sentence names what limits the rate; the next ones predict what helps.
@@ -50,9 +54,9 @@ Exit codes:
   2  invalid command line"
 )]
 pub(crate) struct TopArguments {
-    /// The monitor socket of the pipeline
-    #[arg(value_name = "PATH")]
-    pub(crate) path: PathBuf,
+    /// The monitor socket of the pipeline; with --prometheus, those of several pipelines
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
 
     /// Print the statistics of one second as text, and exit
     #[arg(long)]
@@ -61,4 +65,8 @@ pub(crate) struct TopArguments {
     /// Print JSON lines, one a second, until the pipeline ends; with --once, one line
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Serve the statistics to Prometheus at http://ADDR/metrics, until Ctrl-C
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["once", "json"])]
+    pub(crate) prometheus: Option<SocketAddr>,
 }

@@ -9,6 +9,7 @@ use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyModifiers};
 
 use super::arguments::TopArguments;
 use super::connection::{Connection, Event, Line, follow};
+use super::prometheus;
 use super::text::text;
 use super::view::View;
 use crate::ui::failure::Failure;
@@ -18,13 +19,19 @@ use crate::ui::stdout;
 const REFRESH: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(arguments: &TopArguments) -> Result<(), Failure> {
+    if let Some(address) = arguments.prometheus {
+        return prometheus::serve(&arguments.paths, address);
+    }
+    let [path] = &arguments.paths[..] else {
+        return Err(Failure::usage("only --prometheus watches several sockets"));
+    };
     let shows = !arguments.once && !arguments.json;
     if shows && !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
         return Err(Failure::usage(
             "standard input or output is no terminal; add --once or --json",
         ));
     }
-    let mut connection = Connection::open_soon(&arguments.path)?;
+    let mut connection = Connection::open_soon(path)?;
     if arguments.once {
         let line = once(&mut connection)?;
         let text = if arguments.json { line.text + "\n" } else { text(&line.sample) };
