@@ -160,8 +160,8 @@ pub(super) struct Server {
 }
 
 /// Statistics of a server.
-struct Served {
-    requests: u64,
+pub(super) struct Served {
+    pub(super) requests: u64,
 }
 
 impl Served {
@@ -220,7 +220,7 @@ impl Server {
         variables.map(|(name, value)| format!("{name}={value}")).into()
     }
 
-    fn stop(mut self) -> Result<Served> {
+    pub(super) fn stop(mut self) -> Result<Served> {
         drop(self.input.take());
         let reported: Value = serde_json::from_str(&self.line()?)?;
         let requests = reported["requests"]
