@@ -82,8 +82,10 @@ class Rate:
 def search(tuner: Tuner, seconds: float) -> tuple[Settings, Rate, Rate]:
     """Returns the best settings, their rate, and the rate with the defaults."""
     described = tuner.request("describe")["settings"]
-    best: Settings = {}
-    default = rate = tuner.measure(best, seconds)
+    # A setting that a request does not name keeps its value, so each request names all settings.
+    defaults: Settings = {setting["name"]: setting["default"] for setting in described}
+    best = dict(defaults)
+    rate = tuner.measure(best, seconds)
     print(f"defaults: {rate.median:,.0f} samples/s")
     improved = True
     while improved:
@@ -91,8 +93,13 @@ def search(tuner: Tuner, seconds: float) -> tuple[Settings, Rate, Rate]:
         for setting in described:
             name = setting["name"]
             for factor in (2.0, 0.5):
+                now, last = best[name], rate
+                if now is None:
+                    # The program chooses the number. Search upwards from the smallest.
+                    if factor < 1:
+                        continue
+                    now, last = setting["min"], None
                 while True:
-                    now = best.get(name) or setting["default"] or 2 * setting["min"]
                     value = min(max(round(now * factor), setting["min"]), setting["max"])
                     if value == now:
                         break
@@ -102,11 +109,14 @@ def search(tuner: Tuner, seconds: float) -> tuple[Settings, Rate, Rate]:
                         f"{name} {now} -> {value}: {changed.median:,.0f} samples/s"
                         f"{', kept' if keeps else ''}"
                     )
-                    if not keeps:
+                    if keeps:
+                        best, rate, improved = {**best, name: value}, changed, True
+                    if last is not None and not changed.is_above(last):
                         break
-                    best, rate, improved = {**best, name: value}, changed, True
+                    now, last = value, changed
     # The best of several noisy measurements is too high: the rate is measured again, longer.
-    return best, tuner.measure(best, 2 * seconds), tuner.measure(dict.fromkeys(best), 2 * seconds)
+    rates = tuner.measure(best, 2 * seconds), tuner.measure(defaults, 2 * seconds)
+    return {name: value for name, value in best.items() if value != defaults[name]}, *rates
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -347,11 +348,72 @@ def test_u06_reports_of_starved_trainings_name_the_cause(tmp_path):
     assert 'more items in flight in "read_object"' not in reports["slow-store"]
     assert "The GIL is the bottleneck" in reports["gil"]
     assert "The worker threads are the bottleneck: 2 threads" in reports["few-threads"]
+    assert "decode_in_python waits for the GIL for " in reports["gil"]
     for name in ("slow-store", "gil", "few-threads"):
         assert "The training is starved" in reports[name]
     assert "The training is not starved" in reports["fed"]
 
 
+# A simulated `spdl tune`: threads decode on eight CPUs, reads wait for 40 ms, and the rates are noisy.
+SIMULATED_TUNE = """
+import json, random, statistics, sys
+
+DEFAULTS = {"threads": 8, "decode_concurrency": None, "in_flight": None, "prefetch": None}
+
+
+def rate(settings):
+    threads = settings.get("threads") or DEFAULTS["threads"]
+    decoding = min(threads, settings.get("decode_concurrency") or threads)
+    # More threads than CPUs cost some of their time.
+    decoded = 300 * min(decoding, 8) / (1 + 0.01 * max(0, threads - 8))
+    read = (settings.get("in_flight") or 16) / 0.04
+    grouped = 1500 * (settings.get("prefetch") or 2)
+    return sum(limit**-6 for limit in (decoded, read, grouped)) ** (-1 / 6)
+
+
+def main():
+    noise, present = random.Random(1), dict(DEFAULTS)
+    for line in sys.stdin:
+        request = json.loads(line)
+        response = {"ok": True, "command": request["command"]}
+        if request["command"] == "describe":
+            response["settings"] = [
+                {"name": name, "type": "integer", "min": 1, "max": 256, "default": default, "value": present[name]}
+                for name, default in DEFAULTS.items()
+            ]
+        elif request["command"] == "set":
+            present |= request["settings"]
+        else:
+            rounds = [rate(present) * noise.gauss(1, 0.01) for _ in range(5)]
+            q1, median, q3 = statistics.quantiles(rounds, n=4)
+            response["samples_per_s"] = {"median": median, "q1": q1, "q3": q3, "rounds": rounds}
+        print(json.dumps(response), flush=True)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+# feature: U02
+def test_a_search_finds_nearly_the_best_of_a_grid(tmp_path):
+    server = tmp_path / "simulated_tune.py"
+    server.write_text(SIMULATED_TUNE)
+    printed = run(tmp_path, "tune_settings", "photos", "--program", f"{sys.executable} {server}")
+    found = ast.literal_eval(printed.strip().rsplit(" by ", 1)[1])
+    simulated = {"__name__": "simulated"}
+    exec(SIMULATED_TUNE, simulated)
+    rate, values = simulated["rate"], [2**power for power in range(9)]
+    grid = [
+        {"threads": threads, "in_flight": in_flight, "prefetch": prefetch}
+        for threads, in_flight, prefetch in itertools.product(values, values, values)
+    ]
+    best = max(map(rate, grid))
+    assert rate({}) < 0.5 * best, "the defaults are slow"
+    assert rate(found) >= 0.95 * best, printed
+
+
+# feature: U03
 def test_a_search_drives_the_tuner(target, images):
     spdl = f"{sys.executable} -m spdl_rs"
     printed = run(target, "tune_settings", images, "--program", spdl, "--seconds", "0.2")

@@ -133,6 +133,7 @@ fn options_that_need_whole_epochs_are_refused() {
     }
 }
 
+// feature: U01
 #[test]
 fn a_program_describes_sets_and_measures() {
     let folder = Folder::with_images(40, 2);
