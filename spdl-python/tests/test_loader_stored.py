@@ -3,6 +3,7 @@
 import io
 import pathlib
 import struct
+import warnings
 import zlib
 
 import numpy
@@ -211,6 +212,30 @@ def test_samples_without_a_value_are_dropped_whatever_on_error_is():
         list(bad)
 
 
+@pytest.mark.parametrize("stored_as", [None, "label"])
+def test_samples_without_a_label_are_dropped(tmp_path, stored_as):
+    labels = [1, None, 0, -1, 2]
+    samples = [{"n": at, "label": label} for at, label in enumerate(labels)] + [{"n": 5}]
+    label = fields.Label(stored_as=stored_as, missing="drop")
+    (tmp_path / "rows.csv").write_text("n,label\n0,1\n1,\n2,0\n3,-1\n4,2\n5,\n")
+    for source in (samples, tmp_path / "rows.csv"):
+        # No warning about labels that are -1.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", spdl_rs.DatasetWarning)
+            loader = Loader(source, batch_size=2, n=fields.Number("int64"), label=label)
+        batches = [(batch["n"].tolist(), batch["label"].tolist()) for batch in loader]
+        assert batches == [([0, 2], [1, 0]), ([4], [2])]
+        stats = loader.stats()
+        assert stats["dropped_total"] == 3
+        assert {(one["kind"], one["reason"]) for one in stats["dropped"]} == {("missing-value", "the sample has no label")}
+    dropping = Loader(samples, batch_size=2, label=label)
+    next(iter(dropping))
+    keeping = Loader(samples, batch_size=2, label=fields.Label(stored_as=stored_as))
+    keeping.load_state_dict(dropping.state_dict())
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="label: was Label, not missing, is Label"):
+        list(keeping)
+
+
 def test_an_epoch_of_missing_values_only_is_an_error():
     loader = Loader([{"text": None}] * 3, batch_size=2, text=fields.Text(missing="drop"))
     with pytest.raises(spdl_rs.NotFoundError, match="null or missing") as caught:
@@ -240,8 +265,8 @@ def test_missing_excludes_the_other_rules():
             fields.Text(missing="drop", **other)
     with pytest.raises(ValueError, match="missing"):
         fields.Text(missing="skip")
-    with pytest.raises(ValueError, match="Label has no argument missing"):
-        fields.Label(missing="drop")
+    with pytest.raises(ValueError, match="Label has no argument default"):
+        fields.Label(default=0)
     text = fields.Text(missing="drop")
     assert repr(text) == "Text(missing='drop')"
 

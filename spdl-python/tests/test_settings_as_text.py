@@ -160,7 +160,7 @@ def drawn(kind, seed):
         is_needed = one.default is dataclasses.MISSING and one.init
         unstored = (fields.Key, fields.Index, fields.Geometry, fields.ImageSize, fields.AudioFrames, fields.Url)
         refused = (kind in unstored and one.name != "like") or (
-            kind is fields.Label and one.name in ("at", "optional", "default", "missing")
+            kind is fields.Label and one.name in ("at", "optional", "default")
         )
         if not is_needed and (refused or draw.random() < 0.4 or one.name in ("mean", "std", "on_truncated")):
             continue

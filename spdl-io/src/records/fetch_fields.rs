@@ -473,6 +473,28 @@ impl FetchFields {
         self
     }
 
+    /// Sets that a sample without a label is dropped, counted and listed, as by [`FieldChoice::drop_missing`]. Samples
+    /// whose label is a negative number, null or empty text have none. Call
+    /// [`with_labels_of`](Self::with_labels_of) first if fields hold the labels.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use spdl_core::PipelineBuilder;
+    /// use spdl_io::{MemoryFetcher, StoredRecord};
+    /// use spdl_io::records::FetchFields;
+    /// let samples = [StoredRecord::new("1").with_label(3), StoredRecord::new("2")];
+    /// let fetch = FetchFields::new(Arc::new(MemoryFetcher::new())).drop_unlabeled();
+    /// let pipeline = PipelineBuilder::from_iter(samples).async_stage("fetch", fetch).build()?;
+    /// assert_eq!(pipeline.filter_map(Result::ok).map(|record| record.label).collect::<Vec<_>>(), [3]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn drop_unlabeled(self) -> Self {
+        self.each(|fetch| {
+            fetch.labels.get_or_insert_with(LabelRule::of_assigned).drops_unlabeled = true;
+        })
+    }
+
     /// Adds a field of the records. A field of the same name is replaced.
     #[must_use]
     pub fn with(self, name: impl Into<Arc<str>>, choice: FieldChoice) -> Self {
@@ -1088,6 +1110,47 @@ mod tests {
         assert_eq!(found, expected.map(|key| (Some(key), ErrorKind::MissingValue)));
         assert_eq!(dropped[0].reason, "no value at \"t\" of field \"json\"");
         assert!(dropped[2].reason.starts_with("no field \"json\""), "{}", dropped[2].reason);
+    }
+
+    #[test]
+    fn samples_without_a_label_are_dropped() {
+        let of = |key: &str| StoredRecord::new(key);
+        let items = || {
+            vec![
+                of("assigned").with_label(7),
+                of("none"),
+                of("number").with_known("cls", FieldValue::Integer(2)),
+                of("negative").with_known("cls", FieldValue::Integer(-1)),
+                of("null").with_known("cls", FieldValue::Null),
+                of("empty").with_known("cls", FieldValue::Text(" ".into())),
+                of("bytes").with_known("cls", FieldValue::Bytes("\n".into())),
+            ]
+        };
+        let kept = |labeled: FetchLabeled| {
+            let fetch = FetchFields::like(&labeled).with_labels_of(&labeled).drop_unlabeled();
+            assert!(items().iter().all(|item| fetch.check(item).is_ok()));
+            let in_memory =
+                items().iter().filter_map(|item| fetch.read_in_memory(item).ok()).count();
+            let mut pipeline = PipelineBuilder::from_iter(items())
+                .async_stage("fetch", fetch)
+                .on_error(OnError::Raise)
+                .build()
+                .unwrap();
+            let kept: Vec<_> = pipeline.by_ref().map(|record| record.unwrap().label).collect();
+            assert_eq!(kept.len(), in_memory);
+            let dropped = pipeline.statistics().dropped;
+            assert!(dropped.iter().all(|it| it.kind == ErrorKind::MissingValue), "{dropped:?}");
+            assert_eq!(kept.len() + dropped.len(), items().len());
+            kept
+        };
+        let labeled = || FetchLabeled::new(Arc::new(MemoryFetcher::new()));
+        assert_eq!(kept(labeled()), [7, 2]);
+        assert_eq!(kept(labeled().with_label_fields(["cls"])), [2]);
+        // Text that is no class is still an error.
+        let labeled = labeled().with_classes(["cat"]);
+        let fetch = FetchFields::like(&labeled).with_labels_of(&labeled).drop_unlabeled();
+        let dog = of("dog").with_known("cls", FieldValue::Text("dog".into()));
+        assert_eq!(run(dog, fetch).unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spdl_core::Result;
+use spdl_core::{Error, ErrorKind, Result};
 
 use super::classes::Classes;
 use super::label_text::is_empty_text;
@@ -22,6 +22,8 @@ pub(super) struct LabelRule {
     /// Whether empty text means that the sample has no label. Otherwise, and if a label is required,
     /// empty text is an error.
     pub(super) allows_empty: bool,
+    /// Whether samples without a label are dropped.
+    pub(super) drops_unlabeled: bool,
     pub(super) classes: Classes,
 }
 
@@ -45,6 +47,7 @@ impl Default for LabelRule {
             fields: LABEL_FIELDS.map(Into::into).into(),
             is_required: false,
             allows_empty: false,
+            drops_unlabeled: false,
             classes: Classes::default(),
         }
     }
@@ -57,13 +60,24 @@ impl LabelRule {
         self.fields.iter().find(exists).cloned()
     }
 
+    /// The rule for data sets that assigned all labels.
+    pub(super) fn of_assigned() -> Self {
+        LabelRule { fields: Vec::new(), ..LabelRule::default() }
+    }
+
     /// # Errors
-    /// `NotFound` if the sample must have a label field and has none.
+    /// `NotFound` if the sample must have a label field and has none; `MissingValue` if the sample has no label, and
+    /// such samples are dropped.
     pub(super) fn check(&self, item: &StoredRecord, found: Option<&Arc<str>>) -> Result<()> {
-        if self.is_required && found.is_none() {
-            return Err(no_such_field(&item.key, &self.fields.join(" or "), item.names()));
+        match found {
+            None if self.drops_unlabeled && (self.is_required || item.label < 0) => {
+                Err(unlabeled().with_key(item.key.display_name()))
+            }
+            None if self.is_required => {
+                Err(no_such_field(&item.key, &self.fields.join(" or "), item.names()))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Prepares the read of a label field: its text is not parsed, because it may be a class name.
@@ -87,7 +101,8 @@ impl LabelRule {
     /// The label of a sample, from the value of its label field.
     ///
     /// # Errors
-    /// `InvalidArgument` if the value is neither an integer nor a class name.
+    /// `InvalidArgument` if the value is neither an integer nor a class name; `MissingValue` if there is no value or a
+    /// negative number, and such samples are dropped.
     pub(super) fn label(
         &self,
         record: &Record,
@@ -95,10 +110,25 @@ impl LabelRule {
         value: &FieldValue,
     ) -> Result<i64> {
         let empty = (self.empty_is_unlabeled() && is_empty_text(value)).then_some(record.label);
-        self.classes.number(value).or(empty).ok_or_else(|| {
-            let key = field_key(&record.key, &field.name).display_name();
+        let number = self.classes.number(value).or(empty);
+        let key = || field_key(&record.key, &field.name).display_name();
+        if self.drops_unlabeled && number.map_or_else(|| has_no_text(value), |number| number < 0) {
+            return Err(unlabeled().with_key(key()));
+        }
+        number.ok_or_else(|| {
+            let key = key();
             let error = self.classes.invalid_label(value).with_key(key);
             field.offset.map_or(error.clone(), |offset| error.with_offset(offset))
         })
     }
+}
+
+fn unlabeled() -> Error {
+    Error::new(ErrorKind::MissingValue, "the sample has no label")
+}
+
+/// Whether a value is null, or empty text.
+fn has_no_text(value: &FieldValue) -> bool {
+    let has_no_bytes = || value.as_bytes().is_some_and(|bytes| bytes.trim_ascii().is_empty());
+    *value == FieldValue::Null || is_empty_text(value) || has_no_bytes()
 }

@@ -467,7 +467,7 @@ impl SampleField {
     }
 
     /// Sets that samples that lack the value are dropped, counted and listed, whatever the failure policy
-    /// is: see [`FieldChoice::drop_missing`].
+    /// is: see [`FieldChoice::drop_missing`], and for labels [`FetchFields::drop_unlabeled`].
     ///
     /// ```
     /// use spdl_media::fill::{SampleField, SampleSpec};
@@ -647,6 +647,7 @@ impl SampleField {
         let message = match self.drops_missing {
             false => return Ok(()),
             true if self.is_optional => "samples that lack the value are either dropped or kept",
+            true if matches!(self.kind, FieldKind::Label) => return Ok(()),
             true if self.choice(&"".into()).is_none() => "no stored value can be missing",
             true => return Ok(()),
         };
@@ -869,18 +870,26 @@ impl SampleSpec {
     /// The stage that reads the stored fields. Labels are those that the data set assigned, such as
     /// the number of a folder.
     pub fn fetch(&self, fetcher: Arc<dyn Fetcher>) -> FetchFields {
-        self.chosen(FetchFields::new(fetcher))
+        self.with_labels(self.chosen(FetchFields::new(fetcher)), None)
     }
 
     /// Like [`fetch`](Self::fetch), with the fetcher, the limit and the rules for labels of
     /// `labeled`, which `spdl_io::datasets::OpenedDataset::fetch_labeled` makes. The rules matter if
     /// the specification has a [label](SampleField::label).
     pub fn fetch_like(&self, labeled: &FetchLabeled) -> FetchFields {
-        let fetch = self.chosen(FetchFields::like(labeled));
-        match self.fields.iter().any(|(_, field)| matches!(field.kind, FieldKind::Label)) {
-            true => fetch.with_labels_of(labeled),
-            false => fetch,
-        }
+        self.with_labels(self.chosen(FetchFields::like(labeled)), Some(labeled))
+    }
+
+    /// Reads the label if the specification has one.
+    fn with_labels(&self, fetch: FetchFields, labeled: Option<&FetchLabeled>) -> FetchFields {
+        let is_label =
+            |(_, field): &&(Arc<str>, SampleField)| matches!(field.kind, FieldKind::Label);
+        let Some((_, label)) = self.fields.iter().find(is_label) else { return fetch };
+        let fetch = match labeled {
+            Some(labeled) => fetch.with_labels_of(labeled),
+            None => fetch,
+        };
+        if label.drops_missing { fetch.drop_unlabeled() } else { fetch }
     }
 
     /// Sets the columns of lists that the fields read: those of images, masks, audio, video, raw arrays and members

@@ -313,6 +313,7 @@ class Loader(BatchLoader[Any]):
             sequential=sequential,
             sequential_memory=sequential_memory,
             has_labels=label is not None,
+            drops_unlabeled=label is not None and label.missing == "drop",
             file_fields=_file_fields(self._fields, (Image, Audio, Video, Mask, Depth, Array)),
             path_fields=_file_fields(self._fields, (Image, Audio, Video, Array)),
             value_fields=_value_fields(self._fields),

@@ -509,6 +509,7 @@ class Samples:
         max_file_bytes: int | None = None,
         sequential: int | None = None,
         has_labels: bool = True,
+        drops_unlabeled: bool = False,
         is_part: bool = False,
         shares: Samples | None = None,
     ) -> Samples: ...

@@ -989,8 +989,15 @@ class Label(Field):
     Args:
         classes: The names of the classes, in the order of their numbers.
 
-    A loader has at most one label. Its `stored_as` is one name or `None`, and it has no `at`, `optional`, `default` and
-    `missing`: samples without a label have -1, unless `stored_as` is given.
+    A loader has at most one label. Its `stored_as` is one name or `None`, and it has no `at`, `optional` and `default`.
+    Samples without a label have -1; if `stored_as` is given, they are errors. With `missing="drop"`, such samples, and
+    those with a negative number, are dropped instead: see `Field`.
+
+    >>> from spdl_rs import Loader, fields
+    >>> samples = [{"text": "a", "label": 1}, {"text": "b"}]
+    >>> loader = Loader(samples, batch_size=2, text=fields.Text(), label=fields.Label(missing="drop"))
+    >>> [(batch["text"], batch["label"].tolist()) for batch in loader]
+    [(['a'], [1])]
     """
 
     _: KW_ONLY
@@ -998,7 +1005,7 @@ class Label(Field):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse("at", "optional", "default", "missing")
+        self._refuse("at", "optional", "default")
         check.text_or_none("stored_as", self.stored_as)
         names = check.names("classes", self.classes)
         set_frozen(self, classes=None if names is None else tuple(names))

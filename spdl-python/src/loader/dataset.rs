@@ -106,8 +106,10 @@ struct OpenRequest {
     max_file_bytes: Option<u64>,
     /// The memory for sequential reads of tar shards.
     sequential: Option<u64>,
-    /// Whether samples without a label are reported.
+    /// Whether labels are used.
     has_labels: bool,
+    /// Whether samples without a label are dropped, and not reported when the data set is opened.
+    drops_unlabeled: bool,
     /// Whether the data set is used in an expression, whose data sets share the class names that the caller passed.
     is_part: bool,
 }
@@ -180,7 +182,7 @@ impl Samples {
     #[pyo3(signature = (
         addresses, *, is_list, table=None, items=None, iterable=None, labels=None, image_field=None, label_field=None, file_fields=None, path_fields=None, value_fields=None,
         images=None, media=None, classes=None,
-        cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, sequential=None, has_labels=true, is_part=false, shares=None
+        cache=None, cache_size=0, cache_memory=0, max_file_bytes=None, sequential=None, has_labels=true, drops_unlabeled=false, is_part=false, shares=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn open(
@@ -205,6 +207,7 @@ impl Samples {
         max_file_bytes: Option<u64>,
         sequential: Option<u64>,
         has_labels: bool,
+        drops_unlabeled: bool,
         is_part: bool,
         shares: Option<PyRef<'_, Samples>>,
     ) -> PyResult<Self> {
@@ -239,6 +242,7 @@ impl Samples {
             max_file_bytes,
             sequential,
             has_labels,
+            drops_unlabeled,
             is_part,
         };
         let shared = shares.and_then(|other| other.opened.as_ref()?.cache.clone());
@@ -807,7 +811,9 @@ impl OpenRequest {
         if let Some(classes) = &self.classes {
             data.classes.clone_from(classes);
         }
-        data.warnings.extend(data.unlabeled());
+        if !self.drops_unlabeled {
+            data.warnings.extend(data.unlabeled());
+        }
         Ok(data)
     }
 
@@ -832,7 +838,7 @@ impl OpenRequest {
             },
             (Some(classes), _) => data.classes.clone_from(classes),
         }
-        if self.has_labels {
+        if self.has_labels && !self.drops_unlabeled {
             data.warnings.extend(data.unlabeled());
         }
         Ok(data)

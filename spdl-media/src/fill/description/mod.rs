@@ -85,7 +85,7 @@ impl SampleSpec {
     /// parameters of that class, with their defaults. Crops and augmentations are such objects too, or text such as
     /// `"RandomResizedCrop(scale=(0.2, 1))"`, `"randaugment(2, 9)"` and timm's `"rand-m9-mstd0.5-inc1"`. Differences
     /// from Python: in a shape, 0 (or `null`) stands for any length, a [label](SampleField::label) has no parameters
-    /// but `stored_as` and `classes`, which are not used, and masks are collated like their image.
+    /// but `missing`, and `stored_as` and `classes`, which are not used, and masks are collated like their image.
     ///
     /// ```
     /// use serde_json::json;
@@ -263,7 +263,7 @@ impl SampleField {
             "label" => {
                 s.get::<Names>("stored_as")?;
                 s.get::<Names>("classes")?;
-                SampleField::label()
+                with_missing(s, SampleField::label())?
             }
             "key" => SampleField::key(),
             "url" => SampleField::url(),
@@ -350,14 +350,18 @@ fn stored(settings: &mut Settings, mut field: SampleField) -> Result<SampleField
     if settings.get("optional")?.unwrap_or(false) {
         field = field.optional();
     }
-    if settings.choice("missing", &[("error", false), ("drop", true)])?.unwrap_or(false) {
-        field = field.drop_missing();
-    }
+    let field = with_missing(settings, field)?;
     Ok(match settings.value("default")? {
         None | Some(Value::Null) => field,
         Some(Value::String(text)) => field.or(FieldValue::Text(text.into())),
         Some(value) => field.or(FieldValue::Json(value)),
     })
+}
+
+/// Whether samples that lack the value are dropped.
+fn with_missing(settings: &mut Settings, field: SampleField) -> Result<SampleField> {
+    let drops = settings.choice("missing", &[("error", false), ("drop", true)])?;
+    Ok(if drops.unwrap_or(false) { field.drop_missing() } else { field })
 }
 
 fn like(settings: &mut Settings) -> Result<String> {
