@@ -76,6 +76,29 @@ def test_parts_channels_and_padding(speech):
         numpy.testing.assert_array_equal(audio, samples_of(number)[1, 800:1200].astype("f4") / 32768)
 
 
+def test_ragged_samples_are_joined_along_their_frames(speech):
+    whole = fields.Audio(layout="interleaved", channels=2, collate="ragged")
+    features = {"mel": fields.Mel("fbank"), "ragged": fields.Mel("fbank", collate="ragged")}
+    loader = Loader(speech, batch_size=5, audio=whole, n=fields.AudioFrames(), key=fields.Key(), **features)
+    for batch in loader:
+        values, offsets = batch["audio"]
+        assert values.dtype == "float32" and values.shape == (batch["n"].sum(), 2)
+        for number, first, last in zip(numbers(batch), offsets, offsets[1:], strict=True):
+            numpy.testing.assert_array_equal(values[first:last], samples_of(number).T.astype("f4") / 32768)
+        numpy.testing.assert_array_equal(batch["ragged"].values, numpy.concatenate(batch["mel"]))
+        assert numpy.diff(batch["ragged"].offsets).tolist() == [len(one) for one in batch["mel"]]
+    assert loader.spec["audio"] == ((None, 2), "float32", "ragged")
+    for settings, message in [
+        ({}, 'needs layout="interleaved"'),
+        ({"layout": "interleaved"}, "channels or channel"),
+        ({"layout": "interleaved", "channels": "mono", "frames": 100}, "drop frames"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            fields.Audio(collate="ragged", **settings)
+    with pytest.raises(ValueError, match='needs style="fbank" or "mfcc"'):
+        fields.Mel(collate="ragged")
+
+
 def test_another_sample_rate_keeps_the_signal(speech):
     audio = fields.Audio(sample_rate=16_000, channel=0)
     (batch,) = Loader(speech, batch_size=COUNT, audio=audio, key=fields.Key())

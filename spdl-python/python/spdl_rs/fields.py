@@ -444,7 +444,9 @@ class Audio(Field):
         layout: `"planar"`: `[channels, frames]`. `"interleaved"`: `[frames, channels]`.
         on_truncated: `"error"`, or `"partial"`: the frames of a truncated file are used; `stats()["partial"]` counts
             such samples.
-        collate: `"list"` (the default if samples differ in size), `"pad"`: `Padded`, or `"stack"`.
+        collate: `"list"` (the default if samples differ in size), `"pad"`: `Padded`, `"ragged"`: `Ragged`, or `"stack"`.
+            `"ragged"` joins samples along their first dimension, so that the frames must be that dimension:
+            `layout="interleaved"`, with a number of channels.
 
     >>> from spdl_rs import fields
     >>> whole = fields.Audio(sample_rate=16_000, channels="mono", collate="pad")
@@ -465,7 +467,7 @@ class Audio(Field):
     dtype: Literal["float32", "float16", "int16"] = "float32"
     layout: Literal["planar", "interleaved"] = "planar"
     on_truncated: Literal["error", "partial"] = "error"
-    collate: Literal["stack", "list", "pad"] | None = None
+    collate: Literal["stack", "list", "ragged", "pad"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -505,11 +507,20 @@ class Audio(Field):
             frames=None if frames is None else check.whole("frames", frames, 1, 2**31 - 1),
             random=is_random,
             trim_to_speech=speech,
-            collate=check.choice("collate", collate, ("stack", "list", "pad")),
+            collate=check.choice("collate", collate, _COLLATE),
         )
         if self.collate == "stack" and not is_fixed:
             raise ValueError('collate="stack" needs frames, and channels or channel')
 
+        if self.collate == "ragged":
+            if frames is not None:
+                raise ValueError('collate="ragged" is for samples of different lengths; drop frames or collate')
+            self._check_order(has_channels=chosen != "all" or channel is not None)
+
+    def _check_order(self, has_channels: bool) -> None:
+        """Raises `ValueError` if samples differ in other dimensions than the first."""
+        if self.layout != "interleaved" or not has_channels:
+            raise ValueError('collate="ragged" needs layout="interleaved", and channels or channel')
     def _stored(self) -> None:
         return None
 
@@ -530,8 +541,8 @@ class Mel(Audio):
     | `"spectrogram"` | power spectrogram `[size // 2 + 1, frames // hop + 1]` | `torch.stft`, with a Hann window |
 
     The other arguments are those of `Audio`. `channels` is `"mono"` by default, and `sample_rate` 16,000.
-    `frames` is the number of frames of audio; padding precedes the computation. Values may differ in their last bits
-    between processors.
+    `frames` is the number of frames of audio; padding precedes the computation. `collate="ragged"` is for `"fbank"` and
+    `"mfcc"`, whose first dimension is that of time. Values may differ in their last bits between processors.
 
     Args:
         bins: The number of bins, or of coefficients. Default: see above.
@@ -569,6 +580,10 @@ class Mel(Audio):
             hop=check.whole("hop", self.hop, 1, 65536),
         )
 
+
+    def _check_order(self, has_channels: bool) -> None:
+        if self.style not in ("fbank", "mfcc"):
+            raise ValueError(f'collate="ragged" needs style="fbank" or "mfcc", not {self.style!r}')
 
 @explained
 @dataclass(frozen=True, repr=False)
