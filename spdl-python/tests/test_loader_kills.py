@@ -30,13 +30,15 @@ from dataset_files import (
     write_voc,
     write_zip,
 )
+from media_files import H264, ramp, wav_bytes
 from spdl_rs import Loader, fields, recipes
 from spdl_rs.io import AspectBuckets, Letterbox
+from spdl_rs.io.utils import get_ffmpeg_versions
 from spdl_rs.sequences import Bucket, ConcatAndSplit, Pack, SameSize
-from spdl_rs.sources import Source, concat, curriculum, mix
+from spdl_rs.sources import Source, concat, curriculum, mix, shuffled
 from test_loader import SAMPLES, all_fields, copies, from_json, frozen, grey_png, members, png_of_depths
 from test_loader_items import ITEMS, Pets, of_pets
-from test_sequences import LENGTHS, loader_of, write
+from test_sequences import LENGTHS, loader_of, samples, write
 
 EPOCHS = 2
 # The number of kills of each loader.
@@ -62,7 +64,7 @@ def of_shard(data, sample_fields, **settings):
 
 
 def with_recipe(data, **settings):
-    sample_fields = {"image": recipes.deit(16), "label": fields.Label()}
+    sample_fields = {"image": recipes.deit(16), "label": fields.Label(), "key": fields.Key()}
     return of_shard(data, sample_fields, mix=recipes.deit_mix(3), **settings)
 
 
@@ -129,6 +131,23 @@ def of_epoch(data):
     return curriculum(lambda epoch: concat(data / "images.zip", Source(data / "images.rec").take(4 + 4 * epoch)))
 
 
+class Rows:
+    """An iterable of samples."""
+
+    def __init__(self, folder):
+        self.images = images_in(folder)
+
+    def __iter__(self):
+        return ({"image": path.read_bytes(), "number": number} for number, path in enumerate(self.images))
+
+
+def of_iterable(data, **settings):
+    # The source shuffles.
+    settings["shuffle"] = False
+    sample_fields = {"image": fields.Image(16, train=True), "number": fields.Number("int64"), "key": fields.Key()}
+    return Loader(shuffled(Rows(data), window=8, seed=3), sample_fields, **settings)
+
+
 def of_items(data, **settings):
     return of_pets(Pets(images_in(data)), **settings)
 
@@ -170,7 +189,15 @@ LOADERS = {
     ),
     "several data sets": of_source(of_several),
     "a curriculum": of_source(of_epoch),
+    "an iterable": of_iterable,
+    "audio": of_source(
+        lambda data: data / "audio", audio=fields.Audio(frames=1000, channel=0, random=True), frames=fields.AudioFrames()
+    ),
+    "features of audio": of_source(lambda data: data / "audio", mel=fields.Mel("fbank"), n=fields.AudioFrames(like="mel")),
 }
+if get_ffmpeg_versions():
+    clip = fields.Video(16, frames=3, every=2, random=True, train=True)
+    LOADERS["video"] = of_source(lambda data: data / "video", video=clip, times=fields.VideoTimes())
 
 
 def images_in(data):
@@ -226,6 +253,11 @@ def data(tmp_path_factory):
         write_png(str(folder / "parts/image.png"), picture(number, 20 + number, 50 - number))
         rows[number] = (f"{number:02}.png", (folder / "parts/image.png").read_bytes())
     write_members(folder / "sizes.tar", rows)
+    for name in ("audio", "video"):
+        (folder / name).mkdir()
+    for number in range(ITEMS):
+        (folder / f"audio/{number:02}.wav").write_bytes(wav_bytes(ramp(1500 + 100 * number, 2) + number, 8000))
+        shutil.copy(H264, folder / f"video/{number:02}.mp4")
     return folder
 
 
@@ -265,13 +297,18 @@ def train(name, folder, file):
         save(file, loader.state_dict(), checksums)
 
 
-def samples_of(batch):
-    """The checksum of each sample of a batch, by its key."""
+def samples_of(name, batch):
+    """The key of each sample of a batch, and the checksum of its values."""
+    if name == "a recipe":
+        # Samples are mixed with others of their batch.
+        return [[key, 0] for key in batch["key"]]
+    if "cu_seqlens" in batch:
+        return [[key, checksum(tokens)] for key, tokens in zip(batch["key"], samples(batch), strict=True)]
     values = {name: frozen(list(value)) for name, value in batch.items()}
-    return {
-        key: checksum([value[row] for name, value in values.items() if name != "index"])
+    return [
+        [key, checksum([value[row] for name, value in values.items() if name != "index"])]
         for row, key in enumerate(batch["key"])
-    }
+    ]
 
 
 def loader_of_rank(name, folder, rank, ranks):
@@ -281,9 +318,9 @@ def loader_of_rank(name, folder, rank, ranks):
 
 def train_ranks(name, folder, file, ranks):
     """One epoch of all ranks, in turns; the number of ranks may differ from that of the last run."""
-    samples, state = [], None
+    delivered, state = [], None
     if os.path.exists(file):
-        states, samples = json.loads(pathlib.Path(file).read_text())
+        states, delivered = json.loads(pathlib.Path(file).read_text())
         state = Loader.combine_states(states)
     loaders = []
     for rank in range(ranks):
@@ -298,8 +335,8 @@ def train_ranks(name, folder, file, ranks):
             if batch is None:
                 del running[rank]
                 continue
-            samples += sorted(samples_of(batch).items())
-            save(file, [loader.state_dict() for loader in loaders], samples)
+            delivered += sorted(samples_of(name, batch))
+            save(file, [loader.state_dict() for loader in loaders], delivered)
 
 
 class Training:
@@ -352,11 +389,27 @@ def test_a_killed_run_resumes_with_identical_batches(name, data, tmp_path):
 # promise: R11, PY4, PY6
 @pytest.mark.parametrize(
     "name",
-    ["fields", "fields of geometry", "a table", "views", "COCO", "Parquet", "shards in order", "a curriculum", "buckets"],
+    [
+        "fields",
+        "fields of geometry",
+        "a table",
+        "views",
+        "COCO",
+        "Parquet",
+        "shards in order",
+        "a curriculum",
+        "buckets",
+        "packing",
+        "a recipe",
+        "several data sets",
+        "an archive",
+        "an iterable",
+        "audio",
+    ],
 )
 def test_killed_ranks_resume_with_other_numbers_of_ranks(name, data, tmp_path):
     batches = loader_of_rank(name, data, 0, 1)
-    expected = sorted(list(pair) for batch in batches for pair in samples_of(batch).items())
+    expected = sorted(pair for batch in batches for pair in samples_of(name, batch))
     assert len(expected) >= 20
     file = tmp_path / "killed.json"
     training = Training(name, data, file, name)

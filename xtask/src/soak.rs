@@ -79,7 +79,7 @@ const STEPS: [Step; 20] = [
     },
     Step {
         name: "python",
-        about: "drop 10,000 Python pipelines; send Ctrl-C 200 times; kill 1,640 processes",
+        about: "drop 10,000 Python pipelines; send Ctrl-C 200 times; kill over 2,000 processes",
         run: python,
     },
     Step {
@@ -207,7 +207,8 @@ fn memory(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     /// Kills are per test case: 51 cases of victim, start method, and function or moment; and eight
-    /// times as many for each of two start methods, before runs that resume; and 15 cases of loaders.
+    /// times as many for each of two start methods, before runs that resume; and each
+    /// case of loaders, which also resume with other numbers of ranks.
     const LENGTHS: [(&str, &str); 3] =
         [("SPDL_CYCLES", "10000"), ("SPDL_SIGINTS", "200"), ("SPDL_KILLS", "20")];
     let venv = wheel::install_for_tests(workspace, output)?;
