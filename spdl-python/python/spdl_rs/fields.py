@@ -591,7 +591,9 @@ class Mask(Field):
     """Class numbers of pixels, which follow the crop, resize, flips and warps of an image.
 
     The stored mask is a grey or palette PNG of the size of its image. Its grey values or palette indices are
-    the class numbers; they are never interpolated. The value is `[N, height, width]`.
+    the class numbers; they are never interpolated. Each pixel takes the number at its centre, as for torchvision's
+    `NEAREST_EXACT`; torchvision resizes masks with `NEAREST`, which takes the upper left corner. The value is
+    `[N, height, width]`.
 
     Args:
         like: The name of the image in the batch.
