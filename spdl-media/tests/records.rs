@@ -656,8 +656,9 @@ mod described {
     use serde_json::{Value, json};
     use spdl_media::augment::{
         AugMix, AutoAugment, ErasingValue, GaussianBlur, Interpolation, RandAugment,
-        RandomAdjustSharpness, RandomAffine, RandomErasing, RandomGrayscale, RandomPerspective,
-        RandomPosterize, RandomSolarize, TimmAugMix, TimmRandAugment, TrivialAugmentWide,
+        RandomAdjustSharpness, RandomAffine, RandomChoice, RandomErasing, RandomGrayscale,
+        RandomOrder, RandomPerspective, RandomPosterize, RandomSolarize, TimmAugMix,
+        TimmRandAugment, TrivialAugmentWide,
     };
     use spdl_media::fill::{BoxFormat, Mask, Points, Tokens};
     use spdl_media::video::{ShortVideo, VideoClip, VideoTransform};
@@ -1038,6 +1039,22 @@ mod described {
             "{parameters:?}"
         );
         assert!(contains("augmentation 2: AugMix"), "{parameters:?}");
+        check(
+            "RandomChoice([RandomInvert, AugMix(5)], p=[0.5, 2])",
+            one().then(
+                RandomChoice::new()
+                    .or_weighted(RandomInvert::new(), 0.5)
+                    .or_weighted(AugMix::new().severity(5), 2.0),
+            ),
+        );
+        check(
+            "RandomChoice([AutoAugment])",
+            one().then(RandomChoice::new().or(AutoAugment::new())),
+        );
+        check(
+            "RandomOrder([RandomInvert, AutoAugment])",
+            one().then(RandomOrder::new().and(RandomInvert::new()).and(AutoAugment::new())),
+        );
     }
 
     /// The test of Python reads the same texts.
@@ -1133,6 +1150,14 @@ mod described {
             (
                 image("augment", json!("RandomErasing(value=(0, 300, 0))")),
                 "augment: value: expected a colour level, a whole number from 0 to 255",
+            ),
+            (
+                image("augment", json!("RandomChoice([AugMix], p=[1, 2])")),
+                "augment: p: expected a weight for each of 1 augmentations, found 2",
+            ),
+            (
+                image("augment", json!("RandomChoice([])")),
+                "augment: invalid choice: expected at least one augmentation",
             ),
             (
                 image("augment", json!("RandomApply([blur])")),

@@ -32,7 +32,9 @@ from spdl_rs.io import (
     RandAugment,
     RandomAffine,
     RandomApply,
+    RandomChoice,
     RandomInvert,
+    RandomOrder,
     RandomPerspective,
     RandomResizedCrop,
     RandomRotation,
@@ -1163,8 +1165,17 @@ def test_boxes_points_and_masks_follow_warps_of_the_image(tmp_path, augment):
     assert moved >= 3
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_warps_follow_resize_padding_and_flips_of_several_samples(tmp_path, threads):
+@pytest.mark.parametrize(
+    ("threads", "augment"),
+    [
+        # Some samples are not rotated.
+        (1, RandomApply([RandomRotation(60, "bilinear")], p=0.5)),
+        (3, RandomApply([RandomRotation(60, "bilinear")], p=0.5)),
+        (3, RandomChoice([RandomRotation(60, "bilinear"), RandomAffine(0, shear=20), RandomInvert(0)])),
+        (3, RandomOrder([RandomRotation(40, "bilinear"), RandomAffine(0, translate=(0.2, 0))])),
+    ],
+)
+def test_warps_follow_resize_padding_and_flips_of_several_samples(tmp_path, threads, augment):
     members = []
     for number, (height, width) in enumerate([(48, 64), (40, 40), (64, 32)] * 2):
         pixels = numpy.zeros((height, width, 3), numpy.uint8)
@@ -1178,8 +1189,6 @@ def test_warps_follow_resize_padding_and_flips_of_several_samples(tmp_path, thre
             (f"{number}.json", json.dumps({"boxes": [box], "points": points}).encode()),
         ]
     write_members(tmp_path / "a.tar", members)
-    # Some samples are not rotated.
-    augment = RandomApply([RandomRotation(60, "bilinear")], p=0.5)
     image = fields.Image((40, 40), crop=Letterbox(), horizontal_flip=0.5, augment=augment, stored_as="png")
     loader = Loader(
         tmp_path / "a.tar",

@@ -29,12 +29,14 @@ from spdl_rs.io import (
     RandomAdjustSharpness,
     RandomAffine,
     RandomApply,
+    RandomChoice,
     RandomAutocontrast,
     RandomCrop,
     RandomEqualize,
     RandomErasing,
     RandomGrayscale,
     RandomInvert,
+    RandomOrder,
     RandomPerspective,
     RandomPosterize,
     RandomResizedCrop,
@@ -90,6 +92,8 @@ AUGMENTATIONS = [
     AutoAugment(),
     AugMix(10, chain_depth=3),
     RandomApply([RandomInvert(1), RandomGrayscale(1)], p=1),
+    RandomChoice([RandomInvert(1), RandomGrayscale(1)], p=[1, 2]),
+    RandomOrder([RandomInvert(1), RandomPosterize(1, 1)]),
 ]
 
 
@@ -320,6 +324,8 @@ def test_augmentations_have_the_documented_effect(image):
         done(RandomInvert(1), RandomPosterize(1, 1)), (255 - pixels) & 0x80
     )
     numpy.testing.assert_array_equal(done(RandomApply(RandomInvert(1), p=0)), pixels)
+    numpy.testing.assert_array_equal(done(RandomChoice([RandomInvert(1), RandomInvert(0)], [0, 2])), pixels)
+    numpy.testing.assert_array_equal(done(RandomOrder(RandomInvert(1))), 255 - pixels)
     numpy.testing.assert_array_equal(done(), pixels)
 
 
@@ -425,6 +431,8 @@ def test_augmenting_unsupported_pixels_is_an_error(image):
         ("augmix-m3-w3-a0.5-mstd0.5-b1", TimmAugMix(3, 0.5, 3, -1, 0.5)),
         ("colorjitter(0.4, hue=[-0.1, 0.1])", ColorJitter(0.4, hue=(-0.1, 0.1))),
         ("randomapply([gaussianblur(9), randominvert], p=0.1)", RandomApply([GaussianBlur(9), RandomInvert()], 0.1)),
+        ("randomchoice([augmix, randominvert(1)], p=(1, 3))", RandomChoice([AugMix(), RandomInvert(1)], [1, 3])),
+        ("randomorder((augmix, randomapply(randominvert)))", RandomOrder([AugMix(), RandomApply(RandomInvert())])),
         ("rand", TimmRandAugment()),
         ("rand-m9-mstd0.5-inc1", TimmRandAugment(2, 9, 0.5, increasing=True)),
         ("rand-m7-n3-mmax20-inc0-p0.75", TimmRandAugment(3, 7, 0, 20, False, 0.75)),
@@ -588,6 +596,12 @@ def test_the_repr_of_a_decoder_omits_defaults():
         (lambda: TimmAugMix(chain_depth=0), ValueError),
         (lambda: TimmAugMix(magnitude_std="normal"), ValueError),
         (lambda: RandomApply([1]), TypeError),
+        (lambda: RandomChoice([]), ValueError),
+        (lambda: RandomChoice([RandomInvert()], p=[0]), ValueError),
+        (lambda: RandomChoice([RandomInvert()], p=[1, 1]), TypeError),
+        (lambda: RandomChoice([RandomInvert()] * 2, p=[1, -1]), ValueError),
+        (lambda: RandomChoice([[RandomInvert()]]), TypeError),
+        (lambda: RandomOrder([1]), TypeError),
         (lambda: RandomApply(RandomInvert(), p=-1), ValueError),
         (lambda: TimmRandAugment(magnitude=101), ValueError),
         (lambda: TimmRandAugment(magnitude_std="normal"), ValueError),

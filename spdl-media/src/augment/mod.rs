@@ -15,6 +15,7 @@
 //! | file | content |
 //! |---|---|
 //! | `augmenter` | [`Augment`], [`Augmenter`], [`RandomApply`] |
+//! | `choice` | [`RandomChoice`] and [`RandomOrder`] |
 //! | `color`, `geometry`, `erasing`, `policy` | the augmentations |
 //! | `batches` | [`Mixup`] and [`CutMix`] |
 //! | `mix` | [`Mix`]: one of them, chosen for each batch |
@@ -43,6 +44,7 @@
 mod augmenter;
 mod batches;
 mod checks;
+mod choice;
 mod color;
 mod draw;
 mod erasing;
@@ -55,6 +57,7 @@ mod setting;
 
 pub use augmenter::{Augment, Augmenter, RandomApply};
 pub use batches::{CutMix, Mixup};
+pub use choice::{RandomChoice, RandomOrder};
 pub use color::{
     ColorJitter, GaussianBlur, RandomAdjustSharpness, RandomAutocontrast, RandomEqualize,
     RandomGrayscale, RandomInvert, RandomPosterize, RandomSolarize,

@@ -15,9 +15,9 @@ use spdl_media::augment::functional::{self, Affine};
 use spdl_media::augment::{
     AugMix, Augment, Augmenter, AutoAugment, ColorJitter, CutMix, ErasingValue, GaussianBlur,
     ImageMut, Interpolation, Mix, Mixup, Operation, PolicyStep, RandAugment, RandomAdjustSharpness,
-    RandomAffine, RandomApply, RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale,
-    RandomInvert, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch,
-    TimmAugMix, TimmRandAugment, TrivialAugmentWide,
+    RandomAffine, RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing,
+    RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation,
+    RandomSolarize, Scratch, TimmAugMix, TimmRandAugment, TrivialAugmentWide,
 };
 use spdl_media::{Image, Rect, Size};
 
@@ -739,6 +739,8 @@ fn every_augmentation() -> Augmenter {
         .then(AutoAugment::new())
         .then(AugMix::new())
         .then(RandomErasing::new().value(ErasingValue::Random))
+        .then(RandomChoice::new().or(RandomInvert::new()).or(RandomPosterize::new(3)))
+        .then(RandomOrder::new().and(RandomSolarize::new(99.0)).and(RandomPosterize::new(3)))
 }
 
 #[test]
@@ -781,6 +783,65 @@ fn assert_likely(count: u64, probability: f64, samples: u64) {
     let deviation = (samples * probability * (1.0 - probability)).sqrt();
     let expected = samples * probability;
     assert!((count as f64 - expected).abs() <= 5.0 * deviation, "{count}, expected {expected}");
+}
+
+#[test]
+fn choices_have_the_probabilities_of_their_weights() {
+    const SAMPLES: u64 = 4000;
+    let image = &golden().images["tiny"];
+    let always = || RandomInvert::new().probability(1.0);
+    let never = || RandomInvert::new().probability(0.0);
+    let posterized = || RandomPosterize::new(1).probability(1.0);
+    let equal = RandomChoice::new().or(always()).or(never()).or(posterized());
+    let counts = results(equal, image, SAMPLES);
+    assert_eq!(counts.len(), 3);
+    counts.values().for_each(|count| assert_likely(*count, 1.0 / 3.0, SAMPLES));
+    let weighted = RandomChoice::new()
+        .or_weighted(posterized(), 0.0)
+        .or_weighted(always(), 1.0)
+        .or_weighted(never(), 3.0)
+        .or_weighted(posterized(), 0.0);
+    let counts = results(weighted, image, SAMPLES);
+    assert_eq!(counts.len(), 2);
+    assert_likely(counts[&image.pixels], 0.75, SAMPLES);
+}
+
+#[test]
+fn every_order_is_applied() {
+    const SAMPLES: u64 = 4000;
+    let image = &golden().images["tiny"];
+    let invert = || RandomInvert::new().probability(1.0);
+    let posterize = || RandomPosterize::new(1).probability(1.0);
+    let both = RandomOrder::new().and(invert()).and(posterize());
+    let counts = results(both, image, SAMPLES);
+    let expected = [
+        Augmenter::new().then(invert()).then(posterize()),
+        Augmenter::new().then(posterize()).then(invert()),
+    ];
+    assert_eq!(counts.len(), 2);
+    for mut order in expected {
+        let mut image = image.clone();
+        order.apply(&mut ImageMut::of(&mut image).unwrap(), &mut rng(0)).unwrap();
+        assert_likely(counts[&image.pixels], 0.5, SAMPLES);
+    }
+    let none = results(RandomOrder::new(), image, 1);
+    assert_eq!(none[&image.pixels], 1);
+}
+
+#[test]
+fn lists_move_positions_if_one_of_them_does() {
+    let (invert, rotate) = (RandomInvert::new, || RandomRotation::new(9.0));
+    let choice = || Augmenter::new().then(RandomChoice::new().or(invert()).or(rotate()));
+    let order = || Augmenter::new().then(RandomOrder::new().and(invert()).and(rotate()));
+    for list in [choice(), order()] {
+        assert!(!list.keeps_positions() && list.can_be_followed());
+    }
+    for list in [RandomChoice::new().or(invert()), RandomChoice::new().or(invert()).or(invert())] {
+        assert!(Augmenter::new().then(list).keeps_positions());
+    }
+    assert!(Augmenter::new().then(RandomOrder::new().and(invert())).keeps_positions());
+    assert!(!choice().then(RandomChoice::new().or(AugMix::new())).can_be_followed());
+    assert!(!order().then(RandomOrder::new().and(AugMix::new())).can_be_followed());
 }
 
 #[test]
@@ -1236,6 +1297,13 @@ fn invalid_parameters_are_errors() {
     assert_invalid(RandomAdjustSharpness::new(-1.0));
     assert_invalid(RandomApply::new(RandomPosterize::new(9)));
     assert_invalid(RandomApply::new(RandomInvert::new()).probability(-1.0));
+    assert_invalid(RandomChoice::new());
+    assert_invalid(RandomChoice::new().or(RandomPosterize::new(9)));
+    assert_invalid(RandomChoice::new().or_weighted(RandomInvert::new(), 0.0));
+    assert_invalid(
+        RandomChoice::new().or(RandomInvert::new()).or_weighted(RandomInvert::new(), -0.5),
+    );
+    assert_invalid(RandomOrder::new().and(RandomPosterize::new(9)));
     assert_invalid(GaussianBlur::new(4));
     assert_invalid(GaussianBlur::new(3).kernel(3, 0));
     assert_invalid(GaussianBlur::new(3).sigma_between(0.0, 1.0));

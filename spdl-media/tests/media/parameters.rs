@@ -7,9 +7,9 @@ use spdl_core::{
 use spdl_media::augment::{
     AugMix, Augment, Augmenter, AutoAugment, ColorJitter, CutMix, ErasingValue, GaussianBlur,
     Interpolation, Mixup, Operation, PolicyStep, RandAugment, RandomAdjustSharpness, RandomAffine,
-    RandomApply, RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert,
-    RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, TimmRandAugment,
-    TrivialAugmentWide,
+    RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing, RandomGrayscale,
+    RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
+    TimmRandAugment, TrivialAugmentWide,
 };
 use spdl_media::{
     CodecRegistry, FillImage, ImageTransform, Limits, Mode, SampleFormat, image_fields,
@@ -285,6 +285,38 @@ augmentation 1 probability: 0.5
                 of(RandomApply::new(RandomPosterize::new(4).probability(0.25))),
                 of(RandomApply::new(RandomPosterize::new(5))),
                 of(RandomApply::new(RandomInvert::new())),
+            ],
+        ),
+        (
+            "augmentation 1: RandomChoice
+augmentation 1 of 1: RandomInvert
+augmentation 1 of 1 probability: 0.5
+augmentation 1 of 2: RandomPosterize
+augmentation 1 of 2 bits: 4
+augmentation 1 of 2 probability: 0.5
+augmentation 1 weights: [1, 0.5]
+",
+            of(RandomChoice::new()
+                .or(RandomInvert::new())
+                .or_weighted(RandomPosterize::new(4), 0.5)),
+            vec![
+                of(RandomChoice::new().or(RandomInvert::new()).or(RandomPosterize::new(4))),
+                of(RandomChoice::new().or(RandomInvert::new())),
+                of(RandomChoice::new().or(RandomPosterize::new(4)).or(RandomInvert::new())),
+            ],
+        ),
+        (
+            "augmentation 1: RandomOrder
+augmentation 1 of 1: RandomInvert
+augmentation 1 of 1 probability: 0.5
+augmentation 1 of 2: RandomPosterize
+augmentation 1 of 2 bits: 4
+augmentation 1 of 2 probability: 0.5
+",
+            of(RandomOrder::new().and(RandomInvert::new()).and(RandomPosterize::new(4))),
+            vec![
+                of(RandomOrder::new().and(RandomInvert::new())),
+                of(RandomOrder::new().and(RandomPosterize::new(4)).and(RandomInvert::new())),
             ],
         ),
     ]

@@ -10,13 +10,13 @@ use super::settings::{Around, Levels, Parameter, RgbLevels, Settings, folded, in
 use crate::augment::{
     AugMix, Augment, Augmenter, AutoAugment, ColorJitter, ErasingValue, GaussianBlur, ImageMut,
     Interpolation, RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply,
-    RandomAutocontrast, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert,
-    RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch, TimmAugMix,
-    TimmRandAugment, TrivialAugmentWide,
+    RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert,
+    RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, Scratch,
+    TimmAugMix, TimmRandAugment, TrivialAugmentWide,
 };
 
 /// The names of the augmentations.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 22] = [
     "ColorJitter",
     "GaussianBlur",
     "RandomGrayscale",
@@ -37,6 +37,8 @@ const NAMES: [&str; 20] = [
     "AugMix",
     "TimmAugMix",
     "RandomApply",
+    "RandomChoice",
+    "RandomOrder",
 ];
 const INTERPOLATIONS: [(&str, Interpolation); 2] =
     [("nearest", Interpolation::Nearest), ("bilinear", Interpolation::Bilinear)];
@@ -243,14 +245,40 @@ fn step(place: &str, value: &Value) -> Result<AnyAugmentation> {
             s.choice("interpolation", &INTERPOLATIONS)? => TimmAugMix::interpolation,
             fill(s)? => TimmAugMix::fill),
         "randomapply" => {
-            let place = s.place_of("augmentations");
-            let inner = s.value("augmentations")?.unwrap_or_default();
-            with!(RandomApply::new(All(steps(&place, &inner)?)); s.get("p")? => RandomApply::probability)
+            with!(RandomApply::new(All(inner(s)?)); s.get("p")? => RandomApply::probability)
+        }
+        "randomchoice" => {
+            let choices = inner(s)?;
+            let weights: Vec<f64> = match s.get("p")? {
+                Some(Weights(weights)) if weights.len() == choices.len() => weights,
+                Some(Weights(weights)) => {
+                    let message = format!(
+                        "expected a weight for each of {} augmentations, found {}",
+                        choices.len(),
+                        weights.len()
+                    );
+                    return Err(s.fault("p", message));
+                }
+                None => vec![1.0; choices.len()],
+            };
+            let choices = choices.into_iter().zip(weights);
+            let add = |all: RandomChoice, (step, weight)| all.or_weighted(step, weight);
+            AnyAugmentation(Arc::new(choices.fold(RandomChoice::new(), add)))
+        }
+        "randomorder" => {
+            let steps = inner(s)?.into_iter();
+            AnyAugmentation(Arc::new(steps.fold(RandomOrder::new(), RandomOrder::and)))
         }
         _ => return Err(unknown(place, &kind, &NAMES)),
     };
     settings.finish()?;
     Ok(augmentation)
+}
+
+/// The augmentations that another one applies.
+fn inner(settings: &mut Settings) -> Result<Vec<AnyAugmentation>> {
+    let place = settings.place_of("augmentations");
+    steps(&place, &settings.value("augmentations")?.unwrap_or_default())
 }
 
 /// A range around `middle`, from a number or two.
@@ -279,6 +307,9 @@ fn fill(settings: &mut Settings) -> Result<Option<Option<[u8; 3]>>> {
     }
 }
 
+/// A number for each of several augmentations.
+struct Weights(Vec<f64>);
+
 /// Width and height of a kernel.
 struct KernelSides(usize, usize);
 
@@ -295,6 +326,14 @@ struct Depth(Option<usize>);
 enum Deviation {
     Uniform,
     Of(f64),
+}
+
+impl Parameter for Weights {
+    const EXPECTED: &'static str = "a list of numbers";
+
+    fn of(value: &Value) -> Option<Self> {
+        super::settings::list(value).map(Weights)
+    }
 }
 
 impl Parameter for KernelSides {

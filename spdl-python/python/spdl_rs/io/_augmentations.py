@@ -582,6 +582,70 @@ class RandomApply(Augmentation):
         }
 
 
+@dataclass(frozen=True)
+class RandomChoice(Augmentation):
+    """Applies one of several augmentations, chosen at random for each image.
+
+    Args:
+        augmentations: A list of augmentations, as objects or text. For several in sequence, use
+            `RandomApply([...], p=1)`.
+        p: A number of at least 0 for each augmentation: its probability is this number divided by the sum of all.
+            Default: all have the same probability.
+
+    >>> from spdl_rs.io import DecodeImage
+    >>> DecodeImage(224, augment="randomchoice([gaussianblur(9), randominvert], p=[3, 1])").augment[0].p
+    (3.0, 1.0)
+    """
+
+    augmentations: Sequence[Augmentation | str]
+    p: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        steps = several("augmentations", self.augmentations)
+        count = len(steps)
+        p = None if self.p is None else check.reals("p", self.p, count)
+        set_frozen(self, augmentations=steps, p=p)
+        self._check()
+
+    @property
+    def _is_random(self) -> bool:
+        return len(self.augmentations) > 1 or any(step._is_random for step in _steps_of(self))
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        own = {"augmentations": [step._native() for step in _steps_of(self)], "p": self.p}
+        return type(self).__name__, own
+
+
+@dataclass(frozen=True)
+class RandomOrder(Augmentation):
+    """Applies all of several augmentations, in an order that is random for each image.
+
+    Args:
+        augmentations: A list of augmentations, as objects or text.
+
+    >>> from spdl_rs.io import RandomOrder
+    >>> RandomOrder(["randominvert", "randomgrayscale"])
+    RandomOrder(augmentations=(RandomInvert(p=0.5), RandomGrayscale(p=0.1)))
+    """
+
+    augmentations: Sequence[Augmentation | str]
+
+    def __post_init__(self) -> None:
+        set_frozen(self, augmentations=several("augmentations", self.augmentations))
+        self._check()
+
+    @property
+    def _is_random(self) -> bool:
+        return len(self.augmentations) > 1 or any(step._is_random for step in _steps_of(self))
+
+    def _native(self) -> tuple[str, dict[str, Any]]:
+        return type(self).__name__, {"augmentations": [step._native() for step in _steps_of(self)]}
+
+
+def _steps_of(one: RandomChoice | RandomOrder) -> tuple[Augmentation, ...]:
+    return several("augmentations", one.augmentations)
+
+
 def several(name: str, value: Any) -> tuple[Augmentation, ...]:
     """Returns a tuple of augmentations, which may be described by text."""
     steps = tuple(value) if isinstance(value, (tuple, list)) else (value,)
@@ -603,7 +667,7 @@ def _classes() -> dict[str, type[Augmentation]]:
     kinds = (ColorJitter, GaussianBlur, RandomGrayscale, RandomInvert, RandomEqualize, RandomAutocontrast)
     kinds += (RandomPosterize, RandomSolarize, RandomAdjustSharpness, RandomRotation, RandomAffine)
     kinds += (RandomPerspective, RandomErasing, RandAugment, TimmRandAugment, TrivialAugmentWide)
-    kinds += (AutoAugment, AugMix, TimmAugMix, RandomApply)
+    kinds += (AutoAugment, AugMix, TimmAugMix, RandomApply, RandomChoice, RandomOrder)
     return {kind.__name__: kind for kind in kinds}
 
 
