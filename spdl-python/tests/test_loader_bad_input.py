@@ -5,6 +5,8 @@
 import io
 import json
 import math
+import os
+import tarfile
 
 import numpy
 import pytest
@@ -204,3 +206,29 @@ def test_boxes_that_seem_to_be_fractions_are_logged_once(tmp_path, caplog):
     assert "normalized=True" in message
     assert messages([fractions, fractions], normalized=True) == []
     assert messages([pixels, pixels]) == []
+
+
+def test_a_text_of_more_than_2_gib_is_refused_before_it_is_read(tmp_path):
+    size = 2**31 + 10
+    with open(tmp_path / "shard.tar", "wb") as file:
+        for number, length in enumerate([1, size, 1]):
+            info = tarfile.TarInfo(f"{number}.txt")
+            info.size = length
+            file.write(info.tobuf(tarfile.USTAR_FORMAT))
+            # The content is a hole of zeros.
+            file.seek(-(-length // 512) * 512, os.SEEK_CUR)
+        file.write(bytes(1024))
+
+    def loader(**settings):
+        sample_fields = {"text": fields.Text(stored_as="txt"), "key": fields.Key()}
+        return Loader(tmp_path / "shard.tar", sample_fields, batch_size=1, **settings)
+
+    words = f'exceeds the limit of {2**26} bytes; its largest field "txt" has {size} bytes'
+    with pytest.raises(spdl_rs.LimitExceededError, match=words) as caught:
+        list(loader())
+    assert caught.value.key.endswith("shard.tar:1")
+    skipping = loader(on_error="skip")
+    assert [batch["key"][0][-1] for batch in skipping] == ["0", "2"]
+    (dropped,) = skipping.stats()["dropped"]
+    assert dropped["kind"] == "limit-exceeded" and dropped["key"].endswith("shard.tar:1")
+    assert skipping.stats()["dropped_total"] == 1
