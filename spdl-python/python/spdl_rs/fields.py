@@ -254,7 +254,8 @@ class Image(Field, ImageParameters):
         crop: The part of the image, and how it is resized: `RandomResizedCrop`, `Letterbox`, `Stretch`, `Resize` and
             others of `spdl_rs.io`.
         horizontal_flip, vertical_flip: The probability of a flip, 0 to 1.
-        filter: The interpolation: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or `"lanczos3"`.
+        filter: The interpolation: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or `"lanczos3"`. All but `"nearest"`
+            are antialiased when an image shrinks, as with torchvision's `antialias=True`.
         color: `"rgb"`, `"bgr"`, `"grey"` or `"rgba"`.
         mean, std: Mean and standard deviation for normalised layouts, as fractions of 255. Default: those of ImageNet.
         augment: An augmentation of `spdl_rs.io`, a text such as `"randaugment(2, 9)"`, or a list of these.

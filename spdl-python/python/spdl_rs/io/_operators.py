@@ -238,7 +238,8 @@ class DecodeImage(ImageParameters, _RandomOperator[Encoded]):
             the image, resized to cover `size / 0.875`.
         horizontal_flip: The probability of a horizontal flip, 0 to 1. `None`: 0.5 with `train`, else 0.
         vertical_flip: The probability of a vertical flip, 0 to 1.
-        filter: The interpolation: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or `"lanczos3"`.
+        filter: The interpolation: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or `"lanczos3"`. All but `"nearest"`
+            are antialiased when an image shrinks, as with torchvision's `antialias=True`.
         color: `"rgb"`, `"bgr"`, `"grey"` with one channel, or `"rgba"` with four. Alpha is that of PNG, WebP, GIF, TIFF
             and BMP files; it is opaque (the largest value) for other files and outside the image. As in Pillow, pixels
             are resized premultiplied by alpha, so that transparent pixels do not change the colours of others, and
