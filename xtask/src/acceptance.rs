@@ -339,7 +339,7 @@ fn page(rows: &[Row], tests: &Tests) -> String {
          count if it only checks that an unsupported feature is rejected, or if it is expected to fail. \
          `cargo xtask test` runs these tests, except those that this machine must skip. Tests of GPU \
          features use an emulated driver; `cargo xtask gpu` repeats them on a device. `cargo xtask soak` \
-         runs longer versions.\n\n{}\n",
+         runs longer versions, and the tests with PyTorch's libraries of pip.\n\n{}\n",
         summary(rows, tests)
     );
     for (index, (kind, prefix, title)) in SECTIONS.iter().enumerate() {

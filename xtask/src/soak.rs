@@ -42,7 +42,7 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 20] = [
+const STEPS: [Step; 21] = [
     Step { name: "programs", about: "install build tools if missing", run: test::programs },
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step {
@@ -86,6 +86,11 @@ const STEPS: [Step; 20] = [
         name: "python-other",
         about: "the Python tests with the wheel of maturin, on another version of Python if installed",
         run: test::python_by_maturin,
+    },
+    Step {
+        name: "frameworks",
+        about: "the tests with PyTorch, torchvision, Lightning and Accelerate, which pip installs (5 GB)",
+        run: frameworks,
     },
     Step {
         name: "ffmpeg",
@@ -229,6 +234,10 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     }
     let (status, text) = output.run_and_read(&mut tests)?;
     finish_tests(output, Counts::of_pytest(&text), 2, status)
+}
+
+fn frameworks(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    test::with_frameworks(workspace, output, true)
 }
 
 /// Minimum number of orders of four libraries.

@@ -278,22 +278,30 @@ const EXAMPLE_IMAGES: dataset::Settings =
 /// Minimum number of tests marked `frameworks`.
 const TESTS_WITH_FRAMEWORKS: u64 = 50;
 
-/// Runs the examples and the tests that need another library; the tests with Debian's PyTorch run
-/// concurrently.
+/// Runs the examples and the tests that need another library, with PyTorch of pip or without PyTorch.
 ///
-/// With `SPDL_TEST_TORCH=1`, pip installs PyTorch instead, from the package index that pip is
-/// configured to use.
-fn examples_python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let torch_by_pip = env::var("SPDL_TEST_TORCH").is_ok_and(|value| value == "1");
+/// pip uses the package index that it is configured to use.
+pub(crate) fn with_frameworks(
+    workspace: &Workspace,
+    output: &mut Output,
+    torch_by_pip: bool,
+) -> Result<Counts> {
     let photos = workspace.root.join("assets/photos");
     let parent = workspace.target.join("demo");
     let (images, _) = dataset::find_or_make(&photos, &parent, EXAMPLE_IMAGES)?;
-    let with_frameworks = |output: &mut Output| {
-        let venv = wheel::install_with_frameworks(workspace, output, torch_by_pip)?;
-        pytest(workspace, output, &venv, TESTS_WITH_FRAMEWORKS, |pytest| {
-            pytest.args(["-m", "frameworks"]).env("SPDL_TEST_IMAGES", &images)
-        })
-    };
+    let venv = wheel::install_with_frameworks(workspace, output, torch_by_pip)?;
+    pytest(workspace, output, &venv, TESTS_WITH_FRAMEWORKS, |pytest| {
+        pytest.args(["-m", "frameworks"]).env("SPDL_TEST_IMAGES", &images)
+    })
+}
+
+/// Runs the tests of [`with_frameworks`]; the tests with Debian's PyTorch run concurrently.
+///
+/// With `SPDL_TEST_TORCH=1`, pip installs PyTorch instead.
+fn examples_python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    if env::var("SPDL_TEST_TORCH").is_ok_and(|value| value == "1") {
+        return with_frameworks(workspace, output, true);
+    }
     let with_debian_torch = |output: &mut Output| {
         let venv = match wheel::install_with_debian_torch(workspace, output) {
             Ok(venv) => venv,
@@ -304,11 +312,8 @@ fn examples_python(workspace: &Workspace, output: &mut Output) -> Result<Counts>
             pytest.args(["-m", "frameworks"]).args(&files);
         })
     };
-    if torch_by_pip {
-        return with_frameworks(output);
-    }
     in_threads(output, 2, |thread, output| match thread {
-        0 => with_frameworks(output),
+        0 => with_frameworks(workspace, output, false),
         _ => with_debian_torch(output),
     })
 }
