@@ -512,7 +512,6 @@ class Audio(Field):
         )
         if self.collate == "stack" and not is_fixed:
             raise ValueError('collate="stack" needs frames, and channels or channel')
-
         if self.collate == "ragged":
             if frames is not None:
                 raise ValueError('collate="ragged" is for samples of different lengths; drop frames or collate')
@@ -522,6 +521,7 @@ class Audio(Field):
         """Raises `ValueError` if samples differ in other dimensions than the first."""
         if self.layout != "interleaved" or not has_channels:
             raise ValueError('collate="ragged" needs layout="interleaved", and channels or channel')
+
     def _stored(self) -> None:
         return None
 
@@ -581,10 +581,10 @@ class Mel(Audio):
             hop=check.whole("hop", self.hop, 1, 65536),
         )
 
-
     def _check_order(self, has_channels: bool) -> None:
         if self.style not in ("fbank", "mfcc"):
             raise ValueError(f'collate="ragged" needs style="fbank" or "mfcc", not {self.style!r}')
+
 
 @explained
 @dataclass(frozen=True, repr=False)
