@@ -327,6 +327,58 @@ def test_counts_of_reasons_are_bounded_in_memory():
     assert len(counts.reasons) == dropped._MAX_REASONS and counts.total == 1000
 
 
+def indices(pipeline):
+    return [(one["epoch"], one["index"]) for one in pipeline.take_dropped()]
+
+
+# promise: R9
+@pytest.mark.parametrize("by_get_item", [False, True])
+def test_each_dropped_item_is_listed_with_the_aggregate_that_follows(by_get_item):
+    builder = PipelineBuilder().add_source(range(9)).pipe(odd_fails, output_order="input", concurrency=3)
+    pipeline = builder.aggregate(2).add_sink().build(num_threads=3)
+    assert pipeline.take_dropped() == []
+    listed = []
+    for aggregate in iter(pipeline.get_item, None) if by_get_item else pipeline:
+        listed.append((aggregate, indices(pipeline)))
+        assert pipeline.take_dropped() == []
+        if aggregate == [8]:
+            break
+    assert listed == [([0, 2], [(0, 1)]), ([4, 6], [(0, 3), (0, 5)]), ([8], [(0, 7)])]
+    assert list(pipeline) == [] and pipeline.take_dropped() == []
+    assert pipeline.stats()["dropped_total"] == 4
+
+
+# promise: R9
+def test_dropped_items_after_the_last_one_are_listed_at_the_end():
+    pipeline = pipeline_of(range(8), [odd_fails])
+    assert list(pipeline) == [0, 2, 4, 6]
+    names = [(one["stage"], one["kind"], one["reason"]) for one in pipeline.take_dropped()]
+    stage = f"{pipeline._number}:1:odd_fails"
+    assert names == [(stage, "user", f"raised an exception: ValueError: {n} is odd") for n in (1, 3, 5, 7)]
+    assert pipeline.take_dropped() == []
+
+
+# promise: R9
+def test_dropped_items_are_listed_after_each_epoch_and_after_stop():
+    pipeline = continuous(odd_fails, range(4))
+    with pipeline.auto_stop():
+        for epoch in range(3):
+            assert list(pipeline) == [0, 2] and indices(pipeline) == [(epoch, 1), (epoch, 3)]
+        assert [pipeline.get_item(), pipeline.get_item()] == [0, 2]
+    # The item 3 follows the one that was delivered last.
+    assert indices(pipeline) == [(3, 1)] and pipeline.take_dropped() == []
+
+
+# promise: R9
+def test_a_pipeline_of_several_runs_lists_dropped_items_in_its_statistics_only():
+    pipeline = continuous(odd_fails, range(4), queue_class=ListOfItems)
+    assert pipeline.take_dropped() == []
+    with pipeline.auto_stop():
+        assert list(pipeline) == [0, 2]
+        with pytest.raises(RuntimeError, match=r"stats\(\)"):
+            pipeline.take_dropped()
+
+
 def test_a_loader_warns_with_reasons_after_each_epoch(warned):
     loader = DataLoader(range(8), preprocessor=odd_fails, aggregator=sum, batch_size=2)
     for epoch in range(2):

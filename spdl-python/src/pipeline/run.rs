@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
-use spdl_core::observe::Quarantine;
+use pyo3::types::PyDict;
+use spdl_core::observe::{Dropped, Quarantine};
 use spdl_core::pipeline::{Control, Event};
 use spdl_core::resume::{Change, OrderRecord};
 use spdl_core::{Error, ErrorKind, Pipeline, PipelineBuilder, Result, State};
@@ -27,7 +28,9 @@ use crate::interop::fork::OwnerProcess;
 use crate::interop::tuning::{RunControl, TuneArgument, TuneSetting};
 use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, drop_within, without_python};
 use crate::interop::warnings::PipelineWarnings;
-use crate::statistics::{Intervals, Monitor, external_times, has_gil, of_pipeline, state_to_json};
+use crate::statistics::{
+    Intervals, Monitor, dropped, external_times, has_gil, of_pipeline, state_to_json,
+};
 use crate::trace;
 
 /// How long dropping a pipeline waits for its threads.
@@ -59,6 +62,8 @@ pub(crate) struct PipelineRun {
     control: Mutex<RunControl>,
     /// The checkpoint state and the recorded order when the run was halted or ended.
     last: Mutex<Option<Progress>>,
+    /// After the end: dropped items that `take_dropped` has not returned.
+    dropped: Mutex<Vec<Dropped>>,
     continuous: bool,
     owner: OwnerProcess,
 }
@@ -242,6 +247,7 @@ impl PipelineRun {
             monitor,
             control: Mutex::new(RunControl::Running(control)),
             last: Mutex::default(),
+            dropped: Mutex::default(),
             continuous: described.continuous,
             owner: OwnerProcess::current(),
         })
@@ -339,6 +345,19 @@ impl PipelineRun {
     /// The positions of the items delivered so far, as text; `None` if they are not recorded.
     fn order_record(&self, py: Python<'_>) -> PyResult<Option<String>> {
         Ok(self.progress(py)?.order)
+    }
+
+    /// The items that were dropped before the end of the item that was delivered last, and that no
+    /// earlier call returned. After the end, all remaining dropped items.
+    fn take_dropped<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        if self.owner.is_forked_child() {
+            return Err(OwnerProcess::pipeline_error());
+        }
+        let taken = py.detach(|| match &mut *self.run() {
+            Some(run) => run.engine.take_dropped(),
+            None => std::mem::take(&mut *self.dropped()),
+        });
+        taken.iter().map(|one| dropped(py, one, None)).collect()
     }
 
     /// Sets how many items a stage processes at the same time.
@@ -445,8 +464,9 @@ impl PipelineRun {
             Poll::Ready(end) => {
                 // Record the failure before other threads observe the end.
                 self.failure.record(end.and_then(Result::err));
-                let ended = run.take();
+                let mut ended = run.take();
                 self.keep_progress(ended.as_ref());
+                self.keep_dropped(ended.as_mut());
                 self.drop_control();
                 drop(run);
                 self.ended.store(true, Ordering::SeqCst);
@@ -496,6 +516,17 @@ impl PipelineRun {
         }
     }
 
+    fn dropped(&self) -> MutexGuard<'_, Vec<Dropped>> {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the dropped items of a run that ends. The caller holds the lock of the run.
+    fn keep_dropped(&self, run: Option<&mut ActiveRun>) {
+        if let Some(run) = run {
+            *self.dropped() = run.engine.take_dropped();
+        }
+    }
+
     fn control(&self) -> Result<Control> {
         match &*self.run_control() {
             RunControl::Running(control) => Ok(control.clone()),
@@ -516,6 +547,7 @@ impl PipelineRun {
         let run = {
             let mut run = self.run();
             self.keep_progress(run.as_ref());
+            self.keep_dropped(run.as_mut());
             run.take()
         };
         self.ended.store(true, Ordering::SeqCst);

@@ -19,7 +19,7 @@ from ..._arguments import Path
 from ..._arguments import timeout as checked_timeout
 from ..._errors import UnsupportedError
 from ..._locks import ForkSafeLock
-from ..._statistics import Statistics
+from ..._statistics import Dropped, Statistics
 from ...io import _repeated_draws as repeated_draws
 from .._failures.dropped import has_epochs, warn_of_dropped, warn_of_epoch
 from .._failures.failure import PipelineFailure
@@ -261,6 +261,33 @@ class Pipeline(Generic[T]):
         """
         monitor = _spdl_rs.Monitor() if self._run is None else self._run.monitor
         return in_plain_words(monitor.statistics())
+
+    def take_dropped(self) -> list[Dropped]:
+        """Returns the items that failures dropped before the item that was delivered last.
+
+        These are the items whose positions in the source precede the last item of an aggregate, without those of
+        earlier calls. So calls after each item return each dropped item once. After the end, or the end of an epoch, a
+        call returns the remaining dropped items. If the stages keep the order, the lists do not depend on timing. At
+        most 100,000 items are kept for the next call; `stats()["dropped_total"]` counts all.
+
+        Items that stages in other processes (`to`) dropped are not returned.
+
+        Raises:
+            RuntimeError: The pipeline consists of several parts, because of a custom queue or merge function.
+
+        >>> from spdl_rs.pipeline import PipelineBuilder
+        >>> builder = PipelineBuilder().add_source(["1", "x", "3", "4"]).pipe(int).aggregate(2).add_sink()
+        >>> pipeline = builder.build(num_threads=1)
+        >>> for batch in pipeline:
+        ...     print(batch, [one["index"] for one in pipeline.take_dropped()])
+        [1, 3] [1]
+        [4] []
+        """
+        if self._run is None or self._assembly is None:
+            return []
+        if self._assembly.inner_runs:
+            raise RuntimeError("a pipeline with custom queues or merge functions lists dropped items in stats() only")
+        return self._assembly.run.take_dropped()
 
     def diagnose(self) -> str:
         """Describes what limits the throughput, and how much a change would gain.
