@@ -164,7 +164,7 @@ impl SourceOptions {
 
     /// Sets whether whole objects are compared with the checksum that the store sends with them, in
     /// `x-amz-checksum-crc32c`, `-crc32` or `-crc64nvme`, in `x-goog-hash`, or, without TLS, in
-    /// `Content-MD5`. An object with other bytes is read again; at last, the read fails with
+    /// `Content-MD5`. SHA checksums are ignored. An object with other bytes is read again; at last, the read fails with
     /// `Corrupt`. Default: `true`.
     #[must_use]
     pub fn verify(mut self, verify: bool) -> Self {
