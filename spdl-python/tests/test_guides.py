@@ -50,6 +50,23 @@ def test_every_program_in_markdown_is_tested():
         assert pathlib.PurePath(page).name in text
 
 
+# The topics of upstream SPDL's guides, and the section on each.
+TOPICS = {
+    "optimization": ("docs/guides/is-my-training-starved.md", "## What is measured"),
+    "noisy neighbours": ("docs/guides/is-my-training-starved.md", "noisy neighbours"),
+    "parallelism": ("docs/parallelism.md", "## Which one to choose"),
+    "remote iterables": ("docs/parallelism.md", "## Iterables in another process"),
+    "CUDA streams": ("docs/parallelism.md", "## Batches on a GPU"),
+    "packets and frames": ("docs/fields.md", "### Packets and frames"),
+}
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_each_topic_of_upstream_has_a_section(topic):
+    page, heading = TOPICS[topic]
+    assert any(line.startswith("#") and heading in line for line in (ROOT / page).read_text("utf-8").splitlines())
+
+
 def test_the_readme_program_runs(photos, tmp_path, monkeypatch, capsys):
     (program,) = programs("README.md")
     shutil.copytree(photos, tmp_path / "path" / "to" / "images")
