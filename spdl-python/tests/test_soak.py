@@ -103,6 +103,8 @@ def test_repeated_starts_breaks_and_drops_leak_nothing(photos):
             # Threads that wind down are not leaked.
             while (ours() or threading.active_count() > 1) and time.monotonic() < deadline:
                 time.sleep(0.1)
+            # Such threads may leave reference cycles.
+            gc.collect()
             with open("/proc/self/status") as status:
                 rss = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
             tasks, files = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
@@ -131,9 +133,9 @@ def test_repeated_starts_breaks_and_drops_leak_nothing(photos):
     before, after = states[0], states[-1]
     assert after["ours"] == 0 and after["threads"] <= before["threads"], (before, after)
     assert after["files"] == before["files"], (before, after)
-    # A leak adds objects in each part; a module that is imported late does so once.
+    # A leak adds objects in most parts; a module that is imported late does so once.
     added = [later["objects"] - earlier["objects"] for earlier, later in itertools.pairwise(states)]
-    assert min(added) <= 12, (added, states)
+    assert statistics.median(added) <= 12, (added, states)
     # The memory that allocators keep varies, but does not grow with the number of cycles.
     assert after["kib"] <= before["kib"] + 16 * 1024, (before, after)
 
