@@ -12,6 +12,7 @@ from fractions import Fraction
 import in_processes as work
 import pytest
 from pipelines import (
+    assert_median_end_within_1_s,
     assert_no_threads,
     assert_soon_after,
     build,
@@ -469,3 +470,8 @@ def test_x07_a_region_runs_within_run_pipeline_in_subprocess():
     config = region(source(range(5)), work.double).add_sink().get_config()
     items = run_pipeline_in_subprocess(config, num_threads=1)
     assert [sorted(items) for _ in range(2)] == [[0, 2, 4, 6, 8]] * 2
+
+
+# promise: R7
+def test_the_median_time_of_ends_is_below_one_second():
+    assert_median_end_within_1_s()

@@ -18,7 +18,14 @@ import traceback
 import in_processes as work
 import numpy
 import pytest
-from pipelines import assert_soon_after, build, soon_s, source, wait_until
+from pipelines import (
+    assert_median_end_within_1_s,
+    assert_soon_after,
+    build,
+    soon_s,
+    source,
+    wait_until,
+)
 from spdl_rs.pipeline import (
     PipelineFailure,
     SharedMemoryRingBuffer,
@@ -637,3 +644,8 @@ def test_w13_open_processes_are_closed_silently_at_exit(monkeypatch):
     with pytest.raises(BrokenPipeError):
         os.write(write, b"unread")
     os.close(write)
+
+
+# promise: R7
+def test_the_median_time_of_ends_is_below_one_second():
+    assert_median_end_within_1_s()
