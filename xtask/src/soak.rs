@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::feature_checks::{self, Selection};
@@ -22,7 +22,8 @@ use crate::{corpus, fuzz, test, wheel};
 ///
 /// These environment variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS, SPDL_KILLS,
 /// SPDL_RESUME_KILLS, SPDL_ADDRESS_LIMITS, SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS,
-/// SPDL_SOAK_SECONDS, SPDL_FAULT_SECONDS. SPDL_FAULT_SEED sets the first seed.
+/// SPDL_SOAK_SECONDS, SPDL_FAULT_SECONDS, SPDL_SUITE_RUNS. SPDL_FAULT_SEED sets the first seed.
+/// SPDL_CHECK_TIMES=0 checks the times of process ends only if the machine is idle.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask soak                        one round, before a release
@@ -42,7 +43,7 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 21] = [
+const STEPS: [Step; 22] = [
     Step { name: "programs", about: "install build tools if missing", run: test::programs },
     Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step {
@@ -81,6 +82,11 @@ const STEPS: [Step; 21] = [
         name: "python",
         about: "drop 10,000 Python pipelines; send Ctrl-C 200 times; kill over 2,000 processes",
         run: python,
+    },
+    Step {
+        name: "suite",
+        about: "the whole Python suite 20 times, alone and in concurrent processes in turn",
+        run: suite,
     },
     Step {
         name: "python-other",
@@ -125,13 +131,16 @@ const STEPS: [Step; 21] = [
     Step {
         name: "advisories",
         about: "known vulnerabilities of dependencies",
-        run: test::advisories,
+        run: test::install_and_check_advisories,
     },
     Step { name: "faults", about: "mixed network faults for 30 minutes", run: faults },
 ];
 
-/// Time limit of a step.
+/// Time limit of a step other than `suite`.
 const STEP_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Time limit of the step `suite`, whose runs take about ten minutes each.
+const SUITE_LIMIT: Duration = Duration::from_secs(12 * 60 * 60);
 
 pub(crate) fn run(workspace: &Workspace, arguments: &SoakArguments) -> Result<ExitCode> {
     if arguments.list {
@@ -140,7 +149,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &SoakArguments) -> Result<Ex
     }
     let chosen = steps::choose(&STEPS, &arguments.only)?;
     let start = Instant::now();
-    let limit = Duration::from_secs(arguments.minutes.saturating_mul(60));
+    let duration = Duration::from_secs(arguments.minutes.saturating_mul(60));
     let mut tally = Tally::default();
     for round in 1_u64.. {
         if arguments.minutes > 0 {
@@ -150,12 +159,13 @@ pub(crate) fn run(workspace: &Workspace, arguments: &SoakArguments) -> Result<Ex
             );
         }
         for step in &chosen {
-            tally.run(workspace, step, &format!("soak-{}", step.name), STEP_LIMIT)?;
-            if round > 1 && start.elapsed() >= limit {
+            let limit = if step.name == "suite" { SUITE_LIMIT } else { STEP_LIMIT };
+            tally.run(workspace, step, &format!("soak-{}", step.name), limit)?;
+            if round > 1 && start.elapsed() >= duration {
                 break;
             }
         }
-        if tally.has_failed() || start.elapsed() >= limit {
+        if tally.has_failed() || start.elapsed() >= duration {
             break;
         }
     }
@@ -214,8 +224,14 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     /// Kills are per test case: 51 cases of victim, start method, and function or moment; and eight
     /// times as many for each of two start methods, before runs that resume; and each
     /// case of loaders, which also resume with other numbers of ranks.
-    const LENGTHS: [(&str, &str); 3] =
-        [("SPDL_CYCLES", "10000"), ("SPDL_SIGINTS", "200"), ("SPDL_KILLS", "20")];
+    ///
+    /// With `SPDL_CHECK_TIMES=1`, the median time of process ends is also checked on a busy machine.
+    const LENGTHS: [(&str, &str); 4] = [
+        ("SPDL_CYCLES", "10000"),
+        ("SPDL_SIGINTS", "200"),
+        ("SPDL_KILLS", "20"),
+        ("SPDL_CHECK_TIMES", "1"),
+    ];
     let venv = wheel::install_for_tests(workspace, output)?;
     let mut tests = command(venv.python());
     tests.args([
@@ -238,6 +254,25 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 
 fn frameworks(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     test::with_frameworks(workspace, output, true)
+}
+
+/// Repeats the Python suite: a test that fails once in 20 runs depends on timing or on the tests before it.
+fn suite(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    let runs = length(output, "SPDL_SUITE_RUNS", "20");
+    let runs: usize = runs.parse().with_context(|| format!("SPDL_SUITE_RUNS={runs}"))?;
+    let venv = wheel::install_for_tests(workspace, output)?;
+    let mut counts = Counts::default();
+    for run in 1..=runs {
+        let processes = if run % 2 == 1 { test::PYTEST_PROCESSES } else { 1 };
+        output.say(&format!("run {run} of {runs}, with {processes} processes"));
+        let of_run = test::python_suite(workspace, output, &venv, processes)?;
+        counts.notes.push(format!(
+            "run {run}, {processes} processes: {} passed, {} failed, {} skipped",
+            of_run.passed, of_run.failed, of_run.skipped
+        ));
+        counts.add(of_run);
+    }
+    Ok(counts)
 }
 
 /// Minimum number of orders of four libraries.

@@ -123,8 +123,16 @@ impl Tally {
     fn add(&mut self, Finished { counts, time, log }: Finished) {
         if counts.failed > 0 {
             self.failed_steps.push(format!("{}: {log}", time.name));
-            let names = counts.failed_tests.iter().map(|test| format!("{}: {test}", time.name));
-            self.failed_steps.extend(names);
+            let mut tests = BTreeMap::<&str, (&str, u64)>::new();
+            for test in &counts.failed_tests {
+                // pytest appends the message, which may differ between runs.
+                let name = test.split_once(" - ").map_or(test.as_str(), |(name, _)| name);
+                tests.entry(name).or_insert((test, 0)).1 += 1;
+            }
+            for (test, times) in tests.into_values() {
+                let times = if times > 1 { format!(" ({times} times)") } else { String::new() };
+                self.failed_steps.push(format!("{}: {test}{times}", time.name));
+            }
         }
         self.times.push(time);
         self.sum.add(counts);
@@ -251,7 +259,7 @@ pub(crate) struct Counts {
     pub(crate) skipped: u64,
     /// Reasons for skipped tests, each with its number of occurrences.
     reasons: BTreeMap<String, u64>,
-    /// Names of failed tests, if known.
+    /// Names of failed tests, if known; a test that failed in several runs occurs several times.
     failed_tests: Vec<String>,
     /// Lines to print after the result of the step.
     pub(crate) notes: Vec<String>,
@@ -635,6 +643,19 @@ mod tests {
         tally.run_side_by_side(&workspace, &steps, &["beside"], LIMIT).unwrap();
         assert_eq!((tally.sum.passed, tally.sum.failed), (1, 1));
         assert_eq!(tally.failed_steps, ["beside: xtask-logs/beside.log", "beside: a test"]);
+    }
+
+    #[test]
+    fn a_test_that_failed_in_several_runs_is_listed_once() {
+        let failed = |message: &str| Counts::one_failed_test(&format!("a.py::b{message}"));
+        let mut counts = failed(" - assert 1 == 2");
+        counts.add(failed(" - assert 1 == 3"));
+        counts.add(Counts::one_failed_test("a.py::c"));
+        let time = StepTime { name: "suite", wall: Duration::ZERO, cpu: Duration::ZERO };
+        let mut tally = Tally::default();
+        tally.add(Finished { counts, time, log: "log".to_owned() });
+        let expected = ["suite: log", "suite: a.py::b - assert 1 == 2 (2 times)", "suite: a.py::c"];
+        assert_eq!(tally.failed_steps, expected);
     }
 
     #[test]

@@ -16,13 +16,13 @@ use crate::steps::{
 };
 use crate::tools::{
     CHECK_SETTINGS, EXAMPLES, Output, SELECTION, Workspace, cargo, cargo_tool, command,
-    require_programs,
+    installed_cargo_tool, require_programs,
 };
 use crate::venv::Venv;
 use crate::{acceptance, corpus, dataset, ffmpeg, fuzz, tidy, wheel};
 
 /// Run the checks that every change must pass: format, lints, tests, docs, features, models, the
-/// Python wheel, licences.
+/// Python wheel, licences, known vulnerabilities.
 ///
 /// A failed step does not stop the later steps. The output of each step is kept in
 /// target/xtask-logs; if the step fails, the end of that log is printed. A test that cannot run on
@@ -31,7 +31,7 @@ use crate::{acceptance, corpus, dataset, ffmpeg, fuzz, tidy, wheel};
 ///
 /// Longer checks run in `cargo xtask soak` only: fuzz targets with libFuzzer and AddressSanitizer;
 /// tests with default features; compiling with each feature alone, with each pair, and with all features but one;
-/// licence files and known vulnerabilities of dependencies;
+/// licence files of dependencies;
 /// Python tests with the wheel of maturin, on a second version of Python; more random cases of property
 /// tests and model checks; more pipeline cycles; and network faults for 30 minutes. Tests on a CUDA device
 /// run in `cargo xtask gpu`.
@@ -49,7 +49,7 @@ pub(crate) struct TestArguments {
     list: bool,
 }
 
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     Step { name: "programs", about: "install build tools of optional features", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "layers, modules, words, names, licences, commits", run: tidy },
@@ -74,11 +74,26 @@ const STEPS: [Step; 16] = [
     },
     Step { name: "free-threaded", about: "the Python tests without a GIL", run: free_threaded },
     Step { name: "types", about: "types of the Python package: pyright and stubtest", run: types },
+    Step {
+        name: "advisories",
+        about: "known vulnerabilities of dependencies, if cargo-deny is installed",
+        run: advisories,
+    },
 ];
 
 /// Steps that mostly compile. They run beside the other steps, whose tests also wait.
-const BESIDE: [&str; 9] =
-    ["fmt", "tidy", "clippy", "doctest", "loom", "shuttle", "example", "doc", "features"];
+const BESIDE: [&str; 10] = [
+    "fmt",
+    "tidy",
+    "clippy",
+    "doctest",
+    "loom",
+    "shuttle",
+    "example",
+    "doc",
+    "features",
+    "advisories",
+];
 
 /// Time limit of a step, far above its usual duration.
 const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -226,7 +241,7 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 /// Number of pytest processes: more than CPUs, because many tests mostly wait.
-const PYTEST_PROCESSES: usize = 4;
+pub(crate) const PYTEST_PROCESSES: usize = 4;
 
 /// Number of groups of test files. A pytest process runs one group, so that no process has many
 /// slow files left while the others have ended.
@@ -234,9 +249,19 @@ const PYTEST_GROUPS: usize = 16;
 
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let venv = wheel::install_for_tests(workspace, output)?;
+    python_suite(workspace, output, &venv, PYTEST_PROCESSES)
+}
+
+/// Runs all Python tests that need no other framework, in so many concurrent processes.
+pub(crate) fn python_suite(
+    workspace: &Workspace,
+    output: &mut Output,
+    venv: &Venv,
+    processes: usize,
+) -> Result<Counts> {
     let files = test_files(workspace)?;
     let next = AtomicUsize::new(0);
-    in_threads(output, PYTEST_PROCESSES, |_, output| {
+    in_threads(output, processes, |_, output| {
         let mut counts = Counts::default();
         loop {
             let group = next.fetch_add(1, Ordering::Relaxed);
@@ -244,7 +269,7 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
                 return Ok(counts);
             }
             let files = files.iter().skip(group).step_by(PYTEST_GROUPS);
-            counts.add(pytest_files(workspace, output, &venv, 1, |pytest| {
+            counts.add(pytest_files(workspace, output, venv, 1, |pytest| {
                 without_frameworks(pytest).arg("--durations=5").args(files);
             })?);
         }
@@ -426,8 +451,28 @@ pub(crate) fn deny(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     Ok(Counts::one_passed())
 }
 
-pub(crate) fn advisories(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+/// Compares the dependencies with the list of known vulnerabilities, if cargo-deny is installed.
+///
+/// Building cargo-deny takes minutes, so that only `cargo xtask soak` does so.
+fn advisories(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    match installed_cargo_tool(workspace, DENY.0, DENY.1) {
+        Some(program) => check_advisories(workspace, output, &program),
+        None => Ok(Counts::one_skipped(
+            "cargo-deny is not installed; `cargo xtask soak --only advisories` installs it",
+        )),
+    }
+}
+
+/// Installs cargo-deny if missing, and compares the dependencies with the list of known vulnerabilities.
+pub(crate) fn install_and_check_advisories(
+    workspace: &Workspace,
+    output: &mut Output,
+) -> Result<Counts> {
     let program = cargo_tool(workspace, output, DENY.0, DENY.1)?;
+    check_advisories(workspace, output, &program)
+}
+
+fn check_advisories(workspace: &Workspace, output: &mut Output, program: &Path) -> Result<Counts> {
     let (status, text) = output.run_and_read(
         command(program)
             .args(["--all-features", "check", "advisories"])

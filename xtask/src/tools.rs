@@ -338,7 +338,25 @@ fn end_with_descendants(process: u32) {
     let _ = Command::new("kill").arg("-9").args(ids).stderr(Stdio::null()).status();
 }
 
-/// Installs an exact version of a cargo subcommand below `target/tools`, and returns its path.
+/// The path of an exact version of a cargo subcommand, below `target/tools` or in `PATH`.
+pub(crate) fn installed_cargo_tool(
+    workspace: &Workspace,
+    name: &str,
+    version: &str,
+) -> Option<PathBuf> {
+    let program = format!("{name}{}", env::consts::EXE_SUFFIX);
+    let paths = [workspace.target.join("tools/bin").join(&program), program.into()];
+    paths.into_iter().find(|path| {
+        let found = Command::new(path).arg("--version").output();
+        found.is_ok_and(|found| {
+            let text = String::from_utf8_lossy(&found.stdout);
+            text.split_whitespace().any(|word| word == version)
+        })
+    })
+}
+
+/// Installs an exact version of a cargo subcommand below `target/tools`, unless it is installed, and
+/// returns its path.
 ///
 /// The tool is built without optimisation: it runs for seconds, and an optimised build would take
 /// minutes longer.
@@ -348,13 +366,11 @@ pub(crate) fn cargo_tool(
     name: &str,
     version: &str,
 ) -> Result<PathBuf> {
-    let root = workspace.target.join("tools");
-    let program = root.join("bin").join(format!("{name}{}", env::consts::EXE_SUFFIX));
-    if let Ok(found) = Command::new(&program).arg("--version").output()
-        && String::from_utf8_lossy(&found.stdout).split_whitespace().any(|word| word == version)
-    {
+    if let Some(program) = installed_cargo_tool(workspace, name, version) {
         return Ok(program);
     }
+    let root = workspace.target.join("tools");
+    let program = root.join("bin").join(format!("{name}{}", env::consts::EXE_SUFFIX));
     output.say(&format!("installing {name} {version} into {}", workspace.shown(&root)));
     let build = root.join("build");
     output.run(

@@ -1,7 +1,7 @@
 //! Licences, sources and banned crates of all dependencies, by the rules in deny.toml.
 //!
 //! `cargo xtask soak` runs cargo-deny, which also reads the licence files and the list of known
-//! vulnerabilities. Compiling cargo-deny takes minutes, so `cargo xtask test` only reads the manifests.
+//! vulnerabilities. Compiling cargo-deny takes minutes, so this check only reads the manifests.
 
 use std::collections::BTreeSet;
 use std::fs;
