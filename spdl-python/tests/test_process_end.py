@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 
@@ -47,6 +48,10 @@ class Program:
             text=True,
             env={**os.environ, "PYTHONPATH": path_of_modules, name: value},
         )
+        # A program that hangs is a failure, also where a test reads its output.
+        self._watchdog = threading.Timer(60, self._kill)
+        self._watchdog.daemon = True
+        self._watchdog.start()
 
     def processes(self):
         found = []
@@ -60,10 +65,14 @@ class Program:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def _kill(self):
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def __exit__(self, *_):
+        self._watchdog.cancel()
+        self._kill()
         self.process.communicate(timeout=60)
 
 
