@@ -4,19 +4,21 @@ import doctest
 import importlib
 import pathlib
 import time
+import warnings
 
 import numpy
 import pytest
 import spdl_rs
 from cuda_decoders import HEVC, VP9, colours, headers, ivf, resized, shown
-from spdl_rs import CorruptError, CudaError, CudaUnavailable, UnsupportedError
-from spdl_rs.cuda import DeviceArray
+from spdl_rs import CorruptError, CudaError, CudaFallbackWarning, CudaUnavailable, UnsupportedError
+from spdl_rs.cuda import DeviceArray, _devices
 from spdl_rs.io import (
     NvDecDecoder,
     _device_video,
     cuda_config,
     decode_packets_nvdec,
     demux_video,
+    load_video,
     nv12_to_bgr,
     nv12_to_rgb,
     nvdec_decoder,
@@ -477,7 +479,7 @@ class RecordingDecoder:
 VIDEO = pathlib.Path(__file__).parents[2] / "spdl-media/tests/video"
 
 
-@pytest.mark.parametrize("name", ["h264.mp4", "h264.mkv", "hevc_open_gop.mp4"])
+@pytest.mark.parametrize("name", ["h264.mp4", "h264.mkv", "hevc_open_gop.mp4", "mpeg4.mp4"])
 def test_i06_packets_of_containers_reach_nvdec_with_start_codes(monkeypatch, name):
     packets = demux_video(VIDEO / name)
     count, times = len(packets), packets.get_timestamps(raw=True)
@@ -493,9 +495,76 @@ def test_i06_packets_of_containers_reach_nvdec_with_start_codes(monkeypatch, nam
     monkeypatch.setattr(_device_video, "nvdec_decoder", nvdec_decoder)
     stream = streaming_load_video_nvdec(VIDEO / name, None, num_frames=3, post_processing_params={"pix_fmt": "rgb"})
     assert list(stream) == []
-    assert made == {"codec": name[:4], "pix_fmt": "rgb", "use_cache": True}
+    codec = name.split("_")[0].split(".")[0]
+    assert made == {"codec": codec, "pix_fmt": "rgb", "use_cache": True}
     assert one.pushed == several.pushed and len(one.pushed) == count
-    assert all(data.startswith(b"\0\0\0\1") for data, _ in one.pushed)
+    start = b"\0\0\1" if codec == "mpeg4" else b"\0\0\0\1"
+    assert all(data.startswith(start) for data, _ in one.pushed)
+    # MP4 has the video object layer of MPEG-4 in its header only.
+    assert codec != "mpeg4" or b"\0\0\1\x20" in one.pushed[0][0]
     assert [pts * unit[0] / unit[1] for _, pts in one.pushed] == pytest.approx(times)
     with pytest.raises(TypeError, match="consumed"):
         packets.clone()
+
+
+def counted(work):
+    """The result of `work`, and the number of fallbacks."""
+    before = spdl_rs.cuda.fallbacks()
+    result = work()
+    return result, spdl_rs.cuda.fallbacks() - before
+
+
+SIZES = {"pix_fmt": "bgr", "crop_left": 4, "crop_bottom": 2, "scale_width": 30, "scale_height": 23}
+
+
+# promise: G10
+def test_i06_the_cpu_decodes_without_a_device_if_fallback_is_set(no_driver, monkeypatch):
+    monkeypatch.setattr(_devices, "_host_decodes", 0)
+
+    def load():
+        sizes = {"pix_fmt": "rgb"}
+        source = (VIDEO / "h264.mp4").read_bytes()
+        return list(
+            streaming_load_video_nvdec(source, None, num_frames=8, post_processing_params=sizes, fallback=True)
+        )
+
+    with pytest.warns(CudaFallbackWarning, match="the CPU decodes video: .*install an NVIDIA driver"):
+        arrays, count = counted(load)
+    assert count == 1 and [array.shape for array in arrays] == [(8, 3, 48, 64), (8, 3, 48, 64), (4, 3, 48, 64)]
+    assert all(array.dtype == "u1" and array.flags.c_contiguous for array in arrays)
+    expected = numpy.asarray(load_video(VIDEO / "h264.mp4")).transpose(0, 3, 1, 2)
+    assert abs(numpy.concatenate(arrays) - expected.astype(int)).mean() < 2
+    # One warning for a process.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert counted(load)[1] == 1
+        packets = demux_video(VIDEO / "h264.mp4")
+        frames, count = counted(lambda: decode_packets_nvdec(packets, fallback=True, **SIZES))
+        assert (frames.shape, count) == ((20, 3, 23, 30), 1)
+        crops = {name: value for name, value in SIZES.items() if not name.startswith("scale")}
+        cropped = decode_packets_nvdec(demux_video(VIDEO / "h264.mp4"), fallback=True, **crops)
+    assert cropped.shape == (20, 3, 46, 60)
+    inside = numpy.s_[:, :, 4:-4, 4:-4]
+    assert abs(cropped[inside] - expected[:, ::-1, :-2, 4:][inside].astype(int)).mean() < 2
+    with pytest.raises(CudaUnavailable):
+        decode_packets_nvdec(demux_video(VIDEO / "h264.mp4"))
+
+
+def test_i06_the_cpu_decodes_what_nvdec_does_not_if_fallback_is_set(nvcuvid):
+    sizes = {"pix_fmt": "rgb"}
+
+    def load(**fallback):
+        return list(
+            streaming_load_video_nvdec(
+                VIDEO / "grey.mkv", None, num_frames=2, post_processing_params=sizes, **fallback
+            )
+        )
+
+    with pytest.raises(UnsupportedError, match="NVDEC does not decode ffv1 video"):
+        load()
+    arrays, count = counted(lambda: load(fallback=True))
+    assert count == 1 and [array.shape for array in arrays] == [(2, 3, 48, 64), (1, 3, 48, 64)]
+    with pytest.raises(ValueError, match='fallback=True requires pix_fmt="rgb" or "bgr"'):
+        streaming_load_video_nvdec(VIDEO / "h264.mp4", None, num_frames=8, fallback=True)
+    with pytest.raises(ValueError, match="fallback=True requires the packets of demux_video"):
+        decode_packets_nvdec(b"", codec="h264", fallback=True)

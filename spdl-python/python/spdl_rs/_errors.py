@@ -144,7 +144,8 @@ class CudaUnavailable(CudaError):
 
 
 class CudaFallbackWarning(UserWarning):
-    """`device="auto"` found no CUDA device or no nvJPEG, so the host is used instead."""
+    """`device="auto"` found no CUDA device or no nvJPEG, or NVDEC with `fallback=True` cannot decode a video, so the
+    host is used instead."""
 
 
 class DatasetWarning(UserWarning):

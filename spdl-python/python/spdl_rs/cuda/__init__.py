@@ -5,7 +5,7 @@
 | find out what is missing for CUDA | `status` |
 | batches on a device | `ImageLoader(..., device="cuda")` |
 | statistics of device memory; freeing unused memory | `memory_statistics`, `release` |
-| how often `device="auto"` used the host | `fallbacks` |
+| how often `device="auto"` and `fallback=True` used the host | `fallbacks` |
 | statistics of video decoding | `video_statistics` |
 
 Neither installation nor import needs CUDA: the driver is loaded on first use.

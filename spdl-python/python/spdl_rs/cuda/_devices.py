@@ -20,6 +20,8 @@ _open: dict[tuple[int, int, Allocator | None], _spdl_rs.CudaDevice] = {}
 _lock = ForkSafeLock()
 # Whether the warning about missing nvJPEG was issued.
 _has_warned = False
+# How often the host decoded a video instead of a device.
+_host_decodes = 0
 
 
 class MemoryStatistics(TypedDict):
@@ -58,11 +60,21 @@ def device_count() -> int:
 
 
 def fallbacks() -> int:
-    """Returns how often `device="auto"` fell back to the host in this process.
+    """Returns how often `device="auto"`, or video decoding with `fallback=True`, fell back to the host in this process.
 
-    The first fallback issues a `CudaFallbackWarning` with the reason.
+    The first fallback of each kind issues a `CudaFallbackWarning` with the reason.
     """
-    return _spdl_rs.CudaDevice.fallbacks()
+    return _spdl_rs.CudaDevice.fallbacks() + _host_decodes
+
+
+def count_host_decode(message: str) -> None:
+    """Counts a video that the host decodes. The first one issues a warning."""
+    global _host_decodes
+    with _lock.held():
+        _host_decodes += 1
+        is_first = _host_decodes == 1
+    if is_first:
+        warn_caller(message, CudaFallbackWarning)
 
 
 def memory_statistics(

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overload
 
 from .. import _arguments as check
 from .. import _spdl_rs
-from .._errors import CorruptError
+from .._errors import CorruptError, CudaUnavailable, UnsupportedError
 from ._buffer import Buffer
+from ._decoding import Decoder, convert_frames
 from ._demuxing import BSF, Demuxer, Source, apply_bsf
 from ._device_decoders import decoders_of, decoders_of_array, placed, size_of
-from ._media_values import VideoCodec, VideoPackets
+from ._media_values import VideoCodec, VideoFrames, VideoPackets
 from ._transfer import CUDAConfig
 
 if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
     from ..cuda import DeviceArray
+
+    HostArray: TypeAlias = numpy.typing.NDArray[numpy.uint8]
 
 Packet: TypeAlias = "Buffer | tuple[Buffer, int | None]"
 VideoData: TypeAlias = "Buffer | Iterable[Packet] | VideoPackets"
@@ -28,8 +34,11 @@ _MAX_CROP = 2**24
 # `matrix_coefficients` (ITU-T H.273) of matrices with one luma and two colour-difference components.
 _MATRICES = (1, 2, 4, 5, 6, 7, 9)
 _BYTES = (bytes, bytearray, memoryview)
-# Bit stream filters that convert packets of MP4 and Matroska files to start codes.
-_START_CODES = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb"}
+# Bit stream filters of packets whose headers are in the container. Those of H.264 and HEVC also write start codes.
+_WITH_HEADERS = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb", "mpeg4": "dump_extra"}
+# `matrix_coefficients` of a video that names no matrix.
+_UNSPECIFIED = 2
+_MAX_COUNT = 2**31 - 1
 
 
 class NvDecDecoder:
@@ -188,6 +197,7 @@ def nvdec_decoder(
     Raises:
         CudaUnavailable: There is no CUDA device, or NVDEC is not available.
         CudaError: A call of the driver failed for another reason.
+        UnsupportedError: NVDEC does not decode the codec of the `Demuxer`.
         ValueError: An argument is out of range, or NV12 frames are to be resized.
         TypeError: An argument has the wrong type.
 
@@ -204,7 +214,10 @@ def nvdec_decoder(
     check.choice("pix_fmt", pix_fmt, ("nv12", "rgb", "bgr"))
     check.flag("use_cache", use_cache)
     if isinstance(codec, VideoCodec):
-        codec = cast("Codec", codec.name)
+        name = codec.name
+        if name not in get_args(Codec):
+            raise UnsupportedError(f"NVDEC does not decode {name} video", kind="unsupported")
+        codec = cast("Codec", name)
     if not isinstance(codec, str):
         raise TypeError(f'codec must be a str such as "h264", not {check.shown(codec)}')
     sides = {"left": crop_left, "top": crop_top, "right": crop_right, "bottom": crop_bottom}
@@ -219,6 +232,36 @@ def nvdec_decoder(
     return NvDecDecoder(decoder, (pix_fmt, (left, top, right, bottom), size), stream)
 
 
+@overload
+def decode_packets_nvdec(
+    packets: VideoData,
+    *,
+    device_config: CUDAConfig | None = ...,
+    codec: Codec | None = ...,
+    pix_fmt: Literal["rgb", "bgr"] = ...,
+    crop_left: int = ...,
+    crop_top: int = ...,
+    crop_right: int = ...,
+    crop_bottom: int = ...,
+    scale_width: int = ...,
+    scale_height: int = ...,
+    fallback: Literal[False] = ...,
+) -> DeviceArray: ...
+@overload
+def decode_packets_nvdec(
+    packets: VideoPackets,
+    *,
+    device_config: CUDAConfig | None = ...,
+    codec: Codec | None = ...,
+    pix_fmt: Literal["rgb", "bgr"] = ...,
+    crop_left: int = ...,
+    crop_top: int = ...,
+    crop_right: int = ...,
+    crop_bottom: int = ...,
+    scale_width: int = ...,
+    scale_height: int = ...,
+    fallback: bool,
+) -> DeviceArray | HostArray: ...
 def decode_packets_nvdec(
     packets: VideoData,
     *,
@@ -231,7 +274,8 @@ def decode_packets_nvdec(
     crop_bottom: int = 0,
     scale_width: int = -1,
     scale_height: int = -1,
-) -> DeviceArray:
+    fallback: bool = False,
+) -> DeviceArray | HostArray:
     """Decodes a whole video on a CUDA device: `uint8 [frames, 3, height, width]`.
 
     Colours are converted with the matrix and the range that the video specifies. If it specifies no
@@ -247,6 +291,8 @@ def decode_packets_nvdec(
             `nvdec_decoder`.
         codec: The codec. `None`: `packets` is an IVF file or the result of `demux_video`, which name their codec.
         pix_fmt: `"rgb"` or `"bgr"`.
+        fallback: Whether the CPU decodes if there is no CUDA device or no NVDEC, or if NVDEC cannot decode the video:
+            see `streaming_load_video_nvdec`. Only for packets of `demux_video`.
 
     Raises:
         ValueError: `codec` is missing, the video has no frame, or an argument is out of range.
@@ -257,20 +303,30 @@ def decode_packets_nvdec(
     (250, 3, 720, 1280)
     """
     check.choice("pix_fmt", pix_fmt, ("rgb", "bgr"))
-    decoder = nvdec_decoder(
-        device_config,
-        _codec(packets) if codec is None else codec,
-        crop_left=crop_left,
-        crop_top=crop_top,
-        crop_right=crop_right,
-        crop_bottom=crop_bottom,
-        scale_width=scale_width,
-        scale_height=scale_height,
-        pix_fmt=pix_fmt,
-    )
-    for _ in decoder._pushed(packets):
-        pass
-    frames = decoder.flush()
+    output: dict[str, Any] = {
+        "crop_left": crop_left,
+        "crop_top": crop_top,
+        "crop_right": crop_right,
+        "crop_bottom": crop_bottom,
+        "scale_width": scale_width,
+        "scale_height": scale_height,
+        "pix_fmt": pix_fmt,
+    }
+    kept: VideoPackets | None = None
+    if check.flag("fallback", fallback):
+        if not isinstance(packets, VideoPackets) or packets.codec is None:
+            raise ValueError("fallback=True requires the packets of demux_video")
+        kept = packets.clone()
+    try:
+        decoder = nvdec_decoder(device_config, _codec(packets) if codec is None else codec, **output)
+        for _ in decoder._pushed(packets):
+            pass
+        frames: DeviceArray | HostArray | None = decoder.flush()
+    except (CudaUnavailable, UnsupportedError) as error:
+        if kept is None:
+            raise
+        _count_fallback(error)
+        frames = next(_on_host(kept.codec, [kept], _MAX_COUNT, output), None)
     if frames is None:
         raise ValueError("the packets contain no frame")
     return frames
@@ -372,11 +428,31 @@ def _converted(
 
 def payloads(packets: VideoPackets) -> list[tuple[bytes, int | None]]:
     """Consumes packets, and returns their bytes with start codes, and their time stamps."""
-    form = _START_CODES.get(packets.codec.name) if packets.codec is not None else None
+    form = _WITH_HEADERS.get(packets.codec.name) if packets.codec is not None else None
     converted = packets if form is None else apply_bsf(packets, form)
     return [] if converted is None else converted._take("NVDEC").payloads()
 
 
+@overload
+def streaming_load_video_nvdec(
+    src: Source,
+    device_config: CUDAConfig | None,
+    *,
+    num_frames: int,
+    post_processing_params: Mapping[str, Any] | None = ...,
+    use_cache: bool = ...,
+    fallback: Literal[False] = ...,
+) -> Iterator[DeviceArray]: ...
+@overload
+def streaming_load_video_nvdec(
+    src: Source,
+    device_config: CUDAConfig | None,
+    *,
+    num_frames: int,
+    post_processing_params: Mapping[str, Any] | None = ...,
+    use_cache: bool = ...,
+    fallback: bool,
+) -> Iterator[DeviceArray] | Iterator[HostArray]: ...
 def streaming_load_video_nvdec(
     src: Source,
     device_config: CUDAConfig | None,
@@ -384,7 +460,8 @@ def streaming_load_video_nvdec(
     num_frames: int,
     post_processing_params: Mapping[str, Any] | None = None,
     use_cache: bool = True,
-) -> Iterator[DeviceArray]:
+    fallback: bool = False,
+) -> Iterator[DeviceArray] | Iterator[HostArray]:
     """Decodes a file on a CUDA device, and yields arrays of `num_frames` frames; the last may have fewer.
 
     Tested without a device only, with a decoder that records the packets.
@@ -395,29 +472,109 @@ def streaming_load_video_nvdec(
         num_frames: The number of frames of each array, and of the packets that are read at a time.
         post_processing_params: Arguments of `nvdec_decoder`: crops, size and `pix_fmt`.
         use_cache: See `nvdec_decoder`.
+        fallback: Whether the CPU decodes if there is no CUDA device or no NVDEC, or if NVDEC cannot decode the video.
+            The arrays then are NumPy arrays of the same shape, in host memory. Pixel values differ by a few levels.
+            Damaged packets are logged, as by `decode_packets`. The first fallback issues a `CudaFallbackWarning`;
+            `spdl_rs.cuda.fallbacks` counts all. Requires `pix_fmt="rgb"` or `"bgr"`.
 
     Raises:
         The exceptions of `Demuxer`, `nvdec_decoder` and `NvDecDecoder.streaming_decode_packets`.
+        ValueError: `fallback` is set, and `pix_fmt` is `"nv12"`.
     """
-    count = check.whole("num_frames", num_frames, 1, 2**31 - 1)
+    count = check.whole("num_frames", num_frames, 1, _MAX_COUNT)
+    output = dict(post_processing_params or {})
+    if check.flag("fallback", fallback) and output.get("pix_fmt") not in ("rgb", "bgr"):
+        raise ValueError('fallback=True requires pix_fmt="rgb" or "bgr" in post_processing_params')
+    return _streamed(src, device_config, count, output, use_cache, fallback)
+
+
+def _streamed(
+    src: Source,
+    device_config: CUDAConfig | None,
+    count: int,
+    output: dict[str, Any],
+    use_cache: bool,
+    fallback: bool,
+) -> Iterator[Any]:
     with Demuxer(src) as demuxer:
         codec = demuxer.video_codec
-        decoder = nvdec_decoder(device_config, codec, use_cache=use_cache, **dict(post_processing_params or {}))
-        decoder.init_buffer(count)
-        form = _START_CODES.get(codec.name)
-        filters = None if form is None else BSF(codec, form)
+        have_frames = False
+        try:
+            decoder = nvdec_decoder(device_config, codec, use_cache=use_cache, **output)
+            decoder.init_buffer(count)
+            for frames in decoder.streaming_decode_packets(_payloads_of(demuxer, codec, count)):
+                have_frames = True
+                yield frames
+            return
+        except (CudaUnavailable, UnsupportedError) as error:
+            if not fallback or have_frames:
+                raise
+            _count_fallback(error)
+    with Demuxer(src) as demuxer:
+        portions = demuxer.streaming_demux(demuxer.video_stream_index, num_packets=count)
+        yield from _on_host(codec, portions, count, output)
 
-        def packets() -> Iterator[tuple[bytes, int | None]]:
-            portions = demuxer.streaming_demux(demuxer.video_stream_index, num_packets=count)
-            for portion in portions:
-                ready = portion if filters is None else filters.filter(cast("VideoPackets", portion))
-                if ready is not None:
-                    yield from ready._take("NVDEC").payloads()
-            rest = None if filters is None else filters.flush()
-            if rest is not None:
-                yield from rest._take("NVDEC").payloads()
 
-        yield from decoder.streaming_decode_packets(packets())
+def _payloads_of(demuxer: Demuxer, codec: VideoCodec, count: int) -> Iterator[tuple[bytes, int | None]]:
+    """Yields the packets of a file as NVDEC reads them, and their time stamps."""
+    form = _WITH_HEADERS.get(codec.name)
+    filters = None if form is None else BSF(codec, form)
+    for portion in demuxer.streaming_demux(demuxer.video_stream_index, num_packets=count):
+        ready = portion if filters is None else filters.filter(cast("VideoPackets", portion))
+        if ready is not None:
+            yield from ready._take("NVDEC").payloads()
+    rest = None if filters is None else filters.flush()
+    if rest is not None:
+        yield from rest._take("NVDEC").payloads()
+
+
+def _count_fallback(error: Exception) -> None:
+    from ..cuda import _devices
+
+    _devices.count_host_decode(f"the CPU decodes video: {error}")
+
+
+def _on_host(
+    codec: VideoCodec, portions: Iterable[Any], count: int, output: Mapping[str, Any]
+) -> Iterator[HostArray]:
+    """Decodes packets on the CPU. Yields arrays as the device does, of `count` frames."""
+    decoder = Decoder(codec, filter_desc=_host_filters(codec, **output))
+    decoder.set_buffer_size(count)
+    for portion in portions:
+        yield from map(_planar, decoder.streaming_decode_packets(portion))
+    yield from map(_planar, decoder.flush())
+
+
+def _planar(frames: VideoFrames) -> HostArray:
+    import numpy
+
+    pixels = numpy.asarray(convert_frames(frames))
+    return numpy.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+
+
+def _host_filters(
+    codec: VideoCodec,
+    *,
+    pix_fmt: str,
+    crop_left: int = 0,
+    crop_top: int = 0,
+    crop_right: int = 0,
+    crop_bottom: int = 0,
+    scale_width: int = -1,
+    scale_height: int = -1,
+) -> str:
+    """Describes filters that crop, resize and convert as the device does."""
+    filters = []
+    if crop_left or crop_top or crop_right or crop_bottom:
+        width, height = f"iw-{crop_left + crop_right}", f"ih-{crop_top + crop_bottom}"
+        filters.append(f"crop=w={width}:h={height}:x={crop_left}:y={crop_top}:exact=1")
+    options = ["flags=bilinear+accurate_rnd+full_chroma_int"]
+    size = size_of(scale_width, scale_height)
+    if size is not None:
+        options.append(f"w={size[0]}:h={size[1]}")
+    if codec.color_matrix == _UNSPECIFIED and codec.height >= 720:
+        options.append("in_color_matrix=bt709")
+    return ",".join([*filters, f"scale={':'.join(options)}", f"format=pix_fmts={pix_fmt}24"])
 
 
 def _codec(packets: Any) -> Any:
