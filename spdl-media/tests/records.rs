@@ -813,6 +813,11 @@ mod described {
             described(json!({"fps": 4, "short": "repeat"})),
             video(VideoClip::new(16).every_seconds(0.25).short(ShortVideo::RepeatLast)),
         );
+        check(described(json!({"indices": [1, 7]})), video(VideoClip::at_frames([1, 7])));
+        check(
+            described(json!({"times": [0.5, 1], "frames": 2})),
+            video(VideoClip::at_seconds([0.5, 1.0])),
+        );
         let mut with_times = described(json!({}));
         with_times["count"] = json!({"type": "video_frames"});
         with_times["times"] = json!({"type": "VideoTimes"});
@@ -827,6 +832,12 @@ mod described {
             (json!({"every": 2, "fps": 3}), "every and fps exclude each other"),
             (json!({"every": [1]}), "expected a number of frames or seconds"),
             (json!({"short": "loop"}), "short"),
+            (json!({"indices": [1], "times": [1]}), "indices and times exclude each other"),
+            (json!({"indices": [1], "fps": 3}), "indices: excludes every and fps"),
+            (json!({"times": [1], "every": 3}), "times: excludes every and fps"),
+            (json!({"times": [1], "frames": 3}), "3 frames, but the list has 1"),
+            (json!({"indices": [-1]}), "a list of whole numbers of at least 0"),
+            (json!({"indices": [2, 1]}), "not in ascending order"),
         ] {
             let error = error(described(settings));
             assert!(error.contains(words), "{error}");

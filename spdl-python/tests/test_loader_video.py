@@ -75,6 +75,8 @@ def test_frames_of_png_in_mp4_are_those_that_were_encoded(tmp_path):
         ({"frames": 3, "every": "0.25s", "start": 0.5}, [5, 7, 10]),
         ({"frames": 5, "fps": 5}, [0, 2, 4, 6, 8]),
         ({"frames": 1}, [10]),
+        ({"indices": [0, 7, 7, 19]}, [0, 7, 7, 19]),
+        ({"times": numpy.array([0.05, 0.1, 1.99])}, [0, 1, 19]),
     ],
 )
 def test_clips_have_the_frames_of_their_times(frames, clip, indices):
@@ -95,6 +97,19 @@ def test_short_videos_are_errors_or_repeat_frames(frames):
     video, count, _ = clips(**clip, short="cycle")
     assert count == 5
     numpy.testing.assert_array_equal(video[-1], frames[0])
+
+
+def test_listed_frames_beyond_the_end_are_errors_or_counted(frames):
+    for clip in ({"indices": [3, 19, 20]}, {"times": [0.3, 1.9, 2.0]}):
+        with pytest.raises(InvalidArgumentError, match="the video has 2 of the 3 frames of the clip"):
+            clips(**clip)
+        video, count, _ = clips(**clip, short="repeat")
+        assert count == 2
+        numpy.testing.assert_array_equal(video, frames[[3, 19, 19]])
+    with pytest.raises(InvalidArgumentError, match="20 frames and 2.000 s ends before the first frame"):
+        clips(indices=[20], short="repeat")
+    field = fields.Video(16, indices=range(3))
+    assert field.frames == 3 and eval(repr(field), {"Video": fields.Video, "fields": fields}) == field
 
 
 def test_layouts_and_types(frames):
@@ -223,6 +238,14 @@ def test_varying_sizes_are_a_list():
         (lambda: fields.Video(every=0), "every"),
         (lambda: fields.Video(every=2, fps=3), "exclude each other"),
         (lambda: fields.Video(fps=0), "fps must be above 0"),
+        (lambda: fields.Video(indices=[]), "indices must be numbers of at least 0, in ascending order"),
+        (lambda: fields.Video(indices=[2, 1]), "indices must be numbers"),
+        (lambda: fields.Video(indices=[-1]), "indices"),
+        (lambda: fields.Video(times=[float("nan")]), "times must be numbers"),
+        (lambda: fields.Video(times=[1], indices=[1]), "indices and times exclude each other"),
+        (lambda: fields.Video(times=[1], every=2), "times and every exclude each other"),
+        (lambda: fields.Video(times=[1], random=True), "times and random exclude each other"),
+        (lambda: fields.Video(indices=[1], frames=2), "frames must be omitted with indices, which are 1, not 2"),
         (lambda: fields.Video(start=-1), "start must be at least 0"),
         (lambda: fields.Video(short="loop"), "short"),
         (lambda: fields.Video(exact=True), "exact=True is not supported for video"),

@@ -28,12 +28,14 @@ pub struct VideoClip {
 /// The most frames of a clip.
 const MAX_FRAMES: usize = 1 << 20;
 
-/// The distance between the frames of a clip.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The distance between the frames of a clip, or the frames themselves.
+#[derive(Clone, Debug, PartialEq)]
 enum FrameSpacing {
     Even,
     Frames(u32),
     Seconds(f64),
+    AtFrames(Vec<usize>),
+    AtSeconds(Vec<f64>),
 }
 
 /// What to do with a video that has fewer frames than a clip.
@@ -67,6 +69,25 @@ impl VideoClip {
             is_random: false,
             short: ShortVideo::Error,
         }
+    }
+
+    /// The frames with these numbers, in order of presentation, from 0 on.
+    ///
+    /// ```
+    /// use spdl_media::video::VideoClip;
+    /// assert_eq!(VideoClip::at_frames([0, 7, 30]).frames(), 3);
+    /// ```
+    pub fn at_frames(frames: impl IntoIterator<Item = usize>) -> Self {
+        let frames: Vec<_> = frames.into_iter().collect();
+        let count = frames.len();
+        VideoClip { spacing: FrameSpacing::AtFrames(frames), ..VideoClip::new(count) }
+    }
+
+    /// The frames that are shown at these times, in seconds from the first frame of the video.
+    pub fn at_seconds(seconds: impl IntoIterator<Item = f64>) -> Self {
+        let seconds: Vec<_> = seconds.into_iter().collect();
+        let count = seconds.len();
+        VideoClip { spacing: FrameSpacing::AtSeconds(seconds), ..VideoClip::new(count) }
     }
 
     /// Every `step`-th frame; 1 for consecutive frames.
@@ -119,8 +140,8 @@ impl VideoClip {
     /// Checks the settings.
     ///
     /// # Errors
-    /// `InvalidArgument` if the number of frames is 0 or above 2²⁰, the distance is 0, or a number is
-    /// negative or not finite.
+    /// `InvalidArgument` if the number of frames is 0 or above 2²⁰, the distance is 0, a number is negative or
+    /// not finite, listed frames or times are not in ascending order, or have a start or a random position.
     pub fn validate(&self) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         if !(1..=MAX_FRAMES).contains(&self.frames) {
@@ -129,14 +150,30 @@ impl VideoClip {
                 "invalid number of frames {frames}: expected 1 to {MAX_FRAMES}"
             ));
         }
-        match self.spacing {
+        match &self.spacing {
             FrameSpacing::Frames(0) => {
                 return invalid("invalid distance of 0 frames: expected at least 1".to_owned());
             }
-            FrameSpacing::Seconds(seconds) if !(seconds.is_finite() && seconds > 0.0) => {
+            FrameSpacing::Seconds(seconds) if !(seconds.is_finite() && *seconds > 0.0) => {
                 return invalid(format!("invalid distance of {seconds} s: expected more than 0"));
             }
+            FrameSpacing::AtFrames(frames) if !frames.is_sorted() => {
+                return invalid("the numbers of the frames are not in ascending order".to_owned());
+            }
+            FrameSpacing::AtSeconds(times) => {
+                if let Some(time) = times.iter().find(|time| !(time.is_finite() && **time >= 0.0)) {
+                    return invalid(format!("invalid time of {time} s: expected 0 or more"));
+                }
+                if !times.is_sorted() {
+                    return invalid("the times of the frames are not in ascending order".to_owned());
+                }
+            }
             _ => {}
+        }
+        if self.is_listed() && (self.is_random || self.start != 0.0) {
+            return invalid(
+                "a list of frames or times excludes a start and a random position".to_owned(),
+            );
         }
         if !(self.start.is_finite() && self.start >= 0.0) {
             return invalid(format!("invalid start {} s: expected 0 or more", self.start));
@@ -147,10 +184,12 @@ impl VideoClip {
     /// The settings as text, such as `16 frames every 0.125 s, random`.
     pub fn description(&self) -> String {
         let mut text = format!("{} frames", self.frames);
-        match self.spacing {
+        match &self.spacing {
             FrameSpacing::Even => text += " evenly",
             FrameSpacing::Frames(step) => text += &format!(" every {step} frames"),
             FrameSpacing::Seconds(seconds) => text += &format!(" every {seconds} s"),
+            FrameSpacing::AtFrames(frames) => text += &format!(" with the numbers {frames:?}"),
+            FrameSpacing::AtSeconds(times) => text += &format!(" at {times:?} s"),
         }
         if self.start > 0.0 {
             text += &format!(" from {} s", self.start);
@@ -168,20 +207,36 @@ impl VideoClip {
 
     /// Whether the frames are those that are shown at certain times.
     pub(crate) fn is_by_seconds(&self) -> bool {
-        matches!(self.spacing, FrameSpacing::Seconds(_))
+        matches!(self.spacing, FrameSpacing::Seconds(_) | FrameSpacing::AtSeconds(_))
+    }
+
+    /// Whether the frames or their times are listed.
+    fn is_listed(&self) -> bool {
+        matches!(self.spacing, FrameSpacing::AtFrames(_) | FrameSpacing::AtSeconds(_))
+    }
+
+    /// The time of the first frame if the clip has no random position.
+    fn first_second(&self) -> f64 {
+        match &self.spacing {
+            FrameSpacing::AtSeconds(times) => times.first().copied().unwrap_or(0.0),
+            _ => self.start,
+        }
     }
 
     /// The seconds from the first to the last frame; 0 if frames have no times.
     fn length(&self) -> f64 {
-        match self.spacing {
+        match &self.spacing {
             FrameSpacing::Seconds(step) => step * self.frames.saturating_sub(1) as f64,
-            FrameSpacing::Even | FrameSpacing::Frames(_) => 0.0,
+            FrameSpacing::AtSeconds(times) => {
+                times.last().copied().unwrap_or(0.0) - self.first_second()
+            }
+            _ => 0.0,
         }
     }
 
     /// The time of the last frame if the clip has no random position.
     pub(super) fn last_second(&self) -> f64 {
-        self.start + self.length()
+        self.first_second() + self.length()
     }
 
     /// The times of the first and of the last frame in a video of `seconds`; `None` if frames have no times.
@@ -191,7 +246,7 @@ impl VideoClip {
         rng: Option<&mut SampleRng>,
     ) -> Option<(f64, f64)> {
         let shift = self.is_by_seconds().then(|| self.shift(seconds, rng))?;
-        Some((self.start + shift, self.last_second() + shift))
+        Some((self.first_second() + shift, self.last_second() + shift))
     }
 
     /// How far the random position of a clip with times is after `start`.
@@ -230,7 +285,7 @@ impl VideoClip {
         let available = total - first;
         let count = self.frames;
         let mut chosen = ChosenFrames { frames: Vec::with_capacity(count), valid: count };
-        match self.spacing {
+        match &self.spacing {
             FrameSpacing::Even => {
                 chosen.valid = count.min(available);
                 let parts = chosen.valid;
@@ -252,7 +307,7 @@ impl VideoClip {
                 }
             }
             FrameSpacing::Frames(step) => {
-                let step = step as usize;
+                let step = *step as usize;
                 let length = (count - 1).saturating_mul(step).saturating_add(1);
                 let shift = match rng {
                     Some(rng) if length < available => {
@@ -273,9 +328,25 @@ impl VideoClip {
                 chosen.frames.extend(inside.map(|(_, time)| index.frame_at(zero + time)));
                 chosen.valid = chosen.frames.len();
             }
+            FrameSpacing::AtFrames(frames) => {
+                chosen.frames.extend(frames.iter().copied().take_while(|frame| *frame < total));
+                chosen.valid = chosen.frames.len();
+            }
+            FrameSpacing::AtSeconds(times) => {
+                let is_inside = |time: &f64| *time == 0.0 || *time + 5e-10 < seconds;
+                let inside = times.iter().copied().take_while(is_inside);
+                chosen.frames.extend(inside.map(|time| index.frame_at(zero + time)));
+                chosen.valid = chosen.frames.len();
+            }
         }
         if chosen.valid == count {
             return Ok(chosen);
+        }
+        if chosen.valid == 0 {
+            let message = format!(
+                "the video of {total} frames and {seconds:.3} s ends before the first frame of the clip"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         match self.short {
             ShortVideo::Error if !index.is_truncated() => {
@@ -377,11 +448,43 @@ mod tests {
     }
 
     #[test]
+    fn listed_frames_and_times_are_those_of_the_list() {
+        let clip = VideoClip::at_frames([0, 3, 3, 11]);
+        let expected = ChosenFrames { frames: vec![0, 3, 3, 11], valid: 4 };
+        assert_eq!(clip.choose(&video(12), None).unwrap(), expected);
+        let clip = VideoClip::at_seconds([0.0, 0.19, 0.2, 1.19]);
+        let expected = ChosenFrames { frames: vec![0, 1, 2, 11], valid: 4 };
+        assert_eq!(clip.choose(&video(12), None).unwrap(), expected);
+        assert_eq!(clip.seconds_between(1.2, None), Some((0.0, 1.19)));
+        // No frame of the clip is in the video.
+        for clip in [VideoClip::at_frames([12, 13]), VideoClip::at_seconds([1.2])] {
+            let error = clip.short(ShortVideo::Cycle).choose(&video(12), None).unwrap_err();
+            assert!(error.message().contains("12 frames and 1.200 s ends before"), "{error}");
+        }
+        let invalid = [
+            (VideoClip::at_frames([]), "number of frames 0"),
+            (VideoClip::at_frames([1, 0]), "ascending order"),
+            (VideoClip::at_seconds([0.2, 0.1]), "ascending order"),
+            (VideoClip::at_seconds([f64::NAN]), "invalid time of NaN s"),
+            (VideoClip::at_seconds([-0.1]), "invalid time of -0.1 s"),
+            (VideoClip::at_frames([1]).random(true), "random position"),
+            (VideoClip::at_seconds([1.0]).start(1.0), "excludes a start"),
+        ];
+        for (clip, words) in invalid {
+            let error = clip.validate().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains(words), "{error}");
+        }
+    }
+
+    #[test]
     fn short_videos_are_errors_or_repeat_frames() {
         let clips = [
             VideoClip::new(5),
             VideoClip::new(5).every_frames(1),
             VideoClip::new(5).every_seconds(0.1),
+            VideoClip::at_frames([0, 1, 2, 3, 4]),
+            VideoClip::at_seconds([0.0, 0.1, 0.2, 0.3, 0.4]),
         ];
         for clip in clips {
             let error = clip.choose(&video(3), None).unwrap_err();

@@ -321,6 +321,9 @@ class Video(Field, ImageParameters):
 
     Args:
         frames: The number of frames of a sample.
+        indices: The numbers of the frames in order of presentation, from 0 on, in ascending order; instead of `frames`.
+        times: The seconds from the first frame of the video at which the frames are shown, in ascending order; instead of
+            `frames`.
         every: The distance of the frames: seconds as text (`"0.5s"`), or a number of frames. Default: the frames are spread
             evenly over the video: the middles of as many equal parts.
         fps: Frames per second of the sample, instead of `every`.
@@ -354,6 +357,8 @@ class Video(Field, ImageParameters):
     random: bool = False
     short: Literal["error", "repeat", "cycle"] = "error"
     collate: Literal["list", "pad"] | None = None
+    indices: Sequence[SupportsIndex] | None = None
+    times: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         Field.__post_init__(self)
@@ -377,6 +382,9 @@ class Video(Field, ImageParameters):
                 raise ValueError(f"fps must be above 0 and finite, not {fps}")
         if not 0 <= start < math.inf:
             raise ValueError(f"start must be at least 0 and finite, not {start}")
+        frames = check.whole("frames", self.frames, 1, 2**20)
+        if self.indices is not None or self.times is not None:
+            frames = self._listed(frames)
         if isinstance(self.crop, VARYING_CROPS):
             set_frozen(self, collate=check.choice("collate", self.collate or "list", ("list", "pad")))
         elif self.collate is not None:
@@ -386,7 +394,7 @@ class Video(Field, ImageParameters):
             )
         set_frozen(
             self,
-            frames=check.whole("frames", self.frames, 1, 2**20),
+            frames=frames,
             every=every,
             fps=fps,
             start=start,
@@ -394,11 +402,37 @@ class Video(Field, ImageParameters):
             short=check.choice("short", self.short, ("error", "repeat", "cycle")),
         )
 
+    def _listed(self, frames: int) -> int:
+        """Checks the frames or the times of a list. Returns their number."""
+        name = "times" if self.indices is None else "indices"
+        values: tuple[float, ...] = ()
+        if self.indices is not None:
+            indices = check.listed(name, self.indices, "a list of whole numbers")
+            values = tuple(check.whole(name, index, 0, 2**32 - 1) for index in indices)
+        elif self.times is not None:
+            values = tuple(check.real(name, time) for time in check.listed(name, self.times, "a list of numbers"))
+        excluded = {
+            "times": name != "times" and self.times is not None,
+            "every": self.every is not None,
+            "fps": self.fps is not None,
+            "start": bool(self.start),
+            "random": bool(self.random),
+        }
+        for other, is_given in excluded.items():
+            if is_given:
+                raise ValueError(f"{name} and {other} exclude each other")
+        if not values or not all(0 <= value < math.inf for value in values) or list(values) != sorted(values):
+            raise ValueError(f"{name} must be numbers of at least 0, in ascending order, and not be empty")
+        if frames not in (16, len(values)):
+            raise ValueError(f"frames must be omitted with {name}, which are {len(values)}, not {frames}")
+        set_frozen(self, **{name: values})
+        return len(values)
+
     def _stored(self) -> None:
         return None
 
     def _own(self) -> dict[str, Any]:
-        clip = ("frames", "every", "fps", "start", "random", "short")
+        clip = ("frames", "indices", "times", "every", "fps", "start", "random", "short")
         own = {name: getattr(self, name) for name in clip}
         return {**self._settings(), **own, "collate": self.collate or "stack"}
 

@@ -210,6 +210,7 @@ settings! {
     (u32, u32), "two whole numbers: minimum and maximum", value => pair(value);
     [f32; 3], "three numbers", value => list(value)?.try_into().ok();
     Vec<f64>, "a list of numbers", value => list(value);
+    Vec<usize>, "a list of whole numbers of at least 0", value => list(value);
     Vec<(usize, usize)>, "a list of pairs of whole numbers",
         value => value.as_array()?.iter().map(pair).collect();
 }

@@ -10,13 +10,35 @@ use crate::video::{ShortVideo, VideoClip, VideoTransform};
 
 /// The parameters of video: those of `spdl_rs.fields.Video`.
 pub(super) fn video(settings: &mut Settings) -> Result<(VideoTransform, Augmenter)> {
-    let mut clip = VideoClip::new(settings.get("frames")?.unwrap_or(16));
+    let frames: Option<usize> = settings.get("frames")?;
+    let indices: Option<Vec<usize>> = settings.get("indices")?;
+    let times: Option<Vec<f64>> = settings.get("times")?;
+    let (mut clip, list) = match (indices, times) {
+        (None, None) => (VideoClip::new(frames.unwrap_or(16)), None),
+        (Some(indices), None) => (VideoClip::at_frames(indices), Some("indices")),
+        (None, Some(times)) => (VideoClip::at_seconds(times), Some("times")),
+        (Some(_), Some(_)) => {
+            return Err(settings.fault("times", "indices and times exclude each other"));
+        }
+    };
+    if let Some(frames) = frames
+        && frames != clip.frames()
+    {
+        let message = format!("{frames} frames, but the list has {}", clip.frames());
+        return Err(settings.fault("frames", message));
+    }
     let fps: Option<f64> = settings.get("fps")?;
     if let Some(fps) = fps {
         clip = clip.every_seconds(1.0 / fps);
     }
-    match settings.value("every")? {
-        None | Some(Value::Null) => {}
+    let every = settings.value("every")?.filter(|every| !every.is_null());
+    if let Some(list) = list
+        && (fps.is_some() || every.is_some())
+    {
+        return Err(settings.fault(list, "excludes every and fps"));
+    }
+    match every {
+        None => {}
         Some(_) if fps.is_some() => {
             return Err(settings.fault("fps", "every and fps exclude each other"));
         }
