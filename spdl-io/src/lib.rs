@@ -46,6 +46,7 @@
 //! | read samples with several fields in a pipeline | [`FetchRecord`]; [`FetchLabeled`] for one field and a label |
 //! | open a store by its address: a path, `https:`, `s3:`, `gs:`, `az:` | [`StoreRegistry`] |
 //! | read local files, or objects in memory | `LocalFetcher` (feature `local`), [`MemoryFetcher`] |
+//! | read an object by position, as a file | [`BlockReader`](fetch::BlockReader) |
 //! | read the size and version of an object, its bytes as a stream, or ranges | [`Fetcher`] |
 //! | add retries, hedged requests and stall timeouts | [`Resilient`] |
 //! | cache samples or objects in memory or on disk | `FetchLabeled::with_cache`, `CachedFetcher` (feature `cache`) |

@@ -116,6 +116,21 @@ impl MediaSource for spdl_io::records::PartialFile {
     }
 }
 
+/// Objects in stores are read by range requests; the calling thread waits.
+#[cfg(feature = "records")]
+impl MediaSource for spdl_io::fetch::BlockReader {
+    fn size(&self) -> u64 {
+        self.size()
+    }
+
+    fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        if range.end > self.size() || range.start > range.end {
+            return Err(outside(&range, self.size()));
+        }
+        self.read(range, memory)
+    }
+}
+
 /// A part of a file, up to its end.
 pub(crate) struct Tail<'a> {
     file: &'a dyn MediaSource,

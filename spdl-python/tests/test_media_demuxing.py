@@ -14,6 +14,7 @@ from fractions import Fraction
 import media_files as media
 import numpy
 import pytest
+import servers
 from spdl_rs import CorruptError, DataError, InvalidArgumentError, UnsupportedError
 from spdl_rs.io import (
     BSF,
@@ -33,6 +34,7 @@ from spdl_rs.io import (
     probe,
     load_audio,
     load_image,
+    load_video,
 )
 from spdl_rs.io.utils import get_ffmpeg_versions
 
@@ -408,10 +410,29 @@ def test_k01_a_folder_is_an_os_error(tmp_path):
     assert isinstance(raised.value, RuntimeError)
 
 
-@pytest.mark.parametrize("src", ["https://example.com/a.mp4", "file:///etc/hostname", "concat://a|b"])
-def test_k01_addresses_are_refused(src):
-    with pytest.raises(UnsupportedError, match="addresses are not opened; fetch the file, and pass its bytes"):
-        Demuxer(src)
+def test_k01_addresses_are_read_by_range_requests(tmp_path):
+    # The content is between two parts that no packet needs.
+    gap = bytes(4 << 20)
+    data = media.H264.read_bytes()
+    (tmp_path / "a.mp4").write_bytes(data)
+    (tmp_path / "long.mp4").write_bytes(data + struct.pack(">I4s", 8 + len(gap), b"free") + gap)
+    expected = decoded(demux_video(tmp_path / "a.mp4"))
+    with servers.serving(tmp_path) as server:
+        for name in ("a.mp4", "long.mp4"):
+            server.requested.clear()
+            packets = demux_video(f"{server.address}/{name}?signature=canary")
+            assert "canary" not in repr(packets)
+            assert decoded(packets) == expected
+            ranges = [wanted for _, _, wanted in server.requested]
+            assert all(ranges) and len(ranges) <= 3, ranges
+        assert probe(f"{server.address}/long.mp4").video.name == "h264"
+        assert numpy.asarray(load_video(f"{server.address}/a.mp4")).shape[0] == media.FRAMES
+        with pytest.raises(FileNotFoundError, match="Failed to open the input") as raised:
+            Demuxer(f"{server.address}/none.mp4")
+        assert isinstance(raised.value, RuntimeError)
+    assert decoded(demux_video((tmp_path / "a.mp4").as_uri())) == expected
+    with pytest.raises(InvalidArgumentError, match="unknown address scheme"):
+        Demuxer("concat://a|b")
 
 
 def test_k01_formats_that_open_other_files_are_refused(tmp_path):

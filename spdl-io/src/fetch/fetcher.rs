@@ -236,6 +236,17 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
     }
 }
 
+/// Checks that a fetcher has returned the requested ranges.
+pub(crate) fn check_lengths(object: &Key, ranges: &[Range<u64>], parts: &[Bytes]) -> Result<()> {
+    let is_right =
+        |(range, part): (&Range<u64>, &Bytes)| range.end - range.start == part.len() as u64;
+    if ranges.len() == parts.len() && ranges.iter().zip(parts).all(is_right) {
+        return Ok(());
+    }
+    let message = "the fetcher returned ranges that differ from the requested ones";
+    Err(Error::new(ErrorKind::Internal, message).with_key(object.display_name()))
+}
+
 /// Returns the error for an unsupported operation.
 fn unsupported(fetcher: &(impl Fetcher + ?Sized), what: &str, key: &Key) -> Error {
     Error::new(ErrorKind::Unsupported, format!("{fetcher:?} cannot {what}"))

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use spdl_core::runtime::block_on_in_stage;
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::fetch::{Fetcher, Key};
+use crate::fetch::{Fetcher, Key, check_lengths};
 use crate::records::Remedy;
 
 /// A file of which only some parts are in memory.
@@ -202,17 +202,6 @@ impl PartialFile {
         check_lengths(&rest.object, &ranges, &parts)?;
         Ok(parts)
     }
-}
-
-/// Checks that a fetcher has returned the requested ranges.
-pub(super) fn check_lengths(object: &Key, ranges: &[Range<u64>], parts: &[Bytes]) -> Result<()> {
-    let is_right =
-        |(range, part): (&Range<u64>, &Bytes)| range.end - range.start == part.len() as u64;
-    if ranges.len() == parts.len() && ranges.iter().zip(parts).all(is_right) {
-        return Ok(());
-    }
-    let message = "the fetcher returned ranges that differ from the requested ones";
-    Err(Error::new(ErrorKind::Internal, message).with_key(object.display_name()))
 }
 
 /// Files are equal if they have the same size and the same parts in memory.

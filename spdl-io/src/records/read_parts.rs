@@ -10,10 +10,10 @@ use spdl_core::source::StageRng;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::index_cache::{FileIndex, IndexCache};
-use super::partial_file::{PartialFile, RestOfFile, check_lengths};
+use super::partial_file::{PartialFile, RestOfFile};
 use super::select_parts::{PartSelection, SelectParts};
 use crate::fetch::coalesce::coalesce;
-use crate::fetch::{Fetcher, ItemMemory, Key, ReadMemory, ReadRequest};
+use crate::fetch::{Fetcher, ItemMemory, Key, ReadMemory, ReadRequest, check_lengths};
 use crate::files::IoThreads;
 use crate::records::{Extent, Remedy};
 

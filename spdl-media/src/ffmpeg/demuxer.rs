@@ -14,7 +14,8 @@ use crate::source::MediaSource;
 /// Reads the packets of a file.
 ///
 /// The file is read by position: its header, and the parts with the packets. FFmpeg receives bytes; it
-/// opens no files, addresses or playlists.
+/// opens no files, addresses or playlists. Objects in stores are read by range requests with `BlockReader` of
+/// `spdl_io::fetch` (feature `records`).
 pub struct Demuxer<'a> {
     input: Input<'a>,
     name: String,

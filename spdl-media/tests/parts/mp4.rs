@@ -7,12 +7,17 @@ pub(crate) mod files;
 use std::sync::Arc;
 
 use files::read;
-use spdl_core::ErrorKind;
+use spdl_core::{ErrorKind, block_on};
+use spdl_io::Key;
+use spdl_io::fetch::BlockReader;
 use spdl_media::ImageTransform;
 use spdl_media::OnTruncated;
+use spdl_media::ffmpeg::{DemuxOptions, Demuxer, MediaKind, Time, TimeWindow};
 use spdl_media::fill::{SampleField, SampleSpec};
+use spdl_media::image::Picture;
 use spdl_media::video::{
-    Mp4Container, ShortVideo, VideoClip, VideoContainer, VideoLimits, VideoTransform,
+    Mp4Container, ShortVideo, VideoClip, VideoContainer, VideoLimits, VideoReader, VideoRegistry,
+    VideoTransform,
 };
 
 use super::store::Recorded;
@@ -115,6 +120,38 @@ fn clip_of(clip: VideoClip, image: ImageTransform) -> SampleSpec {
 
 fn random() -> SampleSpec {
     clip(VideoClip::new(3).every_frames(1).random(true))
+}
+
+#[test]
+fn demuxers_and_readers_read_parts_of_an_object() {
+    for tables in [Tables::First, Tables::Last] {
+        let file = spread(tables);
+        assert!(file.len() as u64 > 20 * MIB);
+        let store = Arc::new(Recorded::of(&file));
+        let open = || block_on(BlockReader::open(Arc::clone(&store) as _, Key::from("a"))).unwrap();
+        // The last frame, by FFmpeg.
+        let mut demuxer = Demuxer::open(Box::new(open()), "a", &DemuxOptions::default()).unwrap();
+        let window = TimeWindow::new(Time::new(19, 10).unwrap(), Time::new(2, 1).unwrap());
+        let packets = demuxer.demux(MediaKind::Video, Some(window.unwrap())).unwrap();
+        let (_, bytes) = store.take();
+        assert!(bytes < 6 * MIB, "{tables:?}: {bytes} bytes");
+        let mut whole = Demuxer::open(Box::new(&file[..]), "a", &DemuxOptions::default()).unwrap();
+        let expected = whole.demux(MediaKind::Video, packets.window()).unwrap();
+        assert_eq!(packets.to_bytes(), expected.to_bytes());
+        // The same by `VideoReader`.
+        let object = open();
+        let mut reader = VideoReader::new(&VideoRegistry::with_defaults(), &VideoLimits::default());
+        let index = reader.index(&object).unwrap();
+        let mut frames = 0;
+        let mut each = |_: usize, _: &Picture| {
+            frames += 1;
+            Ok(())
+        };
+        reader.decode(&object, &index, &[19], &mut each).unwrap();
+        assert_eq!(frames, 1);
+        let (_, bytes) = store.take();
+        assert!(bytes < 5 * MIB, "{tables:?}: {bytes} bytes");
+    }
 }
 
 #[test]

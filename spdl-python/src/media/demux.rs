@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use spdl_core::{Error, ErrorKind};
+use spdl_io::stores::Address;
 use spdl_media::MediaSource;
 use spdl_media::ffmpeg::{BitStreamFilter, DemuxOptions, Demuxer, Portion, Time, TimeWindow};
 
 use super::values::{MediaCodec, MediaPackets, detached, kind_of, media_error};
 use crate::io::buffer::Buffer;
+use crate::operators::{SharedStores, Stores};
 
 /// Names and values of options.
 pub(super) type Options = Vec<(String, String)>;
@@ -19,13 +21,16 @@ pub(super) type Options = Vec<(String, String)>;
 /// A window of times: the numerators and denominators of its start and its end in seconds.
 type Window = (i64, i64, i64, i64);
 
+/// Connections of all demuxers to stores.
+static STORES: LazyLock<SharedStores> = LazyLock::new(SharedStores::default);
+
 /// A file that FFmpeg reads.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct MediaDemuxer(Mutex<Option<Demuxer<'static>>>);
 
 #[pymethods]
 impl MediaDemuxer {
-    /// Opens the path, or reads the buffer, `source`.
+    /// Opens the path or the address, or reads the buffer, `source`.
     #[new]
     #[pyo3(signature = (source, name, *, format, options, buffer_size))]
     fn new(
@@ -41,8 +46,11 @@ impl MediaDemuxer {
         settings.buffer_bytes = buffer_size;
         let opened: spdl_core::Result<Demuxer<'static>> = match source.extract::<PathBuf>() {
             Ok(path) => {
-                let name = name.unwrap_or_else(|| path.display().to_string());
-                py.detach(|| Demuxer::open(open(&path)?, &name, &settings))
+                let stores = STORES.get(py);
+                py.detach(|| {
+                    let (shown, file) = open(&path, &stores)?;
+                    Demuxer::open(file, name.as_deref().unwrap_or(&shown), &settings)
+                })
             }
             Err(_) => {
                 let buffer = Buffer::of(source)?;
@@ -141,15 +149,21 @@ impl MediaDemuxer {
     }
 }
 
-/// Opens a path.
-fn open(path: &Path) -> spdl_core::Result<Box<dyn MediaSource + Send>> {
+/// Opens a path or an address. Also returns the text for messages, without credentials.
+fn open(
+    path: &Path,
+    stores: &Stores,
+) -> spdl_core::Result<(String, Box<dyn MediaSource + Send>)> {
+    let address = path.to_str().filter(|text| text.contains("://"));
+    let address = address.map(|text| Ok::<_, Error>((text, Address::parse(text)?))).transpose()?;
+    let path = match &address {
+        Some((_, parsed)) if parsed.scheme() == "file" => parsed.key().to_path(),
+        Some((text, parsed)) => return Ok((parsed.to_string(), Box::new(stores.open(text)?))),
+        None => path.into(),
+    };
     let shown = path.display().to_string();
-    if shown.contains("://") {
-        let message = "addresses are not opened; fetch the file, and pass its bytes";
-        return Err(Error::new(ErrorKind::Unsupported, message).with_key(shown));
-    }
-    let file = File::open(path).map_err(|error| Error::from(error).with_key(shown))?;
-    Ok(Box::new(file))
+    let file = File::open(&path).map_err(|error| Error::from(error).with_key(&*shown))?;
+    Ok((shown, Box::new(file)))
 }
 
 fn failed_to_open(error: Error) -> Error {

@@ -23,6 +23,8 @@ pub(crate) use decoder::{BYTES, DECODE, ImageDecoder};
 pub(crate) use description::{Described, description};
 pub(crate) use draws::{Draws, ItemDraws};
 pub(crate) use field_decoder::{FieldDecoder, FieldWorker, file_bytes};
+#[cfg(feature = "ffmpeg")]
+pub(crate) use reader::SharedStores;
 pub(crate) use reader::{Location, Reader, Stores, location_of};
 
 use crate::interop::array::Array;

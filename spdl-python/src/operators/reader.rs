@@ -9,6 +9,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use spdl_core::{Result, Runtime, block_on};
+#[cfg(feature = "ffmpeg")]
+use spdl_io::fetch::BlockReader;
 use spdl_io::stores::Address;
 use spdl_io::{Fetcher, Key, LocalFetcher, StoreRegistry};
 
@@ -22,8 +24,7 @@ use crate::interop::wait::interruptible;
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Reader {
     max_bytes: u64,
-    /// The stores, and the process that opened them. A forked child has none of their threads.
-    stores: Mutex<(OwnerProcess, Stores)>,
+    stores: SharedStores,
 }
 
 #[pymethods]
@@ -31,13 +32,13 @@ impl Reader {
     /// Creates a reader that rejects files larger than `max_bytes`.
     #[new]
     fn new(max_bytes: u64) -> Self {
-        Reader { max_bytes, stores: Mutex::new((OwnerProcess::current(), Stores::default())) }
+        Reader { max_bytes, stores: SharedStores::default() }
     }
 
     /// Reads a file or an object.
     fn read(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Array> {
         let (name, location) = location_of(path)?;
-        let (stores, max_bytes) = (self.stores(py), self.max_bytes);
+        let (stores, max_bytes) = (self.stores.get(py), self.max_bytes);
         let read = interruptible(py, move || {
             let bytes = block_on(async {
                 match location {
@@ -53,10 +54,20 @@ impl Reader {
     }
 }
 
-impl Reader {
-    fn stores(&self, py: Python<'_>) -> Stores {
+/// Connections to stores, and the process that opened them. A forked child has none of their threads.
+pub(crate) struct SharedStores(Mutex<(OwnerProcess, Stores)>);
+
+impl Default for SharedStores {
+    fn default() -> Self {
+        SharedStores(Mutex::new((OwnerProcess::current(), Stores::default())))
+    }
+}
+
+impl SharedStores {
+    /// The connections of this process.
+    pub(crate) fn get(&self, py: Python<'_>) -> Stores {
         py.detach(|| {
-            let mut kept = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if kept.0.is_forked_child() {
                 let before =
                     std::mem::replace(&mut *kept, (OwnerProcess::current(), Stores::default()));
@@ -115,6 +126,14 @@ impl Stores {
     pub(crate) async fn read(&self, address: &str, max_bytes: u64) -> Result<Bytes> {
         let location = self.0.open(address)?;
         location.fetcher.read_whole(&location.key, &max_bytes).await
+    }
+
+    /// Opens an object to read parts of it.
+    #[cfg(feature = "ffmpeg")]
+    pub(crate) fn open(&self, address: &str) -> Result<BlockReader> {
+        let location = self.0.open(address)?;
+        block_on(BlockReader::open(location.fetcher, location.key))
+            .map_err(|error| error.renamed(location.address))
     }
 
     /// The async runtime of the stores, on which the pipeline runs as well.

@@ -15,6 +15,7 @@ import numpy.typing
 
 from .. import _arguments as check
 from .._errors import UnsupportedError
+from .._secrets import without_secrets
 from ._media_values import (
     AudioCodec,
     AudioPackets,
@@ -76,12 +77,12 @@ def demux_config(
 class Demuxer:
     """Reads the packets of a file: encoded audio, video, or an image.
 
-    A demuxer of a path reads only the parts of the file that the packets need. Use it in a `with` statement, which
-    closes the file.
+    A demuxer of a path or an address reads only the parts of the file that the packets need. Use it in a `with`
+    statement, which closes the file.
 
     Args:
-        src: A path, or the content of a file: `bytes`, an array of `uint8`, or a tensor. Addresses are not opened:
-            read them with `spdl_rs.io.Fetch`.
+        src: A path; an address (`https:`, `s3:`, `gs:`, `az:`, `hf:`), which is read by range requests of 1 MiB; or the
+            content of a file: `bytes`, an array of `uint8`, or a tensor.
         demux_config: How to open the file, from `demux_config`.
         name: The name of the file in error messages.
 
@@ -232,15 +233,14 @@ class Demuxer:
 def _resolve(src: Any) -> tuple[Any, str]:
     """Returns a path or a buffer, and its name for `repr` of packets."""
     if isinstance(src, (str, os.PathLike)):
-        path = os.fsdecode(src)
-        return src, path
+        return src, without_secrets(os.fsdecode(src))
     if hasattr(src, "numpy"):
         src = src.numpy()
     try:
         view = memoryview(src)
     except TypeError:
         raise TypeError(
-            f"src must be a path, or the content of a file, not {type(src).__name__}"
+            f"src must be a path, an address, or the content of a file, not {type(src).__name__}"
         ) from None
     address = numpy.frombuffer(view.cast("B"), dtype=numpy.uint8).ctypes.data if view.nbytes else 0
     return src, f"Bytes: {address:#x}"
@@ -316,7 +316,7 @@ def probe(src: Source, *, demux_config: DemuxConfig | None = None, name: str | N
     """Reads the header of a file of audio or video: format, duration, codecs.
 
     Args:
-        src: A path, or the content of a file: see `Demuxer`.
+        src: A path, an address, or the content of a file: see `Demuxer`.
         demux_config: How to open the file, from `demux_config`.
         name: The name of the file in error messages.
 

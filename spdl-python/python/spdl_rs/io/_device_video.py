@@ -467,7 +467,7 @@ def streaming_load_video_nvdec(
     Tested without a device only, with a decoder that records the packets.
 
     Args:
-        src: A path, or the content of a file: see `Demuxer`.
+        src: A path, an address, or the content of a file: see `Demuxer`.
         device_config: The device and stream: see `nvdec_decoder`.
         num_frames: The number of frames of each array, and of the packets that are read at a time.
         post_processing_params: Arguments of `nvdec_decoder`: crops, size and `pix_fmt`.

@@ -40,7 +40,7 @@ def load_audio(
     WAV, FLAC, MP3, Vorbis, Opus and AAC.
 
     Args:
-        src: A path, or the content of a file: see `Demuxer`.
+        src: A path, an address, or the content of a file: see `Demuxer`.
         timestamp: Start and end in seconds; by default, the whole file.
         demux_config: How to open the file, from `demux_config`.
         decode_config: How to decode, from `decode_config`.
@@ -72,7 +72,7 @@ def load_video(
     parallel, into batches.
 
     Args:
-        src: A path, or the content of a file: see `Demuxer`.
+        src: A path, an address, or the content of a file: see `Demuxer`.
         timestamp: Start and end in seconds; by default, the whole file.
         demux_config: How to open the file, from `demux_config`.
         decode_config: How to decode, from `decode_config`.
@@ -101,7 +101,7 @@ def load_image(
     For training, use `ImageLoader`: it decodes in parallel, without FFmpeg, into batches.
 
     Args:
-        src: A path, or the content of a file: see `Demuxer`.
+        src: A path, an address, or the content of a file: see `Demuxer`.
         demux_config: How to open the file, from `demux_config`.
         decode_config: How to decode, from `decode_config`.
         filter_desc: Filters, from `get_video_filter_desc`; by default, conversion to `rgb24`.
@@ -133,7 +133,7 @@ def load_image_batch(
     For training, use `ImageLoader`: it decodes in parallel, without FFmpeg.
 
     Args:
-        srcs: Paths, or contents of files.
+        srcs: Paths, addresses, or contents of files.
         width: The width in pixels to which the images are resized, with bars; `None`: not resized.
         height: The height.
         pix_fmt: The format of the pixels; `None`: that of the files.
