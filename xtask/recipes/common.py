@@ -44,6 +44,7 @@ VIDEO_TASKS = {
     "video360": ("360p", "even", 6),
     "video1080": ("1080p", "even", 6),
     "windows": ("360p", "window", 6),
+    "windows1080": ("1080p", "window", 6),
     "sequential": ("360p", "all", 1),
 }
 TOKENS = 77

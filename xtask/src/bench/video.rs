@@ -10,8 +10,8 @@ use crate::tools::Workspace;
 
 /// Compare clips of videos by `spdl_rs.Loader` with PyAV, TorchCodec, decord2 and upstream SPDL, and check memory.
 ///
-/// The tasks are frames spread evenly over videos of 640 x 360 and 1920 x 1080, random windows, and all frames of a
-/// video. Each program runs once to warm up; then the runs are interleaved (A B C A B C). Then the memory of 64
+/// The tasks are frames spread evenly over videos of 640 x 360 and 1920 x 1080, random windows of both, and all frames
+/// of a video. Each program runs once to warm up; then the runs are interleaved (A B C A B C). Then the memory of 64
 /// clips at a time, and of 10,000 clips, is measured once.
 ///
 /// The command writes tables and a plot to docs/benchmarks. TorchCodec downloads gigabytes.
@@ -41,6 +41,8 @@ const DECORD: Program = Program { name: "thread pool: decord2", script: "decord_
 const TORCHCODEC: Program = Program { script: "torchcodec_video.py", ..Program::TORCHCODEC };
 const SPDL: Program = Program { script: "spdl_video.py", ..Program::SPDL };
 const DECODERS: &[Program] = &[PYAV, TORCHCODEC, DECORD, SPDL];
+const DECODERS_OF_1080P: &[Program] =
+    &[PYAV.promised(2.0), TORCHCODEC.promised(2.0), DECORD.promised(2.0), SPDL.promised(2.0)];
 
 static SUITE: Suite = Suite {
     name: "video",
@@ -60,12 +62,7 @@ static SUITE: Suite = Suite {
             name: "video1080",
             title: "16 frames of videos of 1920 x 1080",
             note: "6 videos, otherwise as above.",
-            peers: &[
-                PYAV.promised(2.0),
-                TORCHCODEC.promised(2.0),
-                DECORD.promised(2.0),
-                SPDL.promised(2.0),
-            ],
+            peers: DECODERS_OF_1080P,
             figure: None,
         },
         SuiteTask {
@@ -73,6 +70,13 @@ static SUITE: Suite = Suite {
             title: "Random windows of videos of 640 x 360",
             note: "24 videos. 16 frames, every fourth one from a random position on.",
             peers: DECODERS,
+            figure: None,
+        },
+        SuiteTask {
+            name: "windows1080",
+            title: "Random windows of videos of 1920 x 1080",
+            note: "6 videos, otherwise as above.",
+            peers: DECODERS_OF_1080P,
             figure: None,
         },
         SuiteTask {
