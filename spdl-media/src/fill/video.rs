@@ -11,7 +11,9 @@ use crate::augment::Augmenter;
 use crate::image::{CodecRegistry, Limits, Picture};
 use crate::source::MediaSource;
 use crate::transform::Sample;
-use crate::video::{VideoLimits, VideoReader, VideoRegistry, VideoTransform};
+use crate::video::{
+    VideoLimits, VideoReader, VideoRegistry, VideoTransform, bytes_of_decoder,
+};
 
 /// Decodes the frames of a clip, transforms them, and writes them into the slot of a batch.
 ///
@@ -78,9 +80,6 @@ pub struct WrittenClip {
     /// How many of the frames the video has: without repeated and missing ones.
     pub valid: usize,
 }
-
-/// The frames that a decoder is assumed to keep in memory: references, and frames that wait for reordering.
-const FRAMES_OF_DECODER: u64 = 12;
 
 /// Whether a clip failed because of damage.
 fn is_damage(error: &Error) -> bool {
@@ -191,8 +190,7 @@ impl FillVideo {
             DType::F32 => Sample::F32(values!()),
             _ => Sample::U8(values!()),
         };
-        let bytes = size.pixels().saturating_mul(3) / 2;
-        let memory = self.limits.start_decode(bytes.saturating_mul(FRAMES_OF_DECODER));
+        let memory = self.limits.start_decode(bytes_of_decoder(size, 1));
         let frame = &mut self.frame;
         let mut each = |place: usize, picture: &Picture| {
             let part = sample.part(place * values..(place + 1) * values);

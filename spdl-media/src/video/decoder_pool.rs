@@ -9,23 +9,38 @@ use spdl_core::Result;
 
 use super::codec::{VideoDecoder, VideoDecoderOptions};
 use super::index::VideoStream;
+use crate::image::Size;
 
 /// Decoders that readers share.
 ///
 /// A decoder of H.264 at 1920 × 1080 holds some 30 MB of frames. There are at most two decoders per
 /// processor, because more would not decode faster: another reader waits until one is returned. A decoder with
-/// several threads holds one more frame for each thread, and counts as that many decoders.
+/// several threads holds one more frame for each thread, and counts as that many decoders. The frames of all decoders
+/// together have a limit too; one decoder may exceed it.
 pub(super) struct DecoderPool {
     state: Mutex<PoolState>,
     returned: Condvar,
     most: usize,
+    most_bytes: u64,
+}
+
+/// The default limit of the frames of all decoders: 21 decoders at 1920 × 1080.
+const DECODER_BYTES: u64 = 768 << 20;
+/// The frames that a decoder is assumed to hold: references, and frames that wait for reordering.
+const FRAMES_OF_DECODER: u64 = 12;
+
+/// The bytes of the frames that a decoder with `threads` threads is assumed to hold, for 4:2:0 with 8 bits.
+pub(crate) fn bytes_of_decoder(size: Size, threads: u32) -> u64 {
+    let frames = FRAMES_OF_DECODER - 1 + u64::from(threads.max(1));
+    (size.pixels().saturating_mul(3) / 2).saturating_mul(frames)
 }
 
 /// The number of threads of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecoderThreads {
     Fixed(u32),
-    /// One per processor if no other decoder is lent, else one.
+    /// One per processor if no other decoder is lent. Else one, or more if the memory is too small for one decoder
+    /// per processor.
     OfLoneDecoder,
 }
 
@@ -33,6 +48,8 @@ pub(super) enum DecoderThreads {
 struct PoolState {
     /// The number of decoders that are lent and counted, those with several threads several times.
     lent: usize,
+    /// The bytes of their frames.
+    bytes: u64,
     /// Oldest first.
     idle: VecDeque<OpenDecoder>,
 }
@@ -54,14 +71,19 @@ thread_local! {
 
 impl Default for DecoderPool {
     fn default() -> Self {
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        DecoderPool::new(2 * processors)
+        DecoderPool::with_bytes(DECODER_BYTES)
     }
 }
 
 impl DecoderPool {
-    fn new(most: usize) -> Self {
-        DecoderPool { state: Mutex::default(), returned: Condvar::new(), most }
+    /// Two decoders per processor, whose frames have at most this number of bytes.
+    pub(super) fn with_bytes(most_bytes: u64) -> Self {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        DecoderPool::new(2 * processors, most_bytes)
+    }
+
+    fn new(most: usize, most_bytes: u64) -> Self {
+        DecoderPool { state: Mutex::default(), returned: Condvar::new(), most, most_bytes }
     }
 
     /// Lends a decoder that was made for such a stream and such options, with this number of threads, or else one that
@@ -81,41 +103,60 @@ impl DecoderPool {
     ) -> Result<LentDecoder> {
         let is_counted = BORROWED.get() == 0;
         let mut state = self.lock();
-        let cost = loop {
+        let (cost, bytes) = loop {
             options.threads = match threads {
                 DecoderThreads::Fixed(threads) => threads,
                 DecoderThreads::OfLoneDecoder if is_counted && state.lent == 0 => {
                     (self.most / 2).clamp(1, MAX_THREADS) as u32
                 }
-                DecoderThreads::OfLoneDecoder => 1,
+                DecoderThreads::OfLoneDecoder => self.threads_of_many(stream.size),
             };
-            let cost = if is_counted { self.cost(&options) } else { 0 };
-            if state.lent + cost <= self.most {
-                break cost;
+            let (cost, bytes) = match is_counted {
+                true => (self.cost(&options), bytes_of_decoder(stream.size, options.threads)),
+                false => (0, 0),
+            };
+            let has_memory =
+                state.lent == 0 || state.bytes.saturating_add(bytes) <= self.most_bytes;
+            if state.lent + cost <= self.most && (has_memory || !is_counted) {
+                break (cost, bytes);
             }
             state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         state.lent += cost;
+        state.bytes = state.bytes.saturating_add(bytes);
         let place =
             state.idle.iter().rposition(|idle| idle.stream == *stream && idle.options == options);
         let found = place.and_then(|place| state.idle.remove(place));
         let mut surplus = Vec::new();
-        let idle = |state: &PoolState| -> usize {
-            state.idle.iter().map(|idle| self.cost(&idle.options)).sum()
-        };
-        while found.is_none() && state.lent + idle(&state) > self.most {
+        while found.is_none() && self.is_over(&state) {
             let Some(oldest) = state.idle.pop_front() else { break };
             surplus.push(oldest);
         }
         drop(state);
         drop(surplus);
         BORROWED.set(BORROWED.get() + 1);
-        let permit = Permit { pool: Arc::clone(self), cost };
+        let permit = Permit { pool: Arc::clone(self), cost, bytes };
         let open = match found {
             Some(open) => open,
             None => OpenDecoder { decoder: make(&options)?, stream: stream.clone(), options },
         };
         Ok(LentDecoder { open, permit })
+    }
+
+    /// The threads of a decoder if as many decoders as possible are lent: enough to use all processors.
+    fn threads_of_many(&self, size: Size) -> u32 {
+        let decoders = (self.most_bytes / bytes_of_decoder(size, 1).max(1)).max(1);
+        let threads = (self.most as u64 / 2).div_ceil(decoders);
+        threads.clamp(1, MAX_THREADS as u64) as u32
+    }
+
+    /// Whether all decoders together, with the idle ones, exceed a limit.
+    fn is_over(&self, state: &PoolState) -> bool {
+        let idle = || state.idle.iter();
+        let count: usize = idle().map(|idle| self.cost(&idle.options)).sum();
+        let bytes = idle().map(|idle| bytes_of_decoder(idle.stream.size, idle.options.threads));
+        let bytes = bytes.fold(state.bytes, u64::saturating_add);
+        state.lent + count > self.most || bytes > self.most_bytes
     }
 
     /// The number of decoders that a decoder counts as.
@@ -171,13 +212,17 @@ impl LentDecoder {
 struct Permit {
     pool: Arc<DecoderPool>,
     cost: usize,
+    bytes: u64,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         BORROWED.set(BORROWED.get().saturating_sub(1));
         if self.cost > 0 {
-            self.pool.lock().lent -= self.cost;
+            let mut state = self.pool.lock();
+            state.lent -= self.cost;
+            state.bytes = state.bytes.saturating_sub(self.bytes);
+            drop(state);
             // Several readers with one thread each may continue.
             self.pool.returned.notify_all();
         }
@@ -250,7 +295,7 @@ mod tests {
     #[test]
     fn a_lone_decoder_has_a_thread_per_processor() {
         // Four processors.
-        let (pool, count) = (Arc::new(DecoderPool::new(8)), Arc::new(AtomicUsize::new(0)));
+        let (pool, count) = (Arc::new(DecoderPool::new(8, u64::MAX)), Arc::new(AtomicUsize::new(0)));
         let lone = lend_with(&pool, 48, DecoderThreads::OfLoneDecoder, &count);
         assert_eq!((lone.threads(), pool.lock().lent), (4, 4));
         thread::scope(|scope| {
@@ -278,8 +323,51 @@ mod tests {
     }
 
     #[test]
+    fn decoders_of_large_frames_share_their_memory() {
+        let one = bytes_of_decoder(Size::new(64, 48), 1);
+        let pool = Arc::new(DecoderPool::new(8, 2 * one));
+        let count = Arc::new(AtomicUsize::new(0));
+        thread::scope(|scope| {
+            let lend = |height| scope.spawn({
+                let (pool, count) = (Arc::clone(&pool), Arc::clone(&count));
+                move || lend(&pool, height, &count)
+            });
+            let (first, second) = (lend(48).join().unwrap(), lend(48).join().unwrap());
+            let third = lend(48);
+            thread::sleep(Duration::from_millis(20));
+            assert!(!third.is_finished());
+            first.give_back();
+            // The first one is used again.
+            let third = third.join().unwrap();
+            assert_eq!(count.load(Ordering::SeqCst), 2);
+            second.give_back();
+            third.give_back();
+            // A decoder that needs more than all others together is alone.
+            let large = lend(200).join().unwrap();
+            assert_eq!(count.load(Ordering::SeqCst), 1);
+            let small = lend(2);
+            thread::sleep(Duration::from_millis(20));
+            assert!(!small.is_finished());
+            drop(large);
+            drop(small.join().unwrap());
+        });
+        assert_eq!((pool.lock().lent, pool.lock().bytes), (0, 0));
+    }
+
+    #[test]
+    fn few_decoders_of_large_frames_use_all_processors() {
+        // 64 processors.
+        let pool = DecoderPool::new(128, DECODER_BYTES);
+        let threads = |width, height| pool.threads_of_many(Size::new(width, height));
+        assert_eq!((threads(640, 360), threads(1920, 1080), threads(3840, 2160)), (1, 4, 13));
+        assert_eq!(threads(65_000, 65_000), 16);
+        // Two processors.
+        assert_eq!(DecoderPool::new(4, DECODER_BYTES).threads_of_many(Size::new(1920, 1080)), 1);
+    }
+
+    #[test]
     fn idle_decoders_are_reused_and_give_way_to_others() {
-        let (pool, count) = (Arc::new(DecoderPool::new(2)), Arc::new(AtomicUsize::new(0)));
+        let (pool, count) = (Arc::new(DecoderPool::new(2, u64::MAX)), Arc::new(AtomicUsize::new(0)));
         let existing = || count.load(Ordering::SeqCst);
         lend(&pool, 1, &count).give_back();
         lend(&pool, 1, &count).give_back();
@@ -294,7 +382,7 @@ mod tests {
 
     #[test]
     fn readers_wait_while_too_many_decoders_are_lent() {
-        let (pool, count) = (Arc::new(DecoderPool::new(2)), Arc::new(AtomicUsize::new(0)));
+        let (pool, count) = (Arc::new(DecoderPool::new(2, u64::MAX)), Arc::new(AtomicUsize::new(0)));
         let most = AtomicUsize::new(0);
         thread::scope(|scope| {
             for _ in 0..8 {
@@ -314,7 +402,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_a_decoder_does_not_wait_for_itself() {
-        let (pool, count) = (Arc::new(DecoderPool::new(1)), Arc::new(AtomicUsize::new(0)));
+        let (pool, count) = (Arc::new(DecoderPool::new(1, u64::MAX)), Arc::new(AtomicUsize::new(0)));
         let first = lend(&pool, 1, &count);
         lend(&pool, 1, &count).give_back();
         first.give_back();
@@ -323,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_decoder_that_cannot_be_made_is_not_counted() {
-        let pool = Arc::new(DecoderPool::new(1));
+        let pool = Arc::new(DecoderPool::new(1, u64::MAX));
         let make = |_: &VideoDecoderOptions| Err(Error::new(ErrorKind::Unsupported, "none"));
         let stream = VideoStream::new("h264", Size::new(64, 48));
         let (options, threads) = (VideoDecoderOptions::default(), DecoderThreads::Fixed(1));

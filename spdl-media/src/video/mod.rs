@@ -48,6 +48,7 @@ pub use codec::{
 #[cfg(feature = "records")]
 pub(crate) use cues::bytes_of_clip;
 pub use cues::{VideoCues, VideoKeyFrame};
+pub(crate) use decoder_pool::bytes_of_decoder;
 pub use index::{VideoColor, VideoFrame, VideoIndex, VideoPacket, VideoStream};
 pub use limits::VideoLimits;
 pub use matroska::MatroskaContainer;

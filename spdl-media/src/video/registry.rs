@@ -12,9 +12,9 @@ use super::decoder_pool::DecoderPool;
 /// The first bytes of a file select the container, and the container names the codec; the file name
 /// has no influence. The program builds the registry. Clones are cheap: they share their content.
 ///
-/// The readers of a registry and of its clones share decoders. There are at most two per processor:
-/// if more threads decode videos at a time, the others wait, because each decoder holds the memory of
-/// some ten frames.
+/// The readers of a registry and of its clones share decoders. There are at most two per processor, and their frames
+/// have at most [`decoder_bytes`](Self::decoder_bytes): if more threads decode videos at a time, the others wait,
+/// because each decoder holds the memory of some ten frames.
 ///
 /// ```
 /// use spdl_media::video::VideoRegistry;
@@ -56,6 +56,15 @@ impl VideoRegistry {
         self.codecs.insert(0, Arc::new(codec));
         // A clone of the registry may have decoders of the codec that now comes second.
         self.decoders = Arc::default();
+        self
+    }
+
+    /// The most memory of the frames of all decoders. A decoder is estimated at 12 frames, and another one for each
+    /// thread beyond the first; one decoder may exceed the limit. Default: 768 MiB, which are 21 decoders of one thread
+    /// at 1920 × 1080. With more processors, a decoder has several threads.
+    #[must_use]
+    pub fn decoder_bytes(mut self, bytes: u64) -> Self {
+        self.decoders = Arc::new(DecoderPool::with_bytes(bytes));
         self
     }
 
