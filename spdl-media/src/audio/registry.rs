@@ -80,8 +80,13 @@ impl AudioRegistry {
         let known: Vec<_> = self.codecs.iter().map(|codec| codec.name()).collect();
         let start = encoded[..encoded.len().min(8)].escape_ascii();
         let message = format!(
-            "unknown audio format: the file starts with \"{start}\"; registered codecs: {}",
-            if known.is_empty() { "none".into() } else { known.join(", ") }
+            "unknown audio format: the file starts with \"{start}\"; registered codecs: {}{}",
+            if known.is_empty() { "none".into() } else { known.join(", ") },
+            if cfg!(feature = "ffmpeg") {
+                ""
+            } else {
+                "; for other formats, build with the cargo feature \"ffmpeg\""
+            }
         );
         Error::new(ErrorKind::Unsupported, message)
     }
