@@ -4,16 +4,18 @@
 
 #[path = "video/files.rs"]
 mod files;
+#[path = "video/hash.rs"]
+mod hash;
 
 use std::sync::{Arc, Mutex};
 
 use files::{golden, read};
-use sha2::{Digest, Sha256};
+use hash::hash;
 use spdl_core::observe::Counter;
 use spdl_core::{BatchLayout, ErrorKind, Field, Fill, FillContext, PipelineBuilder, SlotMut};
 use spdl_media::ffmpeg::{DecodeOptions, DemuxOptions, Demuxer, MediaKind, decode_packets};
 use spdl_media::fill::{FillVideo, WrittenClip};
-use spdl_media::image::{ChromaPosition, ChromaSiting, ColorModel, Picture, YCbCrEncoding};
+use spdl_media::image::{ChromaPosition, ChromaSiting, Picture, YCbCrEncoding};
 use spdl_media::video::ffmpeg::FfmpegCodec;
 use spdl_media::video::{
     ClipDecoded, VideoClip, VideoCodec, VideoColor, VideoIndex, VideoLimits, VideoPacket,
@@ -51,29 +53,6 @@ const FILES: [&str; 24] = [
 
 fn reader() -> VideoReader {
     VideoReader::new(&VideoRegistry::with_defaults(), &VideoLimits::default())
-}
-
-/// The hash of the planes of a frame, in the order in which FFmpeg stores them.
-fn hash(picture: &Picture) -> String {
-    let mut hash = Sha256::new();
-    for (at, plane) in picture.planes().iter().enumerate() {
-        let rows = || (0..plane.shape().area.height).map(|row| plane.row(row));
-        match picture.color() {
-            ColorModel::Rgb => {
-                for channel in [1, 2, 0] {
-                    for row in rows() {
-                        let values: Vec<_> = row.iter().skip(channel).step_by(3).copied().collect();
-                        hash.update(values);
-                    }
-                }
-            }
-            _ => {
-                assert!(at < 3);
-                rows().for_each(|row| hash.update(row));
-            }
-        }
-    }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The hashes of frames, and the outcome.

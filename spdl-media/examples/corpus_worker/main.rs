@@ -13,7 +13,11 @@
 //!
 //! The argument is the limit on the address space of this process, in bytes. With the second argument
 //! `unlimited`, only the decoders have this limit.
+//!
+//! With the arguments `frames FILE`, the program prints the hash of each frame of a video instead.
 
+#[path = "../../tests/video/hash.rs"]
+mod hash;
 mod media;
 
 use std::io::{self, Read, Write};
@@ -40,6 +44,12 @@ const LARGE: u64 = 1 << 24;
 static PANIC_LOCATION: Mutex<String> = Mutex::new(String::new());
 
 fn main() -> Result<()> {
+    let words: Vec<_> = std::env::args().skip(1).take(2).collect();
+    if let [first, file] = &words[..]
+        && first == "frames"
+    {
+        return media::print_frames(&std::fs::read(file)?);
+    }
     let bytes = std::env::args().nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| {
         Error::new(
             ErrorKind::InvalidArgument,

@@ -10,7 +10,8 @@ use spdl_media::audio::{
 use spdl_media::image::Picture;
 use spdl_media::video::{VideoClip, VideoContainer, VideoLimits, VideoReader, VideoRegistry};
 
-use crate::{inconsistent, request};
+use crate::hash::hash;
+use crate::{inconsistent, print_line, request};
 
 /// The frames of the clip of a video.
 const FRAMES: usize = 4;
@@ -114,6 +115,20 @@ pub(crate) fn try_video(container: &Arc<dyn VideoContainer>, limits: &VideoLimit
             _ => Ok(()),
         }
     });
+}
+
+/// Prints the hash of each frame of a video, in order of presentation.
+pub(crate) fn print_frames(file: &[u8]) -> Result<()> {
+    let mut reader = VideoReader::new(&VideoRegistry::with_defaults(), &VideoLimits::default());
+    let index = reader.index(&file)?;
+    let all: Vec<_> = (0..index.frames().len()).collect();
+    let mut hashes = vec![String::new(); all.len()];
+    reader.decode(&file, &index, &all, &mut |place, picture| {
+        hashes[place] = hash(picture);
+        Ok(())
+    })?;
+    hashes.iter().for_each(|hash| print_line(&[hash]));
+    Ok(())
 }
 
 /// FNV-1a hash of the planes.

@@ -1,6 +1,7 @@
 //! `cargo xtask corpus`: runs decoders on all files of a folder, in child processes.
 
 mod agreement;
+mod frames;
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
 mod worker;
@@ -21,6 +22,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
+use self::frames::FrameAgreement;
 use self::worker::{Allowance, Outcome, Verdict, Worker};
 use crate::steps::Counts;
 use crate::tools::{Output, Workspace, cargo};
@@ -41,6 +43,7 @@ use crate::tools::{Output, Workspace, cargo};
   cargo xtask corpus ../shared/corpora
   cargo xtask corpus ../shared/corpora --mutants 20 --seed 7
   cargo xtask corpus ../shared/corpora --pillow       compare with Pillow
+  cargo xtask corpus ../shared/corpora --ffmpeg       compare frames with the program ffmpeg
   cargo xtask corpus broken.png                       one file
   cargo xtask corpus broken.bin --decoder png         a file whose signature is damaged")]
 pub(crate) struct CorpusArguments {
@@ -65,6 +68,11 @@ pub(crate) struct CorpusArguments {
     /// the hashes to paths.
     #[arg(long)]
     pillow: bool,
+    /// Compare the planes of all frames of MP4, MOV, Matroska and WebM files with those of the program ffmpeg
+    ///
+    /// Nothing is compared if the program is not installed.
+    #[arg(long)]
+    ffmpeg: bool,
     /// Maximum CPU time of one decoding request, in seconds; the maximum wall-clock time is
     /// six times as long
     #[arg(long, value_name = "N", default_value_t = 10)]
@@ -90,14 +98,22 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CorpusArguments) -> Result<
         decoder: arguments.decoder.clone().unwrap_or_default(),
         seconds: arguments.seconds,
         memory_mib: arguments.memory_mib,
+        ffmpeg: arguments.ffmpeg,
     };
     let results = try_all(workspace, &program, &arguments.path, &settings)?;
     let agreement = match arguments.pillow {
         true => Some(agreement::compare(&arguments.path, &results.of_files())?),
         false => None,
     };
+    let frames = match arguments.ffmpeg {
+        true => results.compare_frames(&program)?,
+        false => None,
+    };
     if arguments.json {
         let mut report = results.json();
+        if let Some(frames) = &frames {
+            report["ffmpeg"] = frames.json();
+        }
         if let Some(agreement) = &agreement {
             report["pillow"] = agreement.json();
         }
@@ -107,8 +123,15 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CorpusArguments) -> Result<
         if let Some(agreement) = &agreement {
             print!("{}", agreement.text());
         }
+        match &frames {
+            Some(frames) => print!("{}", frames.text()),
+            None if arguments.ffmpeg => println!("{NO_FFMPEG}"),
+            None => {}
+        }
     }
-    Ok(if results.failures().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_equal = frames.is_none_or(|frames| frames.is_complete());
+    let has_failed = results.failures().next().is_some() || !is_equal;
+    Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// A step of `cargo xtask test`: decodes the small files of the repository with many damaged copies
@@ -146,7 +169,8 @@ fn soak_with(
     let program = build_worker(workspace, output, address_sanitizer)?;
     let seed = SystemTime::UNIX_EPOCH.elapsed()?.as_secs();
     output.say(&format!("seed of the damage: {seed}"));
-    let settings = CorpusSettings { seed, address_sanitizer, ..CorpusSettings::default() };
+    let ffmpeg = !address_sanitizer;
+    let settings = CorpusSettings { seed, address_sanitizer, ffmpeg, ..CorpusSettings::default() };
     check(workspace, output, &program, [400, 20], &settings)
 }
 
@@ -209,7 +233,16 @@ fn check(
         let settings = CorpusSettings { mutants, ..settings.clone() };
         let results = try_all(workspace, program, &folder, &settings)?;
         output.say(&results.text());
-        let failed = results.failures().next().is_some() || results.trials.is_empty();
+        let mut failed = results.failures().next().is_some() || results.trials.is_empty();
+        if settings.ffmpeg {
+            match results.compare_frames(program)? {
+                Some(frames) => {
+                    output.say(&frames.text());
+                    failed |= !frames.is_complete();
+                }
+                None => output.say(NO_FFMPEG),
+            }
+        }
         counts.add(if failed { Counts::one_failed() } else { Counts::one_passed() });
     }
     Ok(counts)
@@ -217,6 +250,10 @@ fn check(
 
 /// The example program of `spdl-media` that decodes files in a child process.
 const WORKER: &str = "corpus_worker";
+
+/// Containers whose frames are compared with those of the program `ffmpeg`.
+const CONTAINERS: [&str; 2] = ["mp4", "matroska"];
+const NO_FFMPEG: &str = "frames are not compared: the program ffmpeg is not installed";
 
 /// Decoders that are not in default registries.
 const ON_REQUEST: [&str; 2] = ["turbojpeg", "zune-jpeg"];
@@ -232,6 +269,8 @@ struct CorpusSettings {
     seconds: u64,
     memory_mib: u64,
     address_sanitizer: bool,
+    /// Whether frames are compared with those of the program `ffmpeg`.
+    ffmpeg: bool,
 }
 
 impl Default for CorpusSettings {
@@ -244,6 +283,7 @@ impl Default for CorpusSettings {
             seconds: 10,
             memory_mib: 1024,
             address_sanitizer: false,
+            ffmpeg: false,
         }
     }
 }
@@ -455,6 +495,18 @@ impl Results {
             }
         }
         verdicts
+    }
+
+    /// Compares the frames of the videos that we decode; `None` if the program `ffmpeg` is not installed.
+    fn compare_frames(&self, program: &Path) -> Result<Option<FrameAgreement>> {
+        let is_decoded = |trial: &&Trial| {
+            let Verdict { decoder, outcome, .. } = &trial.verdict;
+            let is_video = CONTAINERS.contains(&decoder.as_str());
+            is_video && *outcome == Outcome::Ok && trial.subject.mutant.is_none()
+        };
+        let decoded = self.trials.iter().filter(is_decoded);
+        let names = decoded.map(|trial| self.names[trial.subject.file].as_str());
+        frames::compare(program, &self.root, names)
     }
 
     /// The number of each outcome, by decoder and by whether the file is a damaged copy.
