@@ -150,6 +150,18 @@ fn files_and_memory_have_the_same_index() {
     }
 }
 
+#[test]
+fn files_with_too_many_streams_exceed_the_limit() {
+    for name in ["h264.mp4", "h264.mkv"] {
+        let file = read(name);
+        let container = container(&file).unwrap();
+        assert!(container.index(&&file[..], &VideoLimits::default().max_streams(1)).is_ok());
+        let error = container.index(&&file[..], &VideoLimits::default().max_streams(0)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{name}: {error}");
+        assert!(error.message().contains("1 streams of the file exceed the limit of 0"), "{error}");
+    }
+}
+
 /// Checks that a damaged file has an index or an error, soon.
 fn check_damaged(file: &[u8]) {
     let Some(container) = container(file) else { return };

@@ -15,7 +15,7 @@ import media_files as media
 import numpy
 import pytest
 import servers
-from spdl_rs import CorruptError, DataError, InvalidArgumentError, UnsupportedError
+from spdl_rs import CorruptError, DataError, InvalidArgumentError, LimitExceededError, UnsupportedError
 from spdl_rs.io import (
     BSF,
     AudioPackets,
@@ -433,6 +433,12 @@ def test_k01_addresses_are_read_by_range_requests(tmp_path):
     assert decoded(demux_video((tmp_path / "a.mp4").as_uri())) == expected
     with pytest.raises(InvalidArgumentError, match="unknown address scheme"):
         Demuxer("concat://a|b")
+
+
+def test_k01_the_number_of_streams_is_limited():
+    config = demux_config(format_options={"max_streams": "0"})
+    with pytest.raises(LimitExceededError, match="more streams than `max_streams`"):
+        demux_video(media.H264, demux_config=config)
 
 
 def test_k01_formats_that_open_other_files_are_refused(tmp_path):

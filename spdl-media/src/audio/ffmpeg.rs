@@ -96,13 +96,14 @@ fn is_exact(demuxer: &Demuxer<'_>) -> bool {
 }
 
 impl FfmpegAudioDecoder {
-    fn demuxer(encoded: &[u8]) -> Result<Demuxer<'_>> {
-        Demuxer::open(Box::new(encoded), "", &DemuxOptions::default()).map_err(without_key)
+    fn demuxer<'a>(&self, encoded: &'a [u8]) -> Result<Demuxer<'a>> {
+        let max_streams = self.limits.streams();
+        let options = DemuxOptions { max_streams, ..DemuxOptions::default() };
+        Demuxer::open(Box::new(encoded), "", &options).map_err(without_key)
     }
 
     fn open<'a>(&self, encoded: &'a [u8]) -> Result<Opened<'a>> {
-        let demuxer =
-            Demuxer::open(Box::new(encoded), "", &DemuxOptions::default()).map_err(without_key)?;
+        let demuxer = self.demuxer(encoded)?;
         let codec = demuxer.codec(MediaKind::Audio).map_err(without_key)?;
         let stream = demuxer.stream_index(MediaKind::Audio)?;
         let (rate, channels) = (codec.sample_rate(), codec.channels());
@@ -112,7 +113,7 @@ impl FfmpegAudioDecoder {
             true => demuxer.seconds(MediaKind::Audio)?,
             // Headers of streams have no duration, or an estimate.
             false => {
-                let packets = Self::demuxer(encoded)?.demux(MediaKind::Audio, None)?;
+                let packets = self.demuxer(encoded)?.demux(MediaKind::Audio, None)?;
                 let (span, sum) = (packets.seconds(), packets.total_seconds());
                 // In FFmpeg 9, the time stamps of joined files jump by 2^32.
                 Some(if sum > 0.0 && span > 2.0 * sum { sum } else { span })

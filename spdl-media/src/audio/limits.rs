@@ -14,14 +14,20 @@ use spdl_core::{Error, ErrorKind, Result};
 #[derive(Clone, Debug, PartialEq)]
 pub struct AudioLimits {
     max_bytes: u64,
+    max_streams: u32,
     max_channels: u16,
     max_seconds: f64,
 }
 
 impl Default for AudioLimits {
-    /// 1 GiB of decoded samples, 64 channels, any duration.
+    /// 1 GiB of decoded samples, 1,000 streams, 64 channels, any duration.
     fn default() -> Self {
-        AudioLimits { max_bytes: 1 << 30, max_channels: 64, max_seconds: f64::INFINITY }
+        AudioLimits {
+            max_bytes: 1 << 30,
+            max_streams: 1000,
+            max_channels: 64,
+            max_seconds: f64::INFINITY,
+        }
     }
 }
 
@@ -31,6 +37,19 @@ impl AudioLimits {
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
+    }
+
+    /// The maximum number of streams of a file that FFmpeg reads, of which one is decoded. Default: 1,000.
+    #[must_use]
+    pub fn max_streams(mut self, streams: u32) -> Self {
+        self.max_streams = streams;
+        self
+    }
+
+    /// The maximum number of streams of a file.
+    #[cfg(feature = "ffmpeg")]
+    pub(super) fn streams(&self) -> u32 {
+        self.max_streams
     }
 
     /// The maximum number of channels. Default: 64.

@@ -27,6 +27,9 @@ apng,hdr_pipe,phm_pipe,vbn_pipe";
 /// The most pixels of a frame that is decoded to find the format of its stream.
 const MAX_PROBED_PIXELS: &str = "268435456";
 
+/// The most streams of a file, unless the caller sets another limit.
+const MAX_STREAMS: u32 = 1000;
+
 /// How to open a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -38,11 +41,18 @@ pub struct DemuxOptions {
     pub options: Vec<(String, String)>,
     /// The bytes that are read at a time, by default 65,536.
     pub buffer_bytes: usize,
+    /// The most streams of a file, by default 1,000.
+    pub max_streams: u32,
 }
 
 impl Default for DemuxOptions {
     fn default() -> Self {
-        DemuxOptions { format: None, options: Vec::new(), buffer_bytes: 64 << 10 }
+        DemuxOptions {
+            format: None,
+            options: Vec::new(),
+            buffer_bytes: 64 << 10,
+            max_streams: MAX_STREAMS,
+        }
     }
 }
 
@@ -168,7 +178,9 @@ impl<'a> Input<'a> {
         };
         let given = options.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let fixed = [("format_whitelist", formats), ("protocol_whitelist", "none")];
-        let mut dictionary = Dictionary::new(given.chain(fixed))?;
+        let max_streams = options.max_streams.to_string();
+        let limits = [("max_streams", max_streams.as_str())];
+        let mut dictionary = Dictionary::new(limits.into_iter().chain(given).chain(fixed))?;
         let buffer_bytes = options.buffer_bytes.clamp(512, 64 << 20);
         let size = source.size();
         let reader = SourceReader { source, size, position: 0, memory: Vec::new(), failure: None };
@@ -218,7 +230,11 @@ impl<'a> Input<'a> {
             ffi::avformat_open_input(&mut opened, c"".as_ptr(), forced, dictionary.as_mut_ptr())
         };
         if code < 0 {
-            let error = input.failed(code, "cannot open the media file");
+            let mut what = "cannot open the media file".to_owned();
+            if code == ffi::AVERROR(ffi::ENOMEM) {
+                what += ": out of memory, or more streams than `max_streams`";
+            }
+            let error = input.failed(code, &what);
             input.drop_io();
             std::mem::forget(input);
             return Err(error);

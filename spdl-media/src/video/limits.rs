@@ -19,6 +19,7 @@ use crate::image::Size;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoLimits {
     max_pixels: u64,
+    max_streams: u32,
     max_packets: u64,
     max_packet_bytes: u64,
     max_index_bytes: u64,
@@ -26,11 +27,12 @@ pub struct VideoLimits {
 }
 
 impl Default for VideoLimits {
-    /// Frames of 8192 × 8192 pixels, 2 million packets, packets of 64 MiB, an index of 256 MiB, 60
+    /// Frames of 8192 × 8192 pixels, 1,000 streams, 2 million packets, packets of 64 MiB, an index of 256 MiB, 60
     /// seconds to decode a frame of a clip.
     fn default() -> Self {
         VideoLimits {
             max_pixels: 8192 * 8192,
+            max_streams: 1000,
             max_packets: 2_000_000,
             max_packet_bytes: 64 << 20,
             max_index_bytes: 256 << 20,
@@ -50,6 +52,19 @@ impl VideoLimits {
     /// The maximum number of pixels of a frame.
     pub(crate) fn pixels(&self) -> u64 {
         self.max_pixels
+    }
+
+    /// The maximum number of streams of a file, of which one is decoded. Default: 1,000.
+    #[must_use]
+    pub fn max_streams(mut self, streams: u32) -> Self {
+        self.max_streams = streams;
+        self
+    }
+
+    /// The maximum number of streams of a file.
+    #[cfg(feature = "ffmpeg")]
+    pub(super) fn streams(&self) -> u32 {
+        self.max_streams
     }
 
     /// The maximum number of packets of a video stream. Default: 2 million (18 hours at 30 frames
@@ -111,6 +126,14 @@ impl VideoLimits {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         Ok(())
+    }
+
+    /// Checks the number of streams of a file.
+    ///
+    /// # Errors
+    /// `LimitExceeded`.
+    pub fn check_streams(&self, streams: u64) -> Result<()> {
+        check(streams, self.max_streams.into(), "streams of the file")
     }
 
     /// Checks the number of packets of a stream.

@@ -274,6 +274,8 @@ impl<'a> MatroskaScan<'a> {
 
     fn tracks(&mut self, element: &EbmlElement) -> Result<()> {
         let tracks = self.content(element)?;
+        let entries = elements(&tracks).filter(|&(id, _)| id == id::TRACK_ENTRY);
+        self.limits.check_streams(entries.count() as u64)?;
         self.track = Some(video_track(&tracks, element.content)?);
         Ok(())
     }

@@ -38,7 +38,8 @@ impl VideoContainer for FfmpegContainer {
     }
 
     fn index(&self, file: &dyn MediaSource, limits: &VideoLimits) -> Result<VideoIndex> {
-        let mut input = Input::open(Box::new(file), MEDIA_FORMATS, &DemuxOptions::default())?;
+        let options = DemuxOptions { max_streams: limits.streams(), ..DemuxOptions::default() };
+        let mut input = Input::open(Box::new(file), MEDIA_FORMATS, &options)?;
         let (stream, number) = stream(&input)?;
         limits.check_size(stream.size)?;
         let mut found = PacketList::default();

@@ -91,6 +91,7 @@ impl VideoContainer for Mp4Container {
         let after = moov.end;
         let moov = moov.read(file, limits, &mut memory)?;
         let movie = Movie::new(moov)?;
+        limits.check_streams(movie.tracks().count() as u64)?;
         let track = movie.video_track()?;
         let (samples, descriptions) = track.tables.samples(file.size(), limits)?;
         let listed: u64 = samples.iter().map(|sample| u64::from(sample.bytes)).sum();
@@ -153,11 +154,15 @@ impl<'a> Movie<'a> {
         Ok(Movie { moov, timescale, matrix, is_fragmented: moov.child(b"mvex").is_some() })
     }
 
+    fn tracks(&self) -> impl Iterator<Item = Mp4Box<'a>> {
+        self.moov.children().filter(|child| child.kind == *b"trak")
+    }
+
     /// The first enabled video track with samples.
     fn video_track(&self) -> Result<Mp4Track<'a>> {
         let mut best: Option<(u32, Mp4Track<'a>)> = None;
         let mut problem = None;
-        for trak in self.moov.children().filter(|child| child.kind == *b"trak") {
+        for trak in self.tracks() {
             let track = match Mp4Track::new(trak, self) {
                 Ok(Some(track)) => track,
                 Ok(None) => continue,

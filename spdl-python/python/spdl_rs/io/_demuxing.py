@@ -63,7 +63,8 @@ def demux_config(
 
     Args:
         format: FFmpeg's name of the format, for files that have no header, such as `"s16le"` or `"rawvideo"`.
-        format_options: Options of the format, such as `{"pixel_format": "nv12", "video_size": "320x240"}`.
+        format_options: Options of the format, such as `{"pixel_format": "nv12", "video_size": "320x240"}`;
+            `{"max_streams": "10"}` limits the number of streams, by default 1,000.
         buffer_size: The bytes that are read at a time.
 
     >>> demux_config("s16le", {"sample_rate": "16000"}).format
