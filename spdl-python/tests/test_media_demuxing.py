@@ -108,6 +108,34 @@ def test_k02_a_window_keeps_the_frames_from_start_to_before_end(name):
     assert wrong == []
 
 
+@pytest.mark.parametrize("name", WINDOW_FILES)
+def test_k07_a_slice_of_packets_has_the_frames_of_a_window(name):
+    path = media.VIDEO / name
+    times, expected = times_of(path), media.golden(name, "hash")
+    whole = demux_video(path)
+    places = range(0, len(times), max(1, len(times) // 8))
+    for start, end in itertools.combinations(places, 2):
+        packets = whole.slice((times[start], times[end]))
+        assert packets.timestamp == (float(times[start]), float(times[end]))
+        assert media.hashes(decode_packets(packets, None)) == expected[start:end], (start, end)
+    assert len(whole.slice((1e6, 2e6))) == 0
+    # Fewer packets than all, from a key frame on.
+    if name == "h264.mp4":
+        assert len(whole.slice((1.2, 1.4)).get_timestamps(raw=True)) < 10
+
+
+def test_k07_a_slice_of_audio_has_the_samples_of_a_window():
+    samples = media.ramp(8000)
+    data = media.wav_bytes(samples, 8000)
+    packets = demux_audio(data).slice((0.25, Fraction(1, 2)))
+    found = convert_frames(decode_packets(packets))
+    numpy.testing.assert_array_equal(found, load_audio(data, (0.25, 0.5)))
+    with pytest.raises(UnsupportedError, match="no times of presentation"):
+        demux_video(media.VIDEO / "mpeg4.avi").slice((0.5, 1.2))
+    with pytest.raises(InvalidArgumentError, match="must not end before its start"):
+        packets.slice((1, 0))
+
+
 @pytest.mark.parametrize("name", [name for name in WINDOW_FILES if name != "vp8_hidden.webm"])
 def test_k07_the_number_of_packets_in_a_window_is_that_of_its_frames(name):
     path = media.VIDEO / name
@@ -840,3 +868,13 @@ def test_probe_reads_format_duration_and_codecs(tmp_path):
         probe(tmp_path / "absent.mp4")
     with pytest.raises(DataError):
         probe(b"no media")
+
+
+def test_v02_frames_have_their_colours_and_range():
+    frames = decode_packets(demux_video(media.VIDEO / "h264_bt709_full.mp4"), None)
+    assert (frames.color_matrix, frames.is_full_range) == (1, True)
+    assert (frames[0].color_matrix, frames[0].is_full_range) == (1, True)
+    frames = decode_packets(demux_video(H264), None)
+    assert (frames.color_primaries, frames.color_transfer, frames.color_matrix) == (2, 2, 2)
+    assert frames.is_full_range is None
+    assert decode_packets(demux_video(H264)).color_matrix == 0

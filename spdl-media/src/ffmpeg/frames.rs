@@ -128,6 +128,17 @@ impl Frames {
         self.first().map(|frame| name(frame.format)).unwrap_or_default()
     }
 
+    /// The colour primaries, transfer characteristics and matrix coefficients of the first picture: numbers of ITU-T
+    /// H.273; 2 if they are unspecified.
+    pub fn color_numbers(&self) -> [u64; 3] {
+        self.first().map_or([2; 3], names::of_frame_colors)
+    }
+
+    /// Whether the samples of the first picture use all values; `None` if that is unspecified.
+    pub fn is_full_range(&self) -> Option<bool> {
+        names::of_frame_range(self.first()?)
+    }
+
     /// The number of planes of a picture, such as 3 for `yuv420p` and 1 for `rgb24`.
     pub fn planes(&self) -> usize {
         let used =

@@ -84,6 +84,25 @@ pub(crate) fn of_colors(parameters: &ffi::AVCodecParameters) -> [u64; 3] {
     numbers.map(|number| u64::try_from(number).unwrap_or(2))
 }
 
+/// As [`of_colors`], of a frame.
+pub(super) fn of_frame_colors(frame: &ffi::AVFrame) -> [u64; 3] {
+    let numbers = [
+        number_of!(frame.color_primaries),
+        number_of!(frame.color_trc),
+        number_of!(frame.colorspace),
+    ];
+    numbers.map(|number| u64::try_from(number).unwrap_or(2))
+}
+
+/// Whether the samples of a frame use all values; `None` if that is unspecified.
+pub(super) fn of_frame_range(frame: &ffi::AVFrame) -> Option<bool> {
+    match number_of!(frame.color_range) {
+        range if range == ffi::AVColorRange::AVCOL_RANGE_JPEG as c_int => Some(true),
+        range if range == ffi::AVColorRange::AVCOL_RANGE_MPEG as c_int => Some(false),
+        _ => None,
+    }
+}
+
 fn unknown(what: &str, name: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("FFmpeg has no {what} {name:?}"))
 }

@@ -247,6 +247,43 @@ impl Packets {
         self.part(0..self.packets.len())
     }
 
+    /// The packets that decoding the frames in `window` needs, with shared bytes. They have this window.
+    ///
+    /// Of video, these are the packets from a key frame on; of compressed audio, those from 0.3 s before the window on.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file stores no times of presentation; `LimitExceeded` if no memory is left.
+    pub fn slice(&self, window: TimeWindow) -> Result<Self> {
+        self.check_order()?;
+        let stamps = self.timestamps();
+        let unit = self.time_base;
+        let mut wanted = (0..stamps.len()).filter(|&at| window.contains(stamps[at], unit));
+        let part = match self.kind {
+            MediaKind::Audio => {
+                let second = (1.0 / unit.to_f64().max(f64::MIN_POSITIVE)) as i64;
+                let early = window.start().in_units(unit).saturating_sub(second / 10 * 3);
+                let end = stamps.iter().position(|&stamp| window.is_over(stamp, unit));
+                let end = end.unwrap_or(stamps.len());
+                let before = stamps[..end].iter().rposition(|&stamp| stamp <= early);
+                before.unwrap_or(0)..end
+            }
+            MediaKind::Video | MediaKind::Image => match wanted.next() {
+                Some(first) => {
+                    let rest = wanted.clone();
+                    let earliest = rest.fold(stamps[first], |least, at| least.min(stamps[at]));
+                    // In an open group of pictures, frames before the key frame need the group before it.
+                    let is_start = |&at: &usize| self.is_key(at) && stamps[at] <= earliest;
+                    let start = (0..=first).rev().find(is_start).unwrap_or(0);
+                    start..wanted.last().unwrap_or(first) + 1
+                }
+                None => 0..0,
+            },
+        };
+        let mut sliced = self.part(part)?;
+        sliced.window = Some(window);
+        Ok(sliced)
+    }
+
     /// Some of the packets, with shared bytes.
     pub(super) fn part(&self, part: std::ops::Range<usize>) -> Result<Self> {
         let packets = self.packets[part].iter().map(Packet::share).collect::<Result<_>>()?;
@@ -268,11 +305,16 @@ impl Packets {
         packet.fields().flags & ffi::AV_PKT_FLAG_DISCARD == 0 && !is_hidden
     }
 
-    /// Whether frames are reordered, and the file does not store their order.
-    fn lacks_order(&self) -> bool {
+    /// Fails if frames are reordered, and the file does not store their order.
+    fn check_order(&self) -> Result<()> {
         let reorders = |codec: &StreamCodec| codec.parameters().fields().video_delay > 0;
         let lacks = |packet: &Packet| packet.fields().pts == ffi::AV_NOPTS_VALUE;
-        self.codec.as_ref().is_some_and(reorders) && self.packets.iter().any(lacks)
+        if self.codec.as_ref().is_some_and(reorders) && self.packets.iter().any(lacks) {
+            let message =
+                "the file stores no times of presentation: decode the whole video instead";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        Ok(())
     }
 
     /// The packets that decoding some frames of a video needs: for each group of them the packets from a key
@@ -284,11 +326,7 @@ impl Packets {
     /// `InvalidArgument` if there are fewer frames; `Unsupported` if the file stores no times of presentation;
     /// `LimitExceeded` if no memory is left.
     pub(super) fn groups_of(&self, indices: &[usize]) -> Result<Vec<FrameGroup>> {
-        if self.lacks_order() {
-            let message =
-                "the file stores no times of presentation: decode the whole video instead";
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
+        self.check_order()?;
         let stamps = self.timestamps();
         let in_window = |at: &usize| {
             self.window.is_none_or(|window| window.contains(stamps[*at], self.time_base))

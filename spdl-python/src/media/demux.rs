@@ -9,17 +9,14 @@ use pyo3::prelude::*;
 use spdl_core::{Error, ErrorKind};
 use spdl_io::stores::Address;
 use spdl_media::MediaSource;
-use spdl_media::ffmpeg::{BitStreamFilter, DemuxOptions, Demuxer, Portion, Time, TimeWindow};
+use spdl_media::ffmpeg::{BitStreamFilter, DemuxOptions, Demuxer, Portion};
 
-use super::values::{MediaCodec, MediaPackets, detached, kind_of, media_error};
+use super::values::{MediaCodec, MediaPackets, Window, detached, kind_of, media_error, time_window};
 use crate::io::buffer::Buffer;
 use crate::operators::{SharedStores, Stores};
 
 /// Names and values of options.
 pub(super) type Options = Vec<(String, String)>;
-
-/// A window of times: the numerators and denominators of its start and its end in seconds.
-type Window = (i64, i64, i64, i64);
 
 /// Connections of all demuxers to stores.
 static STORES: LazyLock<SharedStores> = LazyLock::new(SharedStores::default);
@@ -95,10 +92,8 @@ impl MediaDemuxer {
         bsf: Option<&str>,
     ) -> PyResult<MediaPackets> {
         self.with(py, |demuxer| {
-            let window = window.map(|(start, start_unit, end, end_unit)| {
-                TimeWindow::new(Time::new(start, start_unit)?, Time::new(end, end_unit)?)
-            });
-            let packets = demuxer.demux(kind_of(kind)?, window.transpose()?)?;
+            let window = window.map(time_window).transpose()?;
+            let packets = demuxer.demux(kind_of(kind)?, window)?;
             match (bsf, packets.codec()) {
                 (Some(bsf), Some(codec)) => {
                     let mut filter = BitStreamFilter::new(codec, bsf)?;

@@ -5,7 +5,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use spdl_core::{DType, Error, ErrorKind};
-use spdl_media::ffmpeg::{Frames, MediaKind, Packets, Rational, StreamCodec};
+use spdl_media::ffmpeg::{
+    Frames, MediaKind, Packets, Rational, StreamCodec, Time, TimeWindow,
+};
 
 use crate::interop::array::{Array, zeros};
 use crate::interop::error::to_exception;
@@ -16,6 +18,14 @@ pub(super) type Fraction = (i32, i32);
 
 pub(super) fn fraction(value: Rational) -> Fraction {
     (value.numerator, value.denominator)
+}
+
+/// A window of times: the numerators and denominators of its start and its end in seconds.
+pub(super) type Window = (i64, i64, i64, i64);
+
+pub(super) fn time_window(window: Window) -> spdl_core::Result<TimeWindow> {
+    let (start, start_unit, end, end_unit) = window;
+    TimeWindow::new(Time::new(start, start_unit)?, Time::new(end, end_unit)?)
 }
 
 /// The kind of media of this name.
@@ -180,6 +190,12 @@ impl MediaPackets {
         payloads.map(|(bytes, timestamp)| (PyBytes::new(py, bytes), timestamp)).collect()
     }
 
+    /// The packets that decoding the frames in a window needs.
+    fn slice(&self, py: Python<'_>, window: Window) -> PyResult<Self> {
+        let sliced = time_window(window).and_then(|window| self.0.slice(window));
+        sliced.map(MediaPackets).map_err(|error| media_error(py, &error))
+    }
+
     /// Another handle of the same packets.
     fn share(&self, py: Python<'_>) -> PyResult<Self> {
         self.0.share().map(MediaPackets).map_err(|error| media_error(py, &error))
@@ -264,6 +280,16 @@ impl MediaFrames {
     #[getter]
     fn height(&self) -> u32 {
         self.0.height()
+    }
+
+    #[getter]
+    fn color_numbers(&self) -> [u64; 3] {
+        self.0.color_numbers()
+    }
+
+    #[getter]
+    fn is_full_range(&self) -> Option<bool> {
+        self.0.is_full_range()
     }
 
     /// The format of pixels or samples.

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy
@@ -21,25 +18,22 @@ from ._media_values import (
     AudioPackets,
     ImageCodec,
     ImagePackets,
+    Time,
     VideoCodec,
     VideoPackets,
     codec_of,
+    fractions_of,
     invalid,
     native,
     packets_of,
 )
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | numpy.typing.NDArray[Any] | Any"
-Time: TypeAlias = "float | Decimal | str | Fraction"
 Packets: TypeAlias = "AudioPackets | VideoPackets | ImagePackets"
 
 _PacketsType = TypeVar("_PacketsType", AudioPackets, VideoPackets, ImagePackets)
 _CodecType = TypeVar("_CodecType", AudioCodec, VideoCodec, ImageCodec)
-# A float such as 0.04 means the nearest fraction with a denominator of this size: 1/25.
-_MAX_DENOMINATOR = 10**9
 _MAX_BUFFER = 2**30
-# Seconds: more than 30 years, which stands for an infinite time.
-_MAX_TIME = 10**9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +139,7 @@ class Demuxer:
         return self._demux("image", None, bsf)
 
     def _demux(self, kind: str, window: tuple[Time, Time] | None, bsf: str | None) -> Any:
-        demuxed = self._demuxer.demux(kind, None if window is None else _fractions(window), bsf)
+        demuxed = self._demuxer.demux(kind, None if window is None else fractions_of(window), bsf)
         return packets_of(demuxed, self._source)
 
     @overload
@@ -245,20 +239,6 @@ def _resolve(src: Any) -> tuple[Any, str]:
         ) from None
     address = numpy.frombuffer(view.cast("B"), dtype=numpy.uint8).ctypes.data if view.nbytes else 0
     return src, f"Bytes: {address:#x}"
-
-
-def _fractions(window: tuple[Time, Time]) -> tuple[int, int, int, int]:
-    start, end = (_fraction(time) for time in window)
-    return start.numerator, start.denominator, end.numerator, end.denominator
-
-
-def _fraction(time: Time) -> Fraction:
-    if isinstance(time, (float, Decimal)) and math.isinf(time):
-        time = math.copysign(_MAX_TIME, time)
-    exact = Fraction(time)
-    if abs(exact) > _MAX_TIME:
-        raise ValueError(f"a time of {time} s is out of range")
-    return exact.limit_denominator(_MAX_DENOMINATOR)
 
 
 def demux_audio(

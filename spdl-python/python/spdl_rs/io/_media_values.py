@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, cast, overload
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 from .. import _spdl_rs
 from .._errors import InvalidArgumentError, MediaError, UnsupportedError, of_media
 from ._buffer import Buffer
+
+Time: TypeAlias = "float | Decimal | str | Fraction"
+
+# A float such as 0.04 means the nearest fraction with a denominator of this size: 1/25.
+_MAX_DENOMINATOR = 10**9
+# Seconds: more than 30 years, which stands for an infinite time.
+_MAX_TIME = 10**9
 
 _Packets = TypeVar("_Packets", bound="MediaPackets")
 _Frames = TypeVar("_Frames", bound="MediaFrames")
@@ -44,6 +54,21 @@ def named(source: str | None) -> Iterator[None]:
 def invalid(message: str) -> MediaError:
     """Returns an error for an argument, which is a `ValueError` and a `RuntimeError`."""
     return of_media(InvalidArgumentError(message, kind="invalid-argument"))
+
+
+def fractions_of(window: tuple[Time, Time]) -> tuple[int, int, int, int]:
+    """Returns numerator and denominator of the start and of the end of a window."""
+    start, end = (_fraction(time) for time in window)
+    return start.numerator, start.denominator, end.numerator, end.denominator
+
+
+def _fraction(time: Time) -> Fraction:
+    if isinstance(time, (float, Decimal)) and math.isinf(time):
+        time = math.copysign(_MAX_TIME, time)
+    exact = Fraction(time)
+    if abs(exact) > _MAX_TIME:
+        raise ValueError(f"a time of {time} s is out of range")
+    return exact.limit_denominator(_MAX_DENOMINATOR)
 
 
 class _Codec:
@@ -240,8 +265,19 @@ class AudioPackets(MediaPackets):
 
     @property
     def timestamp(self) -> tuple[float, float] | None:
-        """Start and end of the window that was demuxed, in seconds."""
+        """Start and end of the window that was demuxed or sliced, in seconds."""
         return self._use().window
+
+    def slice(self: _Packets, timestamp: tuple[Time, Time]) -> _Packets:
+        """Returns the packets that decoding the frames in a window needs; they share the memory of these.
+
+        Args:
+            timestamp: Start and end in seconds.
+
+        Raises:
+            UnsupportedError: The file stores no times of presentation.
+        """
+        return type(self)(self._use().slice(fractions_of(timestamp)), self._source)
 
     @property
     def sample_rate(self) -> int:
@@ -292,8 +328,19 @@ class VideoPackets(_PicturePackets):
 
     @property
     def timestamp(self) -> tuple[float, float] | None:
-        """Start and end of the window that was demuxed, in seconds."""
+        """Start and end of the window that was demuxed or sliced, in seconds."""
         return self._use().window
+
+    def slice(self: _Packets, timestamp: tuple[Time, Time]) -> _Packets:
+        """Returns the packets that decoding the frames in a window needs; they share the memory of these.
+
+        Args:
+            timestamp: Start and end in seconds.
+
+        Raises:
+            UnsupportedError: The file stores no times of presentation.
+        """
+        return type(self)(self._use().slice(fractions_of(timestamp)), self._source)
 
     @property
     def frame_rate(self) -> tuple[int, int]:
@@ -396,6 +443,26 @@ class _PictureFrames(MediaFrames):
     def pix_fmt(self) -> str:
         """The format of the pixels, such as `"rgb24"`."""
         return self._use().format
+
+    @property
+    def color_primaries(self) -> int:
+        """The colour primaries, a number of ITU-T H.273: 1 for BT.709, 9 for BT.2020, 2 if unspecified."""
+        return self._use().color_numbers[0]
+
+    @property
+    def color_transfer(self) -> int:
+        """The transfer characteristics, a number of ITU-T H.273: 1 for BT.709, 16 for PQ, 18 for HLG, 2 if unspecified."""
+        return self._use().color_numbers[1]
+
+    @property
+    def color_matrix(self) -> int:
+        """The matrix coefficients, a number of ITU-T H.273: 0 for RGB, 1 for BT.709, 2 if unspecified."""
+        return self._use().color_numbers[2]
+
+    @property
+    def is_full_range(self) -> bool | None:
+        """Whether samples use all values, instead of 16 to 235; `None` if unspecified."""
+        return self._use().is_full_range
 
     def __repr__(self) -> str:
         frames = self._native
