@@ -870,7 +870,7 @@ def test_probe_reads_format_duration_and_codecs(tmp_path):
         probe(b"no media")
 
 
-def test_v02_frames_have_their_colours_and_range():
+def test_v08_frames_have_their_colours_and_range():
     frames = decode_packets(demux_video(media.VIDEO / "h264_bt709_full.mp4"), None)
     assert (frames.color_matrix, frames.is_full_range) == (1, True)
     assert (frames[0].color_matrix, frames[0].is_full_range) == (1, True)

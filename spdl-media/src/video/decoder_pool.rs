@@ -82,6 +82,10 @@ impl DecoderPool {
         DecoderPool::new(2 * processors, most_bytes)
     }
 
+    pub(super) fn most_bytes(&self) -> u64 {
+        self.most_bytes
+    }
+
     fn new(most: usize, most_bytes: u64) -> Self {
         DecoderPool { state: Mutex::default(), returned: Condvar::new(), most, most_bytes }
     }

@@ -44,6 +44,9 @@ const LONE_CLIP_PIXELS: u64 = 1 << 24;
 /// chosen and that no other frame refers to are not decoded; the chosen frames are the same as in a
 /// full decode.
 ///
+/// Files, bytes in memory and objects in stores are a [`MediaSource`]: `spdl_io::fetch::BlockReader` (feature
+/// `records`) reads parts of an object.
+///
 /// ```no_run
 /// use spdl_media::image::Picture;
 /// use spdl_media::video::{VideoLimits, VideoReader, VideoRegistry};

@@ -55,7 +55,7 @@ impl VideoRegistry {
     pub fn register_codec(&mut self, codec: impl VideoCodec) -> &mut Self {
         self.codecs.insert(0, Arc::new(codec));
         // A clone of the registry may have decoders of the codec that now comes second.
-        self.decoders = Arc::default();
+        self.decoders = Arc::new(DecoderPool::with_bytes(self.decoders.most_bytes()));
         self
     }
 
