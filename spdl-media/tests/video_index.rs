@@ -156,7 +156,8 @@ fn files_with_too_many_streams_exceed_the_limit() {
         let file = read(name);
         let container = container(&file).unwrap();
         assert!(container.index(&&file[..], &VideoLimits::default().max_streams(1)).is_ok());
-        let error = container.index(&&file[..], &VideoLimits::default().max_streams(0)).unwrap_err();
+        let error =
+            container.index(&&file[..], &VideoLimits::default().max_streams(0)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{name}: {error}");
         assert!(error.message().contains("1 streams of the file exceed the limit of 0"), "{error}");
     }

@@ -31,7 +31,8 @@ pub(crate) use self::body::{ContentCheck, JoinedPieces, RequestTimes, ResponseMe
 pub(crate) use self::buffer::ObjectBuffer;
 pub use self::fetcher::{Capability, Fetcher, ObjectMeta};
 pub(crate) use self::fetcher::{
-    check_lengths, check_limit, check_size, check_version, past_the_end, range_len, read_whole_or_range,
+    check_lengths, check_limit, check_size, check_version, past_the_end, range_len,
+    read_whole_or_range,
 };
 pub use self::key::Key;
 pub(crate) use self::key::{address_in, quoted};

@@ -11,9 +11,7 @@ use crate::augment::Augmenter;
 use crate::image::{CodecRegistry, Limits, Picture};
 use crate::source::MediaSource;
 use crate::transform::Sample;
-use crate::video::{
-    VideoLimits, VideoReader, VideoRegistry, VideoTransform, bytes_of_decoder,
-};
+use crate::video::{VideoLimits, VideoReader, VideoRegistry, VideoTransform, bytes_of_decoder};
 
 /// Decodes the frames of a clip, transforms them, and writes them into the slot of a batch.
 ///

@@ -165,7 +165,9 @@ impl VideoClip {
                     return invalid(format!("invalid time of {time} s: expected 0 or more"));
                 }
                 if !times.is_sorted() {
-                    return invalid("the times of the frames are not in ascending order".to_owned());
+                    return invalid(
+                        "the times of the frames are not in ascending order".to_owned(),
+                    );
                 }
             }
             _ => {}

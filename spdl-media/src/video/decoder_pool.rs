@@ -299,7 +299,8 @@ mod tests {
     #[test]
     fn a_lone_decoder_has_a_thread_per_processor() {
         // Four processors.
-        let (pool, count) = (Arc::new(DecoderPool::new(8, u64::MAX)), Arc::new(AtomicUsize::new(0)));
+        let (pool, count) =
+            (Arc::new(DecoderPool::new(8, u64::MAX)), Arc::new(AtomicUsize::new(0)));
         let lone = lend_with(&pool, 48, DecoderThreads::OfLoneDecoder, &count);
         assert_eq!((lone.threads(), pool.lock().lent), (4, 4));
         thread::scope(|scope| {
@@ -332,10 +333,12 @@ mod tests {
         let pool = Arc::new(DecoderPool::new(8, 2 * one));
         let count = Arc::new(AtomicUsize::new(0));
         thread::scope(|scope| {
-            let lend = |height| scope.spawn({
-                let (pool, count) = (Arc::clone(&pool), Arc::clone(&count));
-                move || lend(&pool, height, &count)
-            });
+            let lend = |height| {
+                scope.spawn({
+                    let (pool, count) = (Arc::clone(&pool), Arc::clone(&count));
+                    move || lend(&pool, height, &count)
+                })
+            };
             let (first, second) = (lend(48).join().unwrap(), lend(48).join().unwrap());
             let third = lend(48);
             thread::sleep(Duration::from_millis(20));
@@ -355,7 +358,8 @@ mod tests {
             drop(large);
             drop(small.join().unwrap());
         });
-        assert_eq!((pool.lock().lent, pool.lock().bytes), (0, 0));
+        let state = pool.lock();
+        assert_eq!((state.lent, state.bytes), (0, 0));
     }
 
     #[test]
@@ -371,7 +375,8 @@ mod tests {
 
     #[test]
     fn idle_decoders_are_reused_and_give_way_to_others() {
-        let (pool, count) = (Arc::new(DecoderPool::new(2, u64::MAX)), Arc::new(AtomicUsize::new(0)));
+        let (pool, count) =
+            (Arc::new(DecoderPool::new(2, u64::MAX)), Arc::new(AtomicUsize::new(0)));
         let existing = || count.load(Ordering::SeqCst);
         lend(&pool, 1, &count).give_back();
         lend(&pool, 1, &count).give_back();
@@ -386,7 +391,8 @@ mod tests {
 
     #[test]
     fn readers_wait_while_too_many_decoders_are_lent() {
-        let (pool, count) = (Arc::new(DecoderPool::new(2, u64::MAX)), Arc::new(AtomicUsize::new(0)));
+        let (pool, count) =
+            (Arc::new(DecoderPool::new(2, u64::MAX)), Arc::new(AtomicUsize::new(0)));
         let most = AtomicUsize::new(0);
         thread::scope(|scope| {
             for _ in 0..8 {
@@ -406,7 +412,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_a_decoder_does_not_wait_for_itself() {
-        let (pool, count) = (Arc::new(DecoderPool::new(1, u64::MAX)), Arc::new(AtomicUsize::new(0)));
+        let (pool, count) =
+            (Arc::new(DecoderPool::new(1, u64::MAX)), Arc::new(AtomicUsize::new(0)));
         let first = lend(&pool, 1, &count);
         lend(&pool, 1, &count).give_back();
         first.give_back();

@@ -362,6 +362,10 @@ class Video(Field, ImageParameters):
 
     def __post_init__(self) -> None:
         Field.__post_init__(self)
+        for name in ("indices", "times"):
+            if (values := getattr(self, name)) is not None:
+                # Tuples can be hashed.
+                set_frozen(self, **{name: tuple(check.listed(name, values, "a list of numbers"))})
         ImageParameters.__post_init__(self)
         if self.exact:
             raise ValueError("exact=True is not supported for video: frames are resized before they become RGB")
@@ -407,10 +411,9 @@ class Video(Field, ImageParameters):
         name = "times" if self.indices is None else "indices"
         values: tuple[float, ...] = ()
         if self.indices is not None:
-            indices = check.listed(name, self.indices, "a list of whole numbers")
-            values = tuple(check.whole(name, index, 0, 2**32 - 1) for index in indices)
+            values = tuple(check.whole(name, index, 0, 2**32 - 1) for index in self.indices)
         elif self.times is not None:
-            values = tuple(check.real(name, time) for time in check.listed(name, self.times, "a list of numbers"))
+            values = tuple(check.real(name, time) for time in self.times)
         excluded = {
             "times": name != "times" and self.times is not None,
             "every": self.every is not None,

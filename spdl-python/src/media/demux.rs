@@ -11,7 +11,9 @@ use spdl_io::stores::Address;
 use spdl_media::MediaSource;
 use spdl_media::ffmpeg::{BitStreamFilter, DemuxOptions, Demuxer, Portion};
 
-use super::values::{MediaCodec, MediaPackets, Window, detached, kind_of, media_error, time_window};
+use super::values::{
+    MediaCodec, MediaPackets, Window, detached, kind_of, media_error, time_window,
+};
 use crate::io::buffer::Buffer;
 use crate::operators::{SharedStores, Stores};
 
@@ -145,10 +147,7 @@ impl MediaDemuxer {
 }
 
 /// Opens a path or an address. Also returns the text for messages, without credentials.
-fn open(
-    path: &Path,
-    stores: &Stores,
-) -> spdl_core::Result<(String, Box<dyn MediaSource + Send>)> {
+fn open(path: &Path, stores: &Stores) -> spdl_core::Result<(String, Box<dyn MediaSource + Send>)> {
     let address = path.to_str().filter(|text| text.contains("://"));
     let address = address.map(|text| Ok::<_, Error>((text, Address::parse(text)?))).transpose()?;
     let path = match &address {

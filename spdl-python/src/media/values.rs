@@ -5,9 +5,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use spdl_core::{DType, Error, ErrorKind};
-use spdl_media::ffmpeg::{
-    Frames, MediaKind, Packets, Rational, StreamCodec, Time, TimeWindow,
-};
+use spdl_media::ffmpeg::{Frames, MediaKind, Packets, Rational, StreamCodec, Time, TimeWindow};
 
 use crate::interop::array::{Array, zeros};
 use crate::interop::error::to_exception;

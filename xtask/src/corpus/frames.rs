@@ -36,7 +36,8 @@ pub(super) fn compare<'a>(
     let mut agreement = FrameAgreement::default();
     for name in names {
         let path = if name.is_empty() { root.to_owned() } else { root.join(name) };
-        let format = ["-select_streams", "v:0", "-show_entries", "stream=pix_fmt", "-of", "csv=p=0"];
+        let format =
+            ["-select_streams", "v:0", "-show_entries", "stream=pix_fmt", "-of", "csv=p=0"];
         let mut probe = Command::new("ffprobe");
         probe.args(["-v", "error"]).args(format).arg(&path);
         let Some(format) = printed(&mut probe)? else { return Ok(None) };
@@ -127,7 +128,8 @@ mod tests {
 
     #[test]
     fn videos_differ_by_pixels_or_by_the_number_of_frames() {
-        let list = "#format: frame checksums\n#hash: SHA256\n0, 0, 0, 1, 4608, aa\n0, 1, 1, 1, 4608, bb\n";
+        let list =
+            "#format: frame checksums\n#hash: SHA256\n0, 0, 0, 1, 4608, aa\n0, 1, 1, 1, 4608, bb\n";
         assert_eq!(hashes(list), ["aa", "bb"]);
         let mut agreement = FrameAgreement::default();
         agreement.add("a.mp4", &["aa", "bb"], &hashes(list));
@@ -136,7 +138,10 @@ mod tests {
         agreement.add("c.mp4", &["aa"], &hashes(list));
         assert!(!agreement.is_complete());
         let text = agreement.text();
-        assert!(text.starts_with("3 videos with 5 frames compared with ffmpeg, 2 differ"), "{text}");
+        assert!(
+            text.starts_with("3 videos with 5 frames compared with ffmpeg, 2 differ"),
+            "{text}"
+        );
         assert!(text.contains("b.mp4: frame 1 has other pixels"), "{text}");
         assert!(text.contains("c.mp4: 1 frames, by ffmpeg 2"), "{text}");
         assert_eq!(agreement.json()["differing"][0][0], "b.mp4");

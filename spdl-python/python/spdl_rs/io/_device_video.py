@@ -473,9 +473,10 @@ def streaming_load_video_nvdec(
         post_processing_params: Arguments of `nvdec_decoder`: crops, size and `pix_fmt`.
         use_cache: See `nvdec_decoder`.
         fallback: Whether the CPU decodes if there is no CUDA device or no NVDEC, or if NVDEC cannot decode the video.
-            The arrays then are NumPy arrays of the same shape, in host memory. Pixel values differ by a few levels.
-            Damaged packets are logged, as by `decode_packets`. The first fallback issues a `CudaFallbackWarning`;
-            `spdl_rs.cuda.fallbacks` counts all. Requires `pix_fmt="rgb"` or `"bgr"`.
+            The arrays then are NumPy arrays of the same shape, in host memory. FFmpeg converts and resizes,
+            so that pixel values differ, mostly at edges of colours. Damaged packets are logged, as by `decode_packets`.
+            The first fallback issues a `CudaFallbackWarning`; `spdl_rs.cuda.fallbacks` counts all. Requires
+            `pix_fmt="rgb"` or `"bgr"`.
 
     Raises:
         The exceptions of `Demuxer`, `nvdec_decoder` and `NvDecDecoder.streaming_decode_packets`.
