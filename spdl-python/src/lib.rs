@@ -5,9 +5,9 @@
 //!       │
 //!   this crate     loader: the pipeline of the loaders, its batches and checkpoint state
 //!       │          pipeline: stages that call Python functions, on Python threads
+//!       │          media: packets and frames of audio and video, by FFmpeg
 //!       │          operators: reading a file, decoding and augmenting an image
 //!       │          io: headers of tar, zip, npy and WAV files in memory
-//!       │          media: packets and frames of audio and video, by FFmpeg
 //!       │          cuda: CUDA devices, device memory, decoding on a device
 //!       │          sampler: indices of distributed samplers
 //!       │          statistics, trace: counters, and timelines in the trace event format

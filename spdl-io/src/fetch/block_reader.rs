@@ -60,7 +60,8 @@ impl BlockReader {
                 let (size, version) = (body.size.unwrap_or(0), body.version.clone());
                 let bytes = body.bytes().await;
                 let bytes = bytes.map_err(|error| error.with_key(key.display_name()))?;
-                check_lengths(&key, &[0..size.min(BLOCK_BYTES)], std::slice::from_ref(&bytes))?;
+                let first = 0..size.min(BLOCK_BYTES);
+                check_lengths(&key, &[first], std::slice::from_ref(&bytes))?;
                 blocks.push_back((0, bytes));
                 (size, version)
             }
