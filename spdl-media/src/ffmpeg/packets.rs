@@ -274,7 +274,7 @@ impl Packets {
                     // In an open group of pictures, frames before the key frame need the group before it.
                     let is_start = |&at: &usize| self.is_key(at) && stamps[at] <= earliest;
                     let start = (0..=first).rev().find(is_start).unwrap_or(0);
-                    start..wanted.last().unwrap_or(first) + 1
+                    start..wanted.next_back().unwrap_or(first) + 1
                 }
                 None => 0..0,
             },
