@@ -574,13 +574,15 @@ impl Measurements<'_> {
             return self.all_failed().unwrap_or(Limit::Unknown);
         }
         let readiness = self.queues.last().map_or(0.0, |queue| queue.readiness(self.elapsed));
+        let gil = self.gil_limit();
         // A consumer in Python waits for the GIL within its step.
-        if readiness > SATURATED && self.is_settled() && !self.workers_hold_gil() {
+        let waits_for_gil = gil.is_some() && self.workers_hold_gil();
+        if readiness > SATURATED && self.is_settled() && !waits_for_gil {
             return Limit::Consumer { readiness };
         }
         // A stage that waits for memory, for an earlier item or for a place also uses its
         // concurrency, so these are checked first.
-        let found = self.gil_limit().or_else(|| self.pool_limit()).or_else(|| self.memory_limit());
+        let found = gil.or_else(|| self.pool_limit()).or_else(|| self.memory_limit());
         let found = found.or_else(|| self.event_loop_limit()).or_else(|| self.stage_limit());
         let found = found.or_else(|| self.order_limit()).or_else(|| self.queue_limit());
         found.or_else(|| self.growing_window_limit()).unwrap_or_else(|| match self.fullest() {
@@ -1256,6 +1258,10 @@ mod tests {
         let limit = set(&mut ready, 0.47, 0.06, 1.0);
         assert!(matches!(limit, Limit::Gil { .. }), "{limit}");
         let limit = set(&mut ready, 0.3, 0.06, 1.0);
+        assert!(matches!(limit, Limit::Consumer { .. }), "{limit}");
+        // One worker thread cannot wait for another.
+        ready.threads = 1;
+        let limit = set(&mut ready, 0.47, 0.06, 1.0);
         assert!(matches!(limit, Limit::Consumer { .. }), "{limit}");
     }
 

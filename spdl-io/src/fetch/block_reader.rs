@@ -20,7 +20,8 @@ const KEPT_BLOCKS: usize = 8;
 /// An object that is read by position, as a file is.
 ///
 /// Each read requests the blocks of 1 MiB that it needs. The 8 blocks that were read last stay in memory. All reads
-/// are of the version that the object had when it was opened.
+/// are of the version that the object had when it was opened, if the store reports
+/// versions. Otherwise, only its size is compared, and only by [`Resilient`](crate::Resilient).
 ///
 /// ```
 /// use std::sync::Arc;

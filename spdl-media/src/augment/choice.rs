@@ -82,9 +82,12 @@ impl Augment for RandomChoice {
 
     fn validate(&self) -> Result<()> {
         let is_weight = |(_, weight): &(_, f64)| weight.is_finite() && *weight >= 0.0;
-        check(self.choices.iter().all(is_weight) && self.sum() > 0.0, || {
-            "invalid choice: expected at least one augmentation, and weights of at least 0 that are not all 0".into()
-        })?;
+        check(
+            self.choices.iter().all(is_weight) && self.sum() > 0.0 && self.sum().is_finite(),
+            || {
+                "invalid choice: expected at least one augmentation, and weights of at least 0 that are not all 0".into()
+            },
+        )?;
         self.choices.iter().try_for_each(|(augment, _)| augment.validate())
     }
 

@@ -260,8 +260,9 @@ impl Packets {
         let mut wanted = (0..stamps.len()).filter(|&at| window.contains(stamps[at], unit));
         let part = match self.kind {
             MediaKind::Audio => {
-                let second = (1.0 / unit.to_f64().max(f64::MIN_POSITIVE)) as i64;
-                let early = window.start().in_units(unit).saturating_sub(second / 10 * 3);
+                let second = (1.0 / unit.to_f64().max(f64::MIN_POSITIVE)).ceil() as i64;
+                let preroll = second.saturating_mul(3) / 10;
+                let early = window.start().in_units(unit).saturating_sub(preroll);
                 let end = stamps.iter().position(|&stamp| window.is_over(stamp, unit));
                 let end = end.unwrap_or(stamps.len());
                 let before = stamps[..end].iter().rposition(|&stamp| stamp <= early);

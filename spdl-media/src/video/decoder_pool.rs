@@ -1,6 +1,7 @@
 //! [`DecoderPool`]: the decoders of all readers of a registry, of a bounded number.
 
 use std::cell::Cell;
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::{fmt, thread};
@@ -147,11 +148,17 @@ impl DecoderPool {
         Ok(LentDecoder { open, permit })
     }
 
-    /// The threads of a decoder if as many decoders as possible are lent: enough to use all processors.
+    /// The threads of a decoder if as many decoders as possible are lent: the smallest number that uses all processors,
+    /// or else as many as possible.
     fn threads_of_many(&self, size: Size) -> u32 {
-        let decoders = (self.most_bytes / bytes_of_decoder(size, 1).max(1)).max(1);
-        let threads = (self.most as u64 / 2).div_ceil(decoders);
-        threads.clamp(1, MAX_THREADS as u64) as u32
+        let processors = (self.most as u64 / 2).max(1);
+        let used = |threads: u32| {
+            let decoders = (self.most_bytes / bytes_of_decoder(size, threads).max(1)).max(1);
+            (decoders * u64::from(threads)).min(processors)
+        };
+        (1..=MAX_THREADS as u32)
+            .max_by_key(|&threads| (used(threads), Reverse(threads)))
+            .unwrap_or(1)
     }
 
     /// Whether all decoders together, with the idle ones, exceed a limit.
@@ -363,12 +370,18 @@ mod tests {
     }
 
     #[test]
-    fn few_decoders_of_large_frames_use_all_processors() {
+    fn few_decoders_of_large_frames_use_all_processors_if_possible() {
         // 64 processors.
         let pool = DecoderPool::new(128, DECODER_BYTES);
-        let threads = |width, height| pool.threads_of_many(Size::new(width, height));
-        assert_eq!((threads(640, 360), threads(1920, 1080), threads(3840, 2160)), (1, 4, 13));
-        assert_eq!(threads(65_000, 65_000), 16);
+        let used = |width, height| {
+            let size = Size::new(width, height);
+            let threads = pool.threads_of_many(size);
+            u64::from(threads) * (DECODER_BYTES / bytes_of_decoder(size, threads)).max(1)
+        };
+        assert!(used(640, 360) >= 64 && used(1920, 1080) >= 64 && used(2560, 1440) >= 64);
+        // The memory is too small for more threads.
+        assert_eq!((used(3840, 2160), used(65_000, 65_000)), (32, 16));
+        assert_eq!(pool.threads_of_many(Size::new(640, 360)), 1);
         // Two processors.
         assert_eq!(DecoderPool::new(4, DECODER_BYTES).threads_of_many(Size::new(1920, 1080)), 1);
     }

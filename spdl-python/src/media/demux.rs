@@ -14,6 +14,7 @@ use spdl_media::ffmpeg::{BitStreamFilter, DemuxOptions, Demuxer, Portion};
 use super::values::{
     MediaCodec, MediaPackets, Window, detached, kind_of, media_error, time_window,
 };
+use crate::interop::wait::interruptible;
 use crate::io::buffer::Buffer;
 use crate::operators::{SharedStores, Stores};
 
@@ -46,10 +47,13 @@ impl MediaDemuxer {
         let opened: spdl_core::Result<Demuxer<'static>> = match source.extract::<PathBuf>() {
             Ok(path) => {
                 let stores = STORES.get(py);
-                py.detach(|| {
+                let is_address = address_of(&path).is_some();
+                let open = move || {
                     let (shown, file) = open(&path, &stores)?;
                     Demuxer::open(file, name.as_deref().unwrap_or(&shown), &settings)
-                })
+                };
+                // A store may be slow, and Ctrl-C ends the wait.
+                if is_address { interruptible(py, open)? } else { py.detach(open) }
             }
             Err(_) => {
                 let buffer = Buffer::of(source)?;
@@ -146,10 +150,15 @@ impl MediaDemuxer {
     }
 }
 
+/// The path as text, if it is an address.
+fn address_of(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| text.contains("://"))
+}
+
 /// Opens a path or an address. Also returns the text for messages, without credentials.
 fn open(path: &Path, stores: &Stores) -> spdl_core::Result<(String, Box<dyn MediaSource + Send>)> {
-    let address = path.to_str().filter(|text| text.contains("://"));
-    let address = address.map(|text| Ok::<_, Error>((text, Address::parse(text)?))).transpose()?;
+    let address =
+        address_of(path).map(|text| Ok::<_, Error>((text, Address::parse(text)?))).transpose()?;
     let path = match &address {
         Some((_, parsed)) if parsed.scheme() == "file" => parsed.key().to_path(),
         Some((text, parsed)) => return Ok((parsed.to_string(), Box::new(stores.open(text)?))),

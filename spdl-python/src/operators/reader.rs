@@ -8,6 +8,8 @@ use bytes::Bytes;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+#[cfg(feature = "ffmpeg")]
+use spdl_core::runtime::block_on_in_stage;
 use spdl_core::{Result, Runtime, block_on};
 #[cfg(feature = "ffmpeg")]
 use spdl_io::fetch::BlockReader;
@@ -132,7 +134,8 @@ impl Stores {
     #[cfg(feature = "ffmpeg")]
     pub(crate) fn open(&self, address: &str) -> Result<BlockReader> {
         let location = self.0.open(address)?;
-        block_on(BlockReader::open(location.fetcher, location.key))
+        block_on_in_stage(BlockReader::open(location.fetcher, location.key))
+            .and_then(|opened| opened)
             .map_err(|error| error.renamed(location.address))
     }
 

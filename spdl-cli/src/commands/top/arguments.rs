@@ -30,7 +30,7 @@ Examples:
   spdl top /tmp/train-0.sock --json | jq -r '[.items_per_s, .data_readiness] | @tsv'
       the rate and the readiness every second, until the pipeline ends
   spdl top /tmp/train-*.sock --prometheus 127.0.0.1:9464
-      metrics for Prometheus and the board docs/grafana.json, also of pipelines that start later.
+      metrics for Prometheus and the dashboard docs/grafana.json, also of pipelines that start later.
       The label `pipeline` is the file name of the socket: train-0
 
 How to read it:

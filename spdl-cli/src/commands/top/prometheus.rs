@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -19,10 +19,10 @@ use crate::ui::stderr;
 const FAILED: &str = "cannot serve the metrics";
 /// Time between attempts to connect to a pipeline, and to accept a connection.
 const RETRY: Duration = Duration::from_millis(300);
-/// A client that neither sends nor reads for this time is disconnected.
+/// The time for a request. A client that does not read the response for this time is disconnected.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest head of a request, in bytes.
-const LONGEST_HEAD: u64 = 16 << 10;
+const LONGEST_HEAD: usize = 16 << 10;
 
 /// How a value of a line becomes a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,14 +81,35 @@ const BUSY_RATIO: &str = "spdl_stage_busy_ratio";
 const QUANTILES: [(&str, &str); 4] =
     [("p50", "0.5"), ("p90", "0.9"), ("p99", "0.99"), ("max", "1")];
 
+/// A counter of all pipelines with one socket.
+#[derive(Debug, Default)]
+struct Counter {
+    /// The sum of the pipelines before.
+    earlier: f64,
+    /// The value of the last pipeline.
+    last: f64,
+}
+
 /// Values by the name of the metric, and then by their labels.
 #[derive(Debug, Default)]
 struct Exposition {
-    counters: BTreeMap<&'static str, BTreeMap<String, f64>>,
+    counters: BTreeMap<&'static str, BTreeMap<String, Counter>>,
     gauges: BTreeMap<&'static str, BTreeMap<String, f64>>,
 }
 
 impl Exposition {
+    /// Begins a connection, whose first line has the statistics since the start of the pipeline. They replace those of the
+    /// last connection if it was to the same pipeline.
+    fn begin(&mut self, pipeline: &str, is_same: bool) {
+        let of_pipeline = label("pipeline", pipeline);
+        for (labels, counter) in self.counters.values_mut().flatten() {
+            if labels.starts_with(&of_pipeline) {
+                let last = std::mem::take(&mut counter.last);
+                counter.earlier += if is_same { 0.0 } else { last };
+            }
+        }
+    }
+
     /// Adds the statistics since the line before.
     fn add(&mut self, pipeline: &str, line: &Value) {
         let labels = label("pipeline", pipeline);
@@ -114,8 +135,8 @@ impl Exposition {
         for &(name, kind, key) in table {
             let value = &from[key];
             let mut count = |value: f64| {
-                *self.counters.entry(name).or_default().entry(labels.to_owned()).or_default() +=
-                    value;
+                let of_name = self.counters.entry(name).or_default();
+                of_name.entry(labels.to_owned()).or_default().last += value;
             };
             match (kind, value.as_f64()) {
                 (Count, Some(value)) => count(value),
@@ -151,13 +172,17 @@ impl Exposition {
     /// The text that Prometheus reads.
     fn text(&self) -> String {
         let mut text = String::new();
-        for (kind, metrics) in [("counter", &self.counters), ("gauge", &self.gauges)] {
-            for (name, values) in metrics.iter().filter(|(_, values)| !values.is_empty()) {
-                // Writing to a `String` cannot fail.
-                let _ = writeln!(text, "# TYPE {name} {kind}");
-                for (labels, value) in values {
-                    let _ = writeln!(text, "{name}{{{labels}}} {value}");
-                }
+        // Writing to a `String` cannot fail.
+        for (name, values) in &self.counters {
+            let _ = writeln!(text, "# TYPE {name} counter");
+            for (labels, Counter { earlier, last }) in values {
+                let _ = writeln!(text, "{name}{{{labels}}} {}", earlier + last);
+            }
+        }
+        for (name, values) in self.gauges.iter().filter(|(_, values)| !values.is_empty()) {
+            let _ = writeln!(text, "# TYPE {name} gauge");
+            for (labels, value) in values {
+                let _ = writeln!(text, "{name}{{{labels}}} {value}");
             }
         }
         text
@@ -206,14 +231,25 @@ fn watch(socket: &Path, pipeline: &str, exposition: &Mutex<Exposition>) {
         change(&mut exposition.lock().unwrap_or_else(PoisonError::into_inner));
     };
     let mut reported = String::new();
+    // The process of a pipeline that was connected, and has not ended.
+    let mut unended: Option<Value> = None;
     loop {
         // Before its start and after its end, a pipeline has no socket.
         if let Ok(mut connection) = Connection::open(socket) {
+            let mut is_first = true;
             let failure = loop {
                 match connection.next() {
                     Ok(Some(line)) => {
-                        let line = serde_json::from_str(&line.text).unwrap_or_default();
-                        update(&|exposition| exposition.add(pipeline, &line));
+                        let line: Value = serde_json::from_str(&line.text).unwrap_or_default();
+                        let process = line["pid"].clone();
+                        update(&|exposition| {
+                            if is_first {
+                                exposition.begin(pipeline, unended.as_ref() == Some(&process));
+                            }
+                            exposition.add(pipeline, &line);
+                        });
+                        is_first = false;
+                        unended = Some(process).filter(|_| line["ended"] != true);
                     }
                     Ok(None) => break None,
                     Err(failure) => break Some(failure.to_string()),
@@ -231,12 +267,22 @@ fn watch(socket: &Path, pipeline: &str, exposition: &Mutex<Exposition>) {
 
 /// Answers one request.
 fn respond(mut client: &TcpStream, exposition: &Mutex<Exposition>) -> io::Result<()> {
-    client.set_read_timeout(Some(TIMEOUT))?;
+    let until = Instant::now() + TIMEOUT;
     client.set_write_timeout(Some(TIMEOUT))?;
-    let mut head = BufReader::new(client.take(LONGEST_HEAD)).lines();
-    let request = head.next().transpose()?.unwrap_or_default();
-    while head.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
-    let mut words = request.split(' ');
+    let (mut head, mut part) = (Vec::new(), [0; 1024]);
+    while head.len() < LONGEST_HEAD && !head.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        client.set_read_timeout(Some(left))?;
+        match client.read(&mut part)? {
+            0 => break,
+            count => head.extend_from_slice(&part[..count]),
+        }
+    }
+    let head = String::from_utf8_lossy(&head);
+    let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (status, body) = match (words.next(), words.next()) {
         (Some("GET"), Some("/metrics")) => {
             ("200 OK", exposition.lock().unwrap_or_else(PoisonError::into_inner).text())
@@ -283,5 +329,21 @@ mod tests {
         assert!(text.contains("spdl_dropped_total{pipeline=\"train\"} 14\n"), "{text}");
         assert!(!text.contains("spdl_data_readiness_ratio{pipeline=\"train\"}"), "{text}");
         assert!(text.contains("spdl_data_readiness_ratio{pipeline=\"train-2\"} 0.25\n"), "{text}");
+    }
+
+    #[test]
+    fn a_second_connection_to_a_pipeline_counts_nothing_twice() {
+        let mut exposition = Exposition::default();
+        let line: Value = serde_json::from_str(&line(8.0)).unwrap();
+        let mut dropped = |is_same| {
+            exposition.begin("train", is_same);
+            exposition.add("train", &line);
+            let text = exposition.text();
+            let value = text
+                .lines()
+                .find_map(|it| it.strip_prefix("spdl_dropped_total{pipeline=\"train\"} "));
+            value.unwrap().to_owned()
+        };
+        assert_eq!([dropped(false), dropped(true), dropped(false)], ["7", "7", "14"]);
     }
 }

@@ -213,12 +213,8 @@ def nvdec_decoder(
     """
     check.choice("pix_fmt", pix_fmt, ("nv12", "rgb", "bgr"))
     check.flag("use_cache", use_cache)
-    if isinstance(codec, VideoCodec):
-        name = codec.name
-        if name not in get_args(Codec):
-            raise UnsupportedError(f"NVDEC does not decode {name} video", kind="unsupported")
-        codec = cast("Codec", name)
-    if not isinstance(codec, str):
+    name = codec.name if isinstance(codec, VideoCodec) else codec
+    if not isinstance(name, str):
         raise TypeError(f'codec must be a str such as "h264", not {check.shown(codec)}')
     sides = {"left": crop_left, "top": crop_top, "right": crop_right, "bottom": crop_bottom}
     left, top, right, bottom = (
@@ -227,8 +223,10 @@ def nvdec_decoder(
     size = size_of(scale_width, scale_height)
     if size is not None and pix_fmt == "nv12":
         raise ValueError('NV12 frames cannot be resized: scale_width requires pix_fmt="rgb" or "bgr"')
+    if isinstance(codec, VideoCodec) and name not in get_args(Codec):
+        raise UnsupportedError(f"NVDEC does not decode {name} video", kind="unsupported")
     decoders, stream = decoders_of(device_config)
-    decoder = _spdl_rs.VideoDecoder(decoders, codec, use_cache)
+    decoder = _spdl_rs.VideoDecoder(decoders, name, use_cache)
     return NvDecDecoder(decoder, (pix_fmt, (left, top, right, bottom), size), stream)
 
 
