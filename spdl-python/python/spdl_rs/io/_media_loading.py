@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from . import _filter_descriptions as descriptions
 from ._buffer import Buffer
 from ._decoding import DecodeConfig, convert_frames, decode_packets
-from ._demuxing import DemuxConfig, Source, Time, demux_audio, demux_image, demux_video
-from ._media_values import ImageFrames
+from ._demuxing import DemuxConfig, Source, demux_audio, demux_image, demux_video
+from ._media_values import ImageFrames, Time
 from ._transfer import CUDAConfig, transfer_buffer
 
 if TYPE_CHECKING:
