@@ -105,9 +105,7 @@ impl MediaSource for spdl_io::records::PartialFile {
     }
 
     fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
-        if range.end > self.size() || range.start > range.end {
-            return Err(outside(&range, self.size()));
-        }
+        check_range(&range, self.size())?;
         self.read(range, memory)
     }
 
@@ -124,9 +122,7 @@ impl MediaSource for spdl_io::fetch::BlockReader {
     }
 
     fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
-        if range.end > self.size() || range.start > range.end {
-            return Err(outside(&range, self.size()));
-        }
+        check_range(&range, self.size())?;
         self.read(range, memory)
     }
 }
@@ -168,9 +164,7 @@ impl MediaSource for std::fs::File {
     fn read<'a>(&'a self, range: Range<u64>, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         use std::os::unix::fs::FileExt;
         let size = MediaSource::size(self);
-        if range.end > size || range.start > range.end {
-            return Err(outside(&range, size));
-        }
+        check_range(&range, size)?;
         let bytes = (range.end - range.start) as usize;
         memory.clear();
         memory.try_reserve_exact(bytes).map_err(|_| {
@@ -183,6 +177,15 @@ impl MediaSource for std::fs::File {
             Error::new(ErrorKind::Io, message).with_offset(range.start)
         })?;
         Ok(memory)
+    }
+}
+
+/// Checks that a file of this size has the bytes of a range.
+#[cfg(any(unix, feature = "records"))]
+fn check_range(range: &Range<u64>, size: u64) -> Result<()> {
+    match range.start <= range.end && range.end <= size {
+        true => Ok(()),
+        false => Err(outside(range, size)),
     }
 }
 

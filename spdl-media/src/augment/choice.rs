@@ -82,12 +82,11 @@ impl Augment for RandomChoice {
 
     fn validate(&self) -> Result<()> {
         let is_weight = |(_, weight): &(_, f64)| weight.is_finite() && *weight >= 0.0;
-        check(
-            self.choices.iter().all(is_weight) && self.sum() > 0.0 && self.sum().is_finite(),
-            || {
-                "invalid choice: expected at least one augmentation, and weights of at least 0 that are not all 0".into()
-            },
-        )?;
+        let sum = self.sum();
+        check(self.choices.iter().all(is_weight) && sum > 0.0 && sum.is_finite(), || {
+            "invalid choice: expected at least one augmentation, and weights of at least 0 with a positive, finite sum"
+                .into()
+        })?;
         self.choices.iter().try_for_each(|(augment, _)| augment.validate())
     }
 

@@ -247,7 +247,8 @@ impl Packets {
         self.part(0..self.packets.len())
     }
 
-    /// The packets that decoding the frames in `window` needs, with shared bytes. They have this window.
+    /// The packets that decoding the frames in `window` needs, with shared bytes. They have this window, which
+    /// replaces that of these packets, so it should lie within it.
     ///
     /// Of video, these are the packets from a key frame on; of compressed audio, those from 0.3 s before the window on.
     ///

@@ -281,7 +281,7 @@ def decode_packets_nvdec(
     are supported, and odd sizes are kept.
 
     All frames are in device memory at the same time. For long videos use
-    `NvDecDecoder.streaming_decode_packets`.
+    `NvDecDecoder.streaming_decode_packets`. Of packets with a window, the frames before it are returned too.
 
     Args:
         packets: See `NvDecDecoder.decode_packets`.

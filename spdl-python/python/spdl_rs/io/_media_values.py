@@ -260,9 +260,7 @@ class MediaPackets(_Consumable):
         return f"{type(self).__name__}({len(packets)} packets, {packets.num_bytes} bytes{details}{window}{source})"
 
 
-class AudioPackets(MediaPackets):
-    """Encoded audio. Functions that decode or filter packets consume them: use `clone` to keep them."""
-
+class _TimedPackets(MediaPackets):
     @property
     def timestamp(self) -> tuple[float, float] | None:
         """Start and end of the window that was demuxed or sliced, in seconds."""
@@ -271,6 +269,8 @@ class AudioPackets(MediaPackets):
     def slice(self: _Packets, timestamp: tuple[Time, Time]) -> _Packets:
         """Returns the packets that decoding the frames in a window needs; they share the memory of these.
 
+        The window replaces that of these packets, so it should lie within it.
+
         Args:
             timestamp: Start and end in seconds.
 
@@ -278,6 +278,10 @@ class AudioPackets(MediaPackets):
             UnsupportedError: The file stores no times of presentation.
         """
         return type(self)(self._use().slice(fractions_of(timestamp)), self._source)
+
+
+class AudioPackets(_TimedPackets):
+    """Encoded audio. Functions that decode or filter packets consume them: use `clone` to keep them."""
 
     @property
     def sample_rate(self) -> int:
@@ -319,28 +323,12 @@ class _PicturePackets(MediaPackets):
         return self._shown("" if codec is None else f", {codec.name}, {codec.width} x {codec.height}")
 
 
-class VideoPackets(_PicturePackets):
+class VideoPackets(_TimedPackets, _PicturePackets):
     """Encoded video. Functions that decode or filter packets consume them: use `clone` to keep them.
 
     `len(packets)` is the number of packets, or, after demuxing with a window, that of the packets whose frames are in
     the window. Decoding may need packets before the window, which are kept too.
     """
-
-    @property
-    def timestamp(self) -> tuple[float, float] | None:
-        """Start and end of the window that was demuxed or sliced, in seconds."""
-        return self._use().window
-
-    def slice(self: _Packets, timestamp: tuple[Time, Time]) -> _Packets:
-        """Returns the packets that decoding the frames in a window needs; they share the memory of these.
-
-        Args:
-            timestamp: Start and end in seconds.
-
-        Raises:
-            UnsupportedError: The file stores no times of presentation.
-        """
-        return type(self)(self._use().slice(fractions_of(timestamp)), self._source)
 
     @property
     def frame_rate(self) -> tuple[int, int]:
