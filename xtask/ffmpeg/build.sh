@@ -35,9 +35,10 @@ encoders=(
     png apng mjpeg bmp tiff gif pam pgm ppm rawvideo wrapped_avframe mpeg4 ffv1 huffyuv
     aac ac3 mp2 flac alac opus pcm_s16le pcm_s16be pcm_s24le pcm_s32le pcm_u8 pcm_f32le pcm_f64le pcm_alaw pcm_mulaw
 )
+# `image2` only finds the codec of an image by the extension of its file; `image2pipe` writes it.
 muxers=(
-    mov mp4 ipod matroska webm avi mpegts ogg opus nut ivf obu h264 hevc gif apng image2pipe rawvideo yuv4mpegpipe
-    wav w64 flac adts mp2 mp3 aiff caf pcm_s16le pcm_f32le null
+    mov mp4 ipod matroska webm avi mpegts ogg opus nut ivf obu h264 hevc gif apng image2 image2pipe rawvideo
+    yuv4mpegpipe wav w64 flac adts mp2 mp3 aiff caf pcm_s16le pcm_f32le null
 )
 filters=(
     buffer buffersink abuffer abuffersink null anull nullsrc anullsrc color testsrc testsrc2 sine

@@ -280,10 +280,12 @@ const ORDERS: u64 = 24;
 
 fn ffmpeg(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let venv = wheel::install(workspace, output, "venv-ffmpeg-test", false)?;
-    venv.install(output, &["pytest", "av", "opencv-python-headless"])?;
+    venv.install(output, &["pytest", "av", "opencv-python-headless", "pillow"])?;
     let mut tests = command(venv.python());
     tests.args(["-m", "pytest", "-rfEs", "-p", "no:cacheprovider"]);
     tests.arg("spdl-python/tests/test_ffmpeg_library.py");
+    // The other tests of `spdl_rs.io` use the FFmpeg of the system, which has all formats.
+    tests.args(["spdl-python/tests/test_media_encoding.py", "-k", "test_ffmpeg_library or i08"]);
     tests.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(&workspace.root);
     let (status, text) = output.run_and_read(&mut tests)?;
     finish_tests(output, Counts::of_pytest(&text), ORDERS, status)
