@@ -738,20 +738,27 @@ impl Measurements<'_> {
         if found.kind.uses_cpu_pool() {
             return Some(Limit::Concurrency { stage, concurrency, busy });
         }
+        Some(self.store_limit(found, busy))
+    }
+
+    /// The latency, the bandwidth or the request rate of the store that an async stage reads.
+    fn store_limit(&self, found: &StageStatistics, busy: f64) -> Limit {
+        let (stage, concurrency) = (Arc::clone(&found.name), found.concurrency);
         let medium = found.medium;
         let Some(rate) = saturated_rate(&found.rates) else {
             let latency = found.service.p50;
-            return Some(Limit::Latency { stage, medium, concurrency, busy, latency });
+            return Limit::Latency { stage, medium, concurrency, busy, latency };
         };
         let bytes = found.bytes as f64 / found.items.max(1) as f64;
-        Some(if bytes >= LARGE_REQUEST {
+        if bytes >= LARGE_REQUEST {
             Limit::Bandwidth { stage, medium, bytes_per_s: rate * bytes, concurrency }
         } else {
             Limit::Requests { stage, medium, requests_per_s: rate, concurrency }
-        })
+        }
     }
 
-    /// An async stage whose in-flight window was full for most of the time, but has grown since.
+    /// An async stage that downstream waited for, or whose in-flight window was full, for most of the time: the window
+    /// has grown since, or items waited for memory or for their order before they started.
     fn growing_window_limit(&self) -> Option<Limit> {
         let on_loop = self.stages.iter().filter(|stage| stage.kind == StageKind::Async);
         let full = |stage: &StageStatistics| {
@@ -761,13 +768,7 @@ impl Measurements<'_> {
             .map(|stage| (stage, full(stage)))
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .filter(|(_, full)| *full > FULL_WINDOW)?;
-        Some(Limit::Latency {
-            stage: Arc::clone(&found.name),
-            medium: found.medium,
-            concurrency: found.concurrency,
-            busy,
-            latency: found.service.p50,
-        })
+        Some(self.store_limit(found, busy))
     }
 
     /// The stages with their queues: times in which all places were in use, and in which there was
@@ -1274,6 +1275,21 @@ mod tests {
         growing.stages[0].rates = vec![rate(16.0, 600), rate(80.0, 2900)];
         let limit = growing.limit();
         assert!(matches!(limit, Limit::Latency { .. }), "{limit}");
+    }
+
+    #[test]
+    fn a_saturated_store_is_named_although_its_window_is_not_full() {
+        // A quarter of the places wait for memory or for the order of items.
+        let stages = [("fetch", StageKind::Async, 16, 120.0), ("decode", StageKind::Fill, 2, 4.0)];
+        let mut bound = statistics(&stages, 9.0);
+        let rate = |in_flight, items| InFlightRate::new(in_flight, items, Duration::from_secs(2));
+        bound.stages[0].bytes = 100 << 20;
+        bound.stages[0].medium = Medium::Network;
+        bound.stages[0].rates = vec![rate(9.0, 34), rate(13.0, 33), rate(16.0, 36)];
+        let diagnosis = bound.diagnose();
+        assert!(diagnosis.to_string().starts_with("The network bandwidth"), "{diagnosis}");
+        let more = |it: &&Effect| !it.change.is_work();
+        assert!(diagnosis.helps.iter().find(more).is_none(), "{diagnosis}");
     }
 
     #[test]

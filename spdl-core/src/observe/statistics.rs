@@ -232,7 +232,7 @@ pub struct GilStatistics {
     pub waited: Duration,
 }
 
-/// How fast an async stage was while its in-flight window was full, with about the same window.
+/// How fast an async stage was with about the same number of items in flight.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -317,8 +317,8 @@ pub struct StageStatistics {
     /// The share of the processing time in which a stage of the CPU pool used a CPU, in 0..=1.
     /// Estimated from a sample; `None` if no item was sampled or the system does not report it.
     pub cpu_share: Option<f64>,
-    /// Rates of an async stage while its in-flight window was full, by the window, smallest first.
-    /// Several rates show whether more items in flight make the stage faster.
+    /// Rates of an async stage by the number of items in flight, smallest first, while its window was full or downstream
+    /// had no item. Several rates show whether more items in flight make the stage faster.
     pub rates: Vec<InFlightRate>,
     /// Bytes of all outputs, if outputs are [measured](crate::PipelineBuilder::measured).
     pub bytes: u64,
@@ -577,8 +577,8 @@ impl StageMeter {
         self.sampled_cpu_nanos.fetch_add(cpu.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Counts an item of an async stage that completed `after` the item before it, while all
-    /// `in_flight` items of the window were in flight.
+    /// Counts an item of an async stage that completed `after` the item before it, while `in_flight` items were in
+    /// flight.
     pub(crate) fn completed(&self, in_flight: usize, after: Duration) {
         let rates = self
             .rates

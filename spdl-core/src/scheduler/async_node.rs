@@ -110,8 +110,8 @@ struct DriverState<In, Out> {
     outbox: Outbox<Out>,
     window: Option<InFlightWindow>,
     order: Arc<InFlightOrder>,
-    /// When the last item completed, if the window was full then.
-    last_completed: Option<Instant>,
+    /// When the last item completed, and how many were in flight then.
+    last_completed: Option<(Instant, usize)>,
 }
 
 impl<In, Out> DriverState<In, Out> {
@@ -223,11 +223,12 @@ where
         }
     }
 
-    /// Counts the time between two completions, if the window was full at both.
+    /// Counts the time between two completions, unless downstream limited the number of items in flight.
     fn count_rate(&self, driver: &mut DriverState<In, Out>, in_flight: usize, ended: Instant) {
-        let is_full = in_flight >= self.core.concurrency();
-        let last = std::mem::replace(&mut driver.last_completed, is_full.then_some(ended));
-        if let Some(last) = last.filter(|_| is_full) {
+        let Some((last, then)) = driver.last_completed.replace((ended, in_flight)) else { return };
+        let size = self.core.concurrency();
+        let counts = if in_flight >= size { then >= size } else { self.output.is_empty() };
+        if counts {
             self.core.meter.completed(in_flight, ended.saturating_duration_since(last));
         }
     }

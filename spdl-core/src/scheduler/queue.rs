@@ -499,6 +499,11 @@ impl<T> Queue<T> {
         state.meter.empty_time()
     }
 
+    /// Whether the queue has no item.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.lock().is_empty()
+    }
+
     /// Sets the minimum capacity, at least one.
     pub(crate) fn set_least(&self, least: usize) {
         let mut state = self.state.lock();
