@@ -23,7 +23,7 @@ PAGES = {
     "docs/migrating.md": (17, "test_migrating"),
     "docs/pack.md": (1, "test_guides"),
     "docs/parallelism.md": (2, "test_guides"),
-    "docs/resume.md": (2, "test_guides"),
+    "docs/resume.md": (3, "test_guides"),
     "docs/profiling.md": (6, "test_profiling_guide"),
     "spdl-python/README.md": (3, "test_package"),
 }
@@ -102,17 +102,27 @@ def test_the_which_number_page_program_prints_what_the_page_shows(tmp_path, monk
 
 
 def test_the_resume_page_program_prints_what_the_page_shows(capsys):
-    program, _ = programs("docs/resume.md")
+    program, *_ = programs("docs/resume.md")
     page = (ROOT / "docs/resume.md").read_text(encoding="utf-8")
     shown = page.partition("prints\n\n```text\n")[2].partition("```")[0]
     exec(program, {"__name__": "program"})
     assert capsys.readouterr().out == shown
 
 
+def test_the_resume_page_steps_are_those_of_the_epoch(photos, tmp_path, monkeypatch, capsys):
+    program = programs("docs/resume.md")[2]
+    page = (ROOT / "docs/resume.md").read_text(encoding="utf-8")
+    shown = page.partition("## Any steps of an epoch")[2].partition("prints\n\n```text\n")[2].partition("```")[0]
+    shutil.copytree(photos, tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    assert capsys.readouterr().out == shown
+
+
 @pytest.mark.frameworks
 def test_the_resume_page_checkpoint_continues_after_the_last_step(photos, tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    _, program = programs("docs/resume.md")
+    _, program, _ = programs("docs/resume.md")
     shutil.copytree(photos, tmp_path / "photos")
     monkeypatch.chdir(tmp_path)
     replace, steps = os.replace, []

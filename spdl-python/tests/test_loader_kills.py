@@ -424,5 +424,75 @@ def test_killed_ranks_resume_with_other_numbers_of_ranks(name, data, tmp_path):
     assert sorted(json.loads(file.read_text())[1]) == expected
 
 
+# Loaders whose steps are known only after a run, and why.
+UNKNOWN_STEPS = {
+    "a filter": "filter",
+    "packing": "Pack",
+    "blocks": "ConcatAndSplit",
+    "buckets": "Bucket",
+    "sizes": "SameSize",
+    "an iterable": "unknown length",
+    "COCO": "'boxes' drops",
+}
+
+
+# promise: R13
+@pytest.mark.parametrize("name", LOADERS)
+def test_steps_of_an_epoch_have_the_batches_of_the_whole_epoch(name, data):
+    loader = loader_to_train(name, data)
+    if name in UNKNOWN_STEPS:
+        with pytest.raises(ValueError, match=UNKNOWN_STEPS[name]):
+            loader.steps(1, 0, 1)
+        return
+    for epoch in range(EPOCHS):
+        expected, states = [], []
+        for batch in loader:
+            expected.append(checksum(copies([batch])))
+            states.append(loader.state_dict())
+        last = len(expected)
+        other = loader_to_train(name, data)
+        assert [other.state_at(epoch, step) for step in range(1, last + 1)] == states
+        for start, stop in [(0, 1), (1, 3), (last - 2, last), (2, 2)]:
+            found = [checksum(copies([batch])) for batch in other.steps(epoch, start, stop)]
+            assert found == expected[start:stop], (epoch, start, stop)
+        assert other.epoch == 0
+        with pytest.raises(ValueError, match=f"{last + 1}.*{last}"):
+            other.state_at(epoch, last + 1)
+
+
+@pytest.mark.parametrize("name", ["fields", "several data sets", "shards in order"])
+def test_steps_continue_a_combined_state(name, data):
+    states = []
+    for rank in range(2):
+        loader = loader_of_rank(name, data, rank, 2)
+        for _, _batch in zip(range(1 + rank), loader):
+            state = loader.state_dict()
+        states.append(state)
+    combined = Loader.combine_states(states)
+    loader, other = loader_of_rank(name, data, 0, 1), loader_of_rank(name, data, 0, 1)
+    loader.load_state_dict(combined)
+    other.load_state_dict(combined)
+    first = combined["steps_in_epoch"]
+    assert first == 2
+    expected, after = [], []
+    for batch in loader:
+        expected.append(checksum(copies([batch])))
+        after.append(loader.state_dict())
+    for step in (1, 2):
+        assert other.state_at(0, first + step) == after[step - 1]
+        found = [checksum(copies([batch])) for batch in other.steps(0, first + step, first + step + 2)]
+        assert found == expected[step : step + 2]
+        # The loader has read the rest of the epoch, and can be asked again.
+        assert loader.state_at(0, first + step) == after[step - 1]
+    with pytest.raises(ValueError, match="step 1 of epoch 0 was delivered before"):
+        other.steps(0, 1, 3)
+
+
+def test_steps_are_refused_if_failed_samples_are_dropped(data):
+    loader = LOADERS["fields"](data, batch_size=3, on_error="skip")
+    with pytest.raises(ValueError, match="on_error drops samples"):
+        loader.state_at(0, 1)
+
+
 if __name__ == "__main__":
     train_ranks(*sys.argv[1:4], int(sys.argv[4])) if sys.argv[4:] else train(*sys.argv[1:])

@@ -1,13 +1,14 @@
 //! The checkpoint state as plain data: store it, resume from it, combine and compare it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::ops::Range;
 
 use crate::error::{Change, Error, ErrorKind, Result};
 use crate::item::lineage::EndedPieces;
 use crate::resume::ledger::{MergedSamples, PartialItem, Unmerged};
 use crate::source::layers::Layers;
-use crate::source::ranges::Ranges;
+use crate::source::ranges::{Complement, Ranges};
 use crate::source::sample::SampleId;
 use crate::source::shard::{Division, Remainder, ResumePoint, Shard};
 
@@ -420,6 +421,119 @@ impl State {
             !self.base.contains(index) && !division.local(index).is_some_and(is_done)
         });
         Ok(self)
+    }
+
+    /// The state after `steps` more steps in which no sample fails, computed without a run.
+    ///
+    /// The steps are batches of `batch_size` samples; the last batch of an epoch may be smaller. The state is that of
+    /// a pipeline that keeps the order of its input, and whose stages neither filter, split nor regroup samples.
+    ///
+    /// ```
+    /// # use std::num::NonZeroU64;
+    /// use spdl_core::{DatasetSource, PipelineBuilder, Result};
+    /// let numbers = || DatasetSource::new((0..10).collect::<Vec<i32>>()).shuffled(7);
+    /// let batches = || PipelineBuilder::new(numbers()).batch("batch", 2, false).deterministic();
+    /// let mut pipeline = batches().build()?;
+    /// let start = pipeline.state()?;
+    /// assert_eq!(pipeline.by_ref().take(3).count(), 3);
+    /// assert_eq!(start.after_steps(3, NonZeroU64::new(2).unwrap())?, pipeline.state()?);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// * `InvalidArgument` if the epoch has fewer steps left, or if the state is a [combined](State::combine) state:
+    ///   build a pipeline that resumes from it, and use that pipeline's state.
+    /// * `Unsupported` if the pipeline has several sources, or delivered a list or a split item in part.
+    pub fn after_steps(mut self, steps: u64, batch_size: NonZeroU64) -> Result<Self> {
+        let places = self.places_of_steps(0..steps, batch_size)?;
+        let mut delivered = 0;
+        for range in places.iter() {
+            self.done.insert_range(range.clone());
+            delivered += range.end - range.start;
+        }
+        let counts = SampleCounts { delivered, ..SampleCounts::default() };
+        self.in_epoch = self.in_epoch.plus(counts);
+        self.in_all = self.in_all.plus(counts);
+        self.steps_in_epoch = self.steps_in_epoch.saturating_add(steps);
+        self.steps = self.steps.saturating_add(steps);
+        Ok(self)
+    }
+
+    /// A state from which a pipeline delivers only some of the remaining steps, and then the next epoch.
+    ///
+    /// The batches are those that the whole run delivers in these steps, which are counted from this state. All other
+    /// samples of the epoch count as left out. See [`after_steps`](State::after_steps) for `batch_size`, the
+    /// requirements and the errors; the length of an epoch must be known.
+    ///
+    /// ```
+    /// # use std::num::NonZeroU64;
+    /// use spdl_core::{DatasetSource, PipelineBuilder, Result};
+    /// let numbers = || DatasetSource::new((0..10).collect::<Vec<i32>>()).shuffled(7);
+    /// let batches = || PipelineBuilder::new(numbers()).batch("batch", 2, false).deterministic();
+    /// let all = batches().build()?.collect::<Result<Vec<_>>>()?;
+    /// let state = batches().build()?.state()?.only_steps(1..3, NonZeroU64::new(2).unwrap())?;
+    /// assert_eq!(batches().resume(state).build()?.collect::<Result<Vec<_>>>()?, all[1..3]);
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    pub fn only_steps(mut self, steps: Range<u64>, batch_size: NonZeroU64) -> Result<Self> {
+        let Some(end) = self.positions_of_rank() else {
+            let message = "the steps after others cannot be left out of an epoch of unknown length";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        let kept = self.places_of_steps(steps.clone(), batch_size)?;
+        let mut left_out = 0u64;
+        for range in kept.union(&self.done).absent_below(end).iter() {
+            self.done.insert_range(range.clone());
+            left_out = left_out.saturating_add(range.end - range.start);
+        }
+        let counts = SampleCounts { left_out, ..SampleCounts::default() };
+        self.in_epoch = self.in_epoch.plus(counts);
+        self.in_all = self.in_all.plus(counts);
+        self.steps_in_epoch = self.steps_in_epoch.saturating_add(steps.start);
+        self.steps = self.steps.saturating_add(steps.start);
+        Ok(self)
+    }
+
+    /// The number of samples of this rank that are not done in the current epoch, with repeated ones; `None` if the
+    /// length of an epoch is unknown.
+    pub fn samples_left(&self) -> Option<u64> {
+        self.positions_of_rank().map(|end| end.saturating_sub(self.done.below(end).count()))
+    }
+
+    /// The number of positions of this rank in the division, with repeated samples; `None` if it is unknown.
+    fn positions_of_rank(&self) -> Option<u64> {
+        self.division().count().or_else(|| self.own_positions())
+    }
+
+    /// The positions of a run of remaining steps, numbered within the rank.
+    fn places_of_steps(&self, steps: Range<u64>, batch_size: NonZeroU64) -> Result<Ranges> {
+        let unsupported = |what: &str| {
+            let message = format!("the samples of a step are known only after a run, because {what}");
+            Err(Error::new(ErrorKind::Unsupported, message))
+        };
+        if self.has_several_sources() {
+            return unsupported("the pipeline has several sources");
+        }
+        if self.has_parts() || !self.pieces.is_empty() {
+            return unsupported("a list or an item was delivered in part");
+        }
+        if self.shard.is_none() {
+            return Err(invalid(
+                "the state is combined from all ranks; build the pipeline of a rank that resumes from it, and use the \
+                 state of that pipeline",
+            ));
+        }
+        let size = batch_size.get();
+        let left = self.samples_left().unwrap_or(u64::MAX);
+        let has = left.div_ceil(size);
+        if steps.start > steps.end || steps.end > has {
+            let Range { start, end } = steps;
+            let message = format!("no steps {start} to {end}: epoch {} has {has} steps left", self.epoch);
+            return Err(invalid(message));
+        }
+        let sample = |step: u64| step.saturating_mul(size).min(left);
+        let undone = Complement::of(self.done.clone());
+        Ok(undone.at_places(sample(steps.start)..sample(steps.end)).collect())
     }
 
     /// Checks that this version of the library reads states of format version `format`.

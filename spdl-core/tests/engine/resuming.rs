@@ -377,6 +377,66 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// States computed for a number of steps, and for a run of steps, equal those of runs, also after a change of the
+    /// world size.
+    #[test]
+    fn states_of_steps_are_computed_without_a_run(
+        items in 1..60i64, batch in 1..7usize, worlds in (1..4u64, 1..4u64), first in 0..6usize,
+        cuts in (0.0..1.0f64, 0.0..1.0f64), remainder in 0..3usize,
+    ) {
+        let remainder = [Remainder::Drop, Remainder::Pad, Remainder::Uneven][remainder];
+        let batch_size = std::num::NonZeroU64::new(batch as u64).unwrap();
+        let of_rank = |rank, world| {
+            let shard = Shard::new(rank, world).unwrap().remainder(remainder);
+            let numbers = numbers(items).shuffled(5);
+            PipelineBuilder::new(numbers).batch("batch", batch, false).deterministic().shard(shard)
+        };
+        // The remaining samples of an epoch that another number of ranks has begun.
+        let begun = (0..worlds.0).map(|rank| {
+            let mut pipeline = of_rank(rank, worlds.0).build().unwrap();
+            take(&mut pipeline, first);
+            pipeline.state().unwrap()
+        });
+        let combined = State::combine(begun).unwrap();
+        // Otherwise all ranks have seen the end of the epoch.
+        prop_assume!(combined.epoch() == 0);
+        for rank in 0..worlds.1 {
+            let rank_of = || of_rank(rank, worlds.1).resume(combined.clone());
+            let whole = rank_of().build().unwrap().collect::<Result<Vec<_>>>().unwrap();
+            let steps = whole.len() as f64;
+            let (one, other) = ((cuts.0 * (steps + 1.0)) as usize, (cuts.1 * (steps + 1.0)) as usize);
+            let (start, end) = (one.min(other).min(whole.len()), one.max(other).min(whole.len()));
+            let state = rank_of().build().unwrap().state().unwrap();
+            let computed = state.clone().after_steps(start as u64, batch_size).unwrap();
+            if start < whole.len() {
+                prop_assert_eq!(&computed, &after(rank_of(), start));
+            }
+            let resumed = of_rank(rank, worlds.1).resume(computed);
+            prop_assert_eq!(&resumed.build().unwrap().collect::<Result<Vec<_>>>().unwrap(), &whole[start..]);
+            let only = state.clone().only_steps(start as u64..end as u64, batch_size).unwrap();
+            let only = of_rank(rank, worlds.1).resume(only);
+            prop_assert_eq!(&only.build().unwrap().collect::<Result<Vec<_>>>().unwrap(), &whole[start..end]);
+            let beyond = state.after_steps(whole.len() as u64 + 1, batch_size).unwrap_err();
+            prop_assert_eq!(beyond.kind(), ErrorKind::InvalidArgument);
+        }
+    }
+}
+
+#[test]
+fn steps_that_only_a_run_can_determine_are_unsupported() {
+    let size = std::num::NonZeroU64::new(2).unwrap();
+    let endless = || PipelineBuilder::from_iter(0..4i64);
+    let start = endless().batch("batch", 2, false).build().unwrap().state().unwrap();
+    let error = start.only_steps(0..1, size).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("unknown length"), "{error}");
+    let combined = State::combine([after(plain(6), 2)]).unwrap();
+    assert!(combined.after_steps(1, size).unwrap_err().to_string().contains("combined"));
+}
+
 fn plain(items: i64) -> PipelineBuilder<i64> {
     PipelineBuilder::new(numbers(items)).deterministic()
 }

@@ -152,6 +152,8 @@ class BatchLoader(Generic[B]):
         self._lock = ForkSafeLock()
         # The state from which the next epoch resumes; `None` if it starts from the beginning.
         self._resume: str | None = None
+        # The state that was loaded last, and its epoch. The steps of this epoch are divided as the state says.
+        self._loaded: tuple[int, str] | None = None
         # Whether `state_dict` describes the epoch that was started last.
         self._began = False
         import_numpy()
@@ -374,7 +376,7 @@ class BatchLoader(Generic[B]):
         epoch = check.whole("epoch", epoch, 0, 2**63)
         with self._lock.held():
             if epoch != self._epoch:
-                self._resume = None
+                self._resume = self._loaded = None
             self._epoch, self._began = epoch, False
 
     def state_dict(self) -> dict[str, Any]:
@@ -444,6 +446,74 @@ class BatchLoader(Generic[B]):
         epoch = json.loads(position)["epoch"]
         with self._lock.held():
             self._epoch, self._resume, self._began = epoch, position, False
+            self._loaded = epoch, position
+
+    def state_at(self, epoch: SupportsIndex, step: SupportsIndex) -> dict[str, Any]:
+        """Returns the checkpoint state after the first `step` batches of an epoch, without reading a sample.
+
+        If a state of this epoch was loaded, such as one of `combine_states`, the steps of its epoch continue at its
+        `steps_in_epoch`. The loader is unchanged.
+
+        Raises:
+            ValueError: The epoch has fewer batches, the batches precede a loaded state, or the samples of a batch are
+                known only after a run: with `group`, `filter`, `on_error="skip"`, or a field with `missing="drop"`.
+
+        >>> loader = ImageLoader("photos", batch_size=1, size=32)
+        >>> batches = iter(loader)
+        >>> images, labels = next(batches)
+        >>> loader.state_at(0, 1) == loader.state_dict()
+        True
+        """
+        epoch = check.whole("epoch", epoch, 0, 2**63)
+        step = check.whole("step", step, 0, 2**63)
+        return _loader_state.to_dict(self._NAME, self._at_steps(epoch, step))
+
+    def steps(self, epoch: SupportsIndex, start: SupportsIndex, stop: SupportsIndex) -> Batches[B]:
+        """Iterates over the batches from `start` to before `stop` of an epoch. Only their samples are read.
+
+        The batches have the same bytes as in the whole epoch, on each machine with the same data and arguments. The
+        loader is unchanged: `epoch`, `state_dict` and `stats` do not depend on these batches, and iterators over
+        several steps may run at the same time. See `state_at` for the steps after a loaded state.
+
+        Raises:
+            ValueError: As for `state_at`. Or the number of samples is unknown, because the source is an iterable
+                without `__len__`.
+
+        >>> loader = ImageLoader("photos", batch_size=1, size=32)
+        >>> labels_of_epoch = [int(labels[0]) for images, labels in loader]
+        >>> [int(labels[0]) for images, labels in loader.steps(0, 1, 3)] == labels_of_epoch[1:3]
+        True
+        """
+        epoch = check.whole("epoch", epoch, 0, 2**63)
+        start = check.whole("start", start, 0, 2**63)
+        stop = check.whole("stop", stop, start, 2**63)
+        return self._start(epoch, self._at_steps(epoch, start, stop))
+
+    def _at_steps(self, epoch: int, start: int, stop: int | None = None) -> str:
+        samples, state = self._known_steps_of(epoch)
+        return _spdl_rs.Epoch.at_steps(
+            samples, self._settings, epoch, start, stop, state, self._functions
+        )
+
+    def _remaining_steps(self, epoch: int) -> tuple[int, int | None]:
+        """The steps of an epoch after the loaded state: the first, and one past the last, if it is known."""
+        samples, state = self._known_steps_of(epoch)
+        return _spdl_rs.Epoch.steps_of(samples, self._settings, epoch, state, self._functions)
+
+    def _known_steps_of(self, epoch: int) -> tuple[_spdl_rs.Samples, str | None]:
+        reason = self._unknown_steps()
+        if reason is not None:
+            raise ValueError(f"the samples of a batch are known only after a run, because {reason}")
+        with self._lock.held():
+            loaded = self._loaded
+        state = None if loaded is None or loaded[0] != epoch else loaded[1]
+        return self._samples_of(epoch), state
+
+    def _unknown_steps(self) -> str | None:
+        """Why the samples of a batch depend on earlier samples; `None` if they do not."""
+        if self._settings.drops_failed:
+            return "on_error drops samples that cannot be read; pass on_error=\"raise\""
+        return None
 
     @classmethod
     def combine_states(

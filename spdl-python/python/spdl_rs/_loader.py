@@ -377,6 +377,16 @@ class Loader(BatchLoader[Any]):
             )
         return super().__len__()
 
+    def _unknown_steps(self) -> str | None:
+        if self._group is not None:
+            return f"{type(self._group).__name__} groups samples by their lengths or sizes"
+        if self._functions is not None and self._functions.filter is not None:
+            return "filter leaves out samples"
+        for name, one in self._fields.items():
+            if "drop" in (getattr(one, "missing", None), getattr(one, "empty", None)):
+                return f"the field {name!r} drops samples"
+        return super()._unknown_steps()
+
     def __bool__(self) -> bool:
         return self._group is not None or super().__bool__()
 

@@ -594,6 +594,8 @@ class Settings:
     ) -> Settings: ...
     def freeze(self, path: str) -> None: ...
     def samples_of_rank(self, samples: int) -> int: ...
+    @property
+    def drops_failed(self) -> bool: ...
 
 @final
 class Epoch:
@@ -612,6 +614,24 @@ class Epoch:
         samples: Samples,
         settings: Settings,
         epoch: int,
+        state: str | None = None,
+        functions: Functions | None = None,
+    ) -> str: ...
+    @staticmethod
+    def steps_of(
+        samples: Samples,
+        settings: Settings,
+        epoch: int,
+        state: str | None = None,
+        functions: Functions | None = None,
+    ) -> tuple[int, int | None]: ...
+    @staticmethod
+    def at_steps(
+        samples: Samples,
+        settings: Settings,
+        epoch: int,
+        start: int,
+        stop: int | None = None,
         state: str | None = None,
         functions: Functions | None = None,
     ) -> str: ...

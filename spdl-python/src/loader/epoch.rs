@@ -218,6 +218,71 @@ impl Epoch {
         position.map_err(|error| to_exception(py, &error))
     }
 
+    /// The steps of the epoch that remain after `state`: the first one, and one past the last, if their number is
+    /// known.
+    #[staticmethod]
+    #[pyo3(signature = (samples, settings, epoch, state=None, functions=None))]
+    fn steps_of(
+        py: Python<'_>,
+        samples: &Samples,
+        settings: &Settings,
+        epoch: u64,
+        state: Option<&str>,
+        functions: Option<PyFunctions>,
+    ) -> PyResult<(u64, Option<u64>)> {
+        let functions = Functions::of(py, functions)?;
+        let steps = py.detach(|| {
+            let (run, _) = build(samples, settings, epoch, state, &functions)?;
+            Ok(remaining_steps(&run.pipeline.state()?, settings))
+        });
+        steps.map_err(|error: Error| to_exception(py, &error))
+    }
+
+    /// The checkpoint state at the step `start` of the epoch, as JSON. With `stop`, a state from which an epoch
+    /// delivers only the steps from `start` to `stop`.
+    ///
+    /// The steps are counted from the beginning of the epoch. They must not precede those that `state` covers.
+    #[staticmethod]
+    #[pyo3(signature = (samples, settings, epoch, start, stop=None, state=None, functions=None))]
+    fn at_steps(
+        py: Python<'_>,
+        samples: &Samples,
+        settings: &Settings,
+        epoch: u64,
+        start: u64,
+        stop: Option<u64>,
+        state: Option<&str>,
+        functions: Option<PyFunctions>,
+    ) -> PyResult<String> {
+        let functions = Functions::of(py, functions)?;
+        let position = py.detach(|| {
+            let (run, _) = build(samples, settings, epoch, state, &functions)?;
+            let state = run.pipeline.state()?;
+            let invalid = |message| Error::new(ErrorKind::InvalidArgument, message);
+            let (first, end) = remaining_steps(&state, settings);
+            if let Some(end) = end.filter(|&end| stop.unwrap_or(start) > end) {
+                return Err(invalid(format!(
+                    "step {} is beyond the end of epoch {epoch}, which has {end} batches",
+                    stop.unwrap_or(start)
+                )));
+            }
+            let after = |step: u64| {
+                step.checked_sub(first).ok_or_else(|| {
+                    invalid(format!(
+                        "step {step} of epoch {epoch} was delivered before the state that was loaded, which is at \
+                         step {first}: load another state"
+                    ))
+                })
+            };
+            let state = match stop {
+                None => state.after_steps(after(start)?, settings.step_samples())?,
+                Some(stop) => state.only_steps(after(start)?..after(stop)?, settings.step_samples())?,
+            };
+            state_to_json(&state)
+        });
+        position.map_err(|error| to_exception(py, &error))
+    }
+
     /// The number of threads by default: the CPUs that this process may use.
     #[staticmethod]
     fn default_threads() -> usize {
@@ -528,6 +593,13 @@ fn build(
     let pipeline = Batches::build(common.apply(pipeline)?, device, state)?;
     let run = EpochRun::new(pipeline, kept, warnings);
     Ok((EpochRun { partial, filtered, ..run }, epoch))
+}
+
+/// The steps after a state: the first one, and one past the last, if their number is known.
+fn remaining_steps(state: &State, settings: &Settings) -> (u64, Option<u64>) {
+    let (first, size) = (state.steps_in_epoch(), settings.step_samples().get());
+    let steps = |left: u64| if settings.drop_last { left / size } else { left.div_ceil(size) };
+    (first, state.samples_left().map(|left| first.saturating_add(steps(left))))
 }
 
 /// The stages that decode samples, and group them to batches.

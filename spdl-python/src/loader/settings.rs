@@ -1,6 +1,6 @@
 //! Settings of a loader that all epochs share.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -134,6 +134,12 @@ impl Settings {
         })
     }
 
+    /// Whether failed samples are dropped.
+    #[getter]
+    fn drops_failed(&self) -> bool {
+        !matches!(self.on_error, OnError::Raise)
+    }
+
     /// Writes the settings of the epoch that was started last as a file.
     fn freeze(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let written = py.detach(|| self.last_run().freeze(path));
@@ -159,6 +165,12 @@ impl Settings {
             true => LearnedSettings::default(),
             false => self.learned.clone(),
         }
+    }
+
+    /// The number of samples in a step.
+    pub(super) fn step_samples(&self) -> NonZeroU64 {
+        // A `usize` has at most 64 bits.
+        NonZeroU64::try_from(self.batch_size).unwrap_or(NonZeroU64::MAX)
     }
 
     pub(crate) fn last_run(&self) -> MutexGuard<'_, RunControl> {
