@@ -91,8 +91,9 @@ fn a_limit_on_the_address_space_causes_no_abort() {
     let first = lowest() + START;
     let mut succeeded = 0;
     for number in 0..count {
-        // Up to 160 MiB more.
-        let limit = first + number * (160 << 10) / count;
+        // Up to 160 MiB more. Most limits are low: without a check, threads cannot be started a few MiB
+        // above the first limit.
+        let limit = first + number.pow(3) * (160 << 10) / count.pow(3);
         let folder = Folder::new();
         for arguments in commands(data.path(), folder.path()) {
             let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
@@ -140,6 +141,40 @@ fn a_limit_on_the_size_of_files_causes_an_error() {
     // Checkpoints cannot be saved, and shards cannot be written.
     assert!(failed.contains(&(0, 1)) && failed.contains(&(0, 2)), "{failed:?}");
     assert!(failed.contains(&(20, 2)), "{failed:?}");
+}
+
+/// Whether the program, started without variables of glibc's allocator, soon has this one.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn sets(variable: &str, limit: &str) -> bool {
+    let data = Folder::with_images(4, 2);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{limit} exec \"$@\""), "sh", env!("CARGO_BIN_EXE_spdl")]);
+    command.arg("bench").arg(data.path()).args(["--size", "24", "--epochs", "1000000"]);
+    for name in ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX"] {
+        command.env_remove(name);
+    }
+    command.env_remove("GLIBC_TUNABLES").stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let environment = format!("/proc/{}/environ", child.id());
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut is_set = false;
+    while !is_set && Instant::now() < end && child.try_wait().unwrap().is_none() {
+        let found = std::fs::read(&environment).unwrap_or_default();
+        is_set = found.split(|&byte| byte == 0).any(|entry| entry == variable.as_bytes());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+    is_set
+}
+
+// promise: R4
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn the_program_starts_itself_again_with_settings_of_the_allocator() {
+    assert!(sets("MALLOC_MMAP_THRESHOLD_=4194304", ""));
+    assert!(sets("MALLOC_TRIM_THRESHOLD_=4194304", ""));
+    assert!(sets("MALLOC_ARENA_MAX=1", "ulimit -v 4000000;"));
 }
 
 /// The peak resident memory, and the memory budget.
