@@ -124,6 +124,25 @@ def test_k07_a_slice_of_packets_has_the_frames_of_a_window(name):
         assert len(whole.slice((1.2, 1.4)).get_timestamps(raw=True)) < 10
 
 
+def test_k07_a_slice_of_a_slice_has_the_frames_in_both_windows():
+    hashes, times = media.golden(media.H264.name, "hash"), times_of(media.H264)
+    first = (times[3], times[12])
+    for packets in (demux_video(media.H264, timestamp=first), demux_video(media.H264).slice(first)):
+        for start, end in [(0, 9), (5, 9), (5, 18), (0, 18), (3, 12)]:
+            part = packets.slice((times[start], times[end]))
+            inside = max(times[start], times[3]), min(times[end], times[12])
+            assert part.timestamp == tuple(map(float, inside))
+            expected = hashes[max(start, 3) : min(end, 12)]
+            assert len(part) == len(expected)
+            assert media.hashes(decode_packets(part, None)) == expected
+        for disjoint in [(0, times[3]), (times[14], times[16])]:
+            part = packets.slice(disjoint)
+            assert len(part) == 0 and part.timestamp[0] == part.timestamp[1]
+    data = media.wav_bytes(media.ramp(8000), 8000)
+    part = demux_audio(data, timestamp=(0.25, 0.5)).slice((0.375, 0.75))
+    numpy.testing.assert_array_equal(convert_frames(decode_packets(part)), load_audio(data, (0.375, 0.5)))
+
+
 def test_k07_a_slice_of_audio_has_the_samples_of_a_window():
     samples = media.ramp(8000)
     data = media.wav_bytes(samples, 8000)

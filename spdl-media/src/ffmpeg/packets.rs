@@ -43,6 +43,25 @@ impl Time {
         i64::try_from(scaled.div_euclid(divisor)).unwrap_or(i64::MAX)
     }
 
+    /// The first time stamp that is not before this time; at least [`i64::MIN`], and at most [`i64::MAX`].
+    fn first_stamp(self, unit: Rational) -> i64 {
+        let scaled = i128::from(self.numerator) * i128::from(unit.denominator);
+        let divisor = i128::from(self.denominator) * i128::from(unit.numerator.max(1));
+        let stamp = -(-scaled).div_euclid(divisor);
+        stamp.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+
+    /// Whether this time is after `other`.
+    fn is_after(self, other: Time) -> bool {
+        let (own, others) = (i128::from(self.numerator), i128::from(other.numerator));
+        own * i128::from(other.denominator) > others * i128::from(self.denominator)
+    }
+
+    /// The later one of two times.
+    fn latest(self, other: Time) -> Time {
+        if self.is_after(other) { self } else { other }
+    }
+
     /// Whether a time stamp is before this time.
     fn is_later_than(self, timestamp: i64, unit: Rational) -> bool {
         let stamp = i128::from(timestamp) * i128::from(unit.numerator);
@@ -67,11 +86,7 @@ impl TimeWindow {
     /// # Errors
     /// `InvalidArgument` if the end is before the start.
     pub fn new(start: Time, end: Time) -> Result<Self> {
-        let (left, right) = (
-            i128::from(start.numerator) * i128::from(end.denominator),
-            i128::from(end.numerator) * i128::from(start.denominator),
-        );
-        if left <= right {
+        if !start.is_after(end) {
             return Ok(TimeWindow { start, end });
         }
         let message = format!(
@@ -90,6 +105,13 @@ impl TimeWindow {
     /// The end.
     pub fn end(self) -> Time {
         self.end
+    }
+
+    /// The times that are in both windows; none, at the later start, if the windows do not overlap.
+    fn intersection(self, other: TimeWindow) -> TimeWindow {
+        let start = self.start.latest(other.start);
+        let end = if self.end.is_after(other.end) { other.end } else { self.end };
+        TimeWindow { start, end: start.latest(end) }
     }
 
     /// Whether a time stamp is in the window.
@@ -171,6 +193,13 @@ impl Packets {
         self.window
     }
 
+    /// The window in units of [`time_base`](Packets::time_base): the time stamps from the first number up to, but not
+    /// including, the second one.
+    pub fn window_stamps(&self) -> Option<(i64, i64)> {
+        let TimeWindow { start, end } = self.window?;
+        Some((start.first_stamp(self.time_base), end.first_stamp(self.time_base)))
+    }
+
     /// The number of packets.
     pub fn len(&self) -> usize {
         self.packets.len()
@@ -186,10 +215,13 @@ impl Packets {
         self.packets.iter().map(|packet| packet.bytes().len()).sum()
     }
 
-    /// The encoded bytes of each packet, and its time stamp of presentation, if it has one.
+    /// The encoded bytes of each packet, and its time stamp of presentation, if it has one. In a window, packets without
+    /// one have that of decoding, as in [`timestamps`](Packets::timestamps).
     pub fn payloads(&self) -> impl Iterator<Item = (&[u8], Option<i64>)> {
-        let timestamp = |pts| if pts == ffi::AV_NOPTS_VALUE { None } else { Some(pts) };
-        self.packets.iter().map(move |packet| (packet.bytes(), timestamp(packet.fields().pts)))
+        self.packets.iter().map(|packet| {
+            let has_stamp = self.window.is_some() || packet.fields().pts != ffi::AV_NOPTS_VALUE;
+            (packet.bytes(), has_stamp.then(|| timestamp(packet)))
+        })
     }
 
     /// Whether decoding can start at the packet.
@@ -247,8 +279,8 @@ impl Packets {
         self.part(0..self.packets.len())
     }
 
-    /// The packets that decoding the frames in `window` needs, with shared bytes. They have this window, which
-    /// replaces that of these packets, so it should lie within it.
+    /// The packets that decoding the frames in `window` needs, with shared bytes. If these packets have a window, only
+    /// the frames in both windows are wanted, and the result has the intersection as its window.
     ///
     /// Of video, these are the packets from a key frame on; of compressed audio, those from 0.3 s before the window on.
     ///
@@ -256,6 +288,7 @@ impl Packets {
     /// `Unsupported` if the file stores no times of presentation; `LimitExceeded` if no memory is left.
     pub fn slice(&self, window: TimeWindow) -> Result<Self> {
         self.check_order()?;
+        let window = self.window.map_or(window, |own| own.intersection(window));
         let stamps = self.timestamps();
         let unit = self.time_base;
         let mut wanted = (0..stamps.len()).filter(|&at| window.contains(stamps[at], unit));

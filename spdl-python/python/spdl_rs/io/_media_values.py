@@ -269,7 +269,7 @@ class _TimedPackets(MediaPackets):
     def slice(self: _Packets, timestamp: tuple[Time, Time]) -> _Packets:
         """Returns the packets that decoding the frames in a window needs; they share the memory of these.
 
-        The window replaces that of these packets, so it should lie within it.
+        Of packets with a window, only the frames in both windows are decoded.
 
         Args:
             timestamp: Start and end in seconds.
