@@ -14,6 +14,7 @@ from spdl_rs import CorruptError, CudaError, CudaFallbackWarning, CudaUnavailabl
 from spdl_rs.cuda import DeviceArray, _devices
 from spdl_rs.io import (
     NvDecDecoder,
+    VideoPackets,
     _device_video,
     cuda_config,
     decode_packets_nvdec,
@@ -461,16 +462,19 @@ class RecordingDecoder:
 
     def __init__(self):
         self.pushed = []
+        self.windows = []
 
-    def push(self, data, timestamp):
+    def push(self, data, timestamp, window=None):
         self.pushed.append((bytes(data), timestamp))
+        self.windows.append(window)
         return 0
 
     def forget(self):
         pass
 
-    def finish(self):
-        pass
+    def finish(self, window=None):
+        self.windows.append(window)
+        return 0
 
     def take(self, count, output):
         return None
@@ -505,6 +509,52 @@ def test_i06_packets_of_containers_reach_nvdec_with_start_codes(monkeypatch, nam
     assert [pts * unit[0] / unit[1] for _, pts in one.pushed] == pytest.approx(times)
     with pytest.raises(TypeError, match="consumed"):
         packets.clone()
+
+
+def test_i06_the_decoder_receives_the_window_of_the_packets():
+    times = demux_video(VIDEO / "h264.mp4").get_timestamps()
+    packets = demux_video(VIDEO / "h264.mp4", timestamp=(times[7], times[12]))
+    numerator, denominator = packets.codec.time_base
+    recorded = RecordingDecoder()
+    list(NvDecDecoder(recorded, ("rgb", (0, 0, 0, 0), None), 2)._pushed(packets))
+    first, end = recorded.windows[-1]
+    inside = sorted(pts * numerator / denominator for _, pts in recorded.pushed if first <= pts < end)
+    assert inside == pytest.approx(times[7:12])
+    assert len(recorded.pushed) > len(inside)
+    # Frames of earlier packets are in no window, and the video ends after the last packet.
+    assert recorded.windows == [None, *[(first, end)] * (len(recorded.pushed) + 1)]
+
+
+class StubPackets:
+    """Stands for native packets in a window."""
+
+    codec = None
+
+    def __init__(self, packets, window):
+        self.payloads, self.window_stamps = (lambda: packets), (lambda: window)
+
+
+def test_i06_frames_outside_the_window_are_dropped(nvcuvid):
+    def packets(window):
+        first, *others = ((shown(at % 8), 10 * at) for at in range(12))
+        last = [(b"D\2\2Q\2", 120)]
+        return VideoPackets(StubPackets([(headers(WIDTH, HEIGHT) + first[0], 0), *others, *last], window))
+
+    frames = decode_packets_nvdec(packets((25, 61)), codec="h264")
+    expected = [colours(nvcuvid.nv12(at, HEIGHT, WIDTH)) for at in (3, 4, 5, 6)]
+    assert_same(frames, numpy.stack(expected))
+    with pytest.raises(ValueError, match="contain no frame"):
+        decode_packets_nvdec(packets((25, 30)), codec="h264")
+    # Windows may overlap; frames before and after them are kept.
+    decoder = nvdec_decoder(None, "h264")
+    before, after = [headers(WIDTH, HEIGHT), (LATE, 30)], [headers(WIDTH, HEIGHT), shown(0)]
+    counts = []
+    for video in (before, packets((30, 60)), packets((50, 121)), after):
+        frames = decoder.decode_packets(video)
+        counts.append(0 if frames is None else frames.shape[0])
+    assert counts == [0, 1 + 3, 8, 1] and decoder.flush() is None
+    decoder.init_buffer(3)
+    assert [it.shape[0] for it in decoder.streaming_decode_packets(packets((30, 100)))] == [3, 3, 1]
 
 
 def counted(work):
@@ -547,6 +597,10 @@ def test_i06_the_cpu_decodes_without_a_device_if_fallback_is_set(no_driver, monk
     assert cropped.shape == (20, 3, 46, 60)
     inside = numpy.s_[:, :, 4:-4, 4:-4]
     numpy.testing.assert_array_equal(cropped[inside], expected[:, ::-1, :-2, 4:][inside])
+    windowed = demux_video(VIDEO / "h264.mp4", timestamp=(0.75, 1.25))
+    part = decode_packets_nvdec(windowed, fallback=True, **crops)
+    times = numpy.array(demux_video(VIDEO / "h264.mp4").get_timestamps())
+    numpy.testing.assert_array_equal(part, cropped[(times >= 0.75) & (times < 1.25)])
     with pytest.raises(CudaUnavailable):
         decode_packets_nvdec(demux_video(VIDEO / "h264.mp4"))
 

@@ -59,6 +59,9 @@ type FrameFormat = (String, (u32, u32, u32, u32), Option<(u32, u32)>);
 /// The start and end of a packet in its file, and its timestamp.
 type PacketRange = (usize, usize, Option<i64>);
 
+/// Time stamps from the first number up to, but not including, the second one. `None`: all.
+type Window = Option<(i64, i64)>;
+
 /// An array of frames: memory, shape, and whether elements have 2 bytes.
 type FrameArray = (DeviceMemory, Vec<usize>, bool);
 
@@ -95,15 +98,17 @@ impl VideoDecoder {
         Ok(CODECS.iter().find(|(_, known)| *known == codec).map(|(name, _)| *name))
     }
 
-    /// Decodes a packet. Returns the number of available frames.
+    /// Decodes a packet. Drops completed frames outside `window`. Returns the number of available frames.
+    #[pyo3(signature = (packet, timestamp, window = None))]
     fn push(
         &self,
         py: Python<'_>,
         packet: &Bound<'_, PyAny>,
         timestamp: Option<i64>,
+        window: Window,
     ) -> PyResult<usize> {
         let packet = video_bytes(packet)?;
-        self.with_video(py, |video| video.push(&packet, timestamp))
+        self.with_video(py, |video| video.push(&packet, timestamp, window))
     }
 
     /// The packets of a stream with start codes, or of an IVF file. Only packets of IVF files have
@@ -114,16 +119,17 @@ impl VideoDecoder {
         packets.map_err(|error| to_exception(py, &error))
     }
 
-    /// Ends the video and flushes its last frames. Returns the number of available frames. Another video may
-    /// follow.
-    fn finish(&self, py: Python<'_>) -> PyResult<usize> {
-        self.with_video(py, Video::finish)
+    /// Ends the video and flushes its last frames, without those outside `window`. Returns the number of available
+    /// frames. Another video may follow.
+    #[pyo3(signature = (window = None))]
+    fn finish(&self, py: Python<'_>, window: Window) -> PyResult<usize> {
+        self.with_video(py, |video| video.finish(window))
     }
 
     /// Ends the video and drops its remaining frames. Errors are ignored; the next packet reports them again.
     fn forget(&self, py: Python<'_>) -> PyResult<()> {
         self.with_video(py, |video| {
-            let _ = video.finish();
+            let _ = video.finish(None);
             video.frames.clear();
             Ok(())
         })
@@ -169,25 +175,31 @@ impl VideoDecoder {
 }
 
 impl Video {
-    fn push(&mut self, packet: &Bytes, timestamp: Option<i64>) -> Result<usize> {
+    fn push(&mut self, packet: &Bytes, timestamp: Option<i64>, window: Window) -> Result<usize> {
         let pushed = self.stream.push(packet, timestamp);
         // Frames decoded before a failure are available.
-        let count = self.collect();
+        let count = self.collect(window);
         pushed.map(|()| count)
     }
 
     /// Flushes the last frames. Returns the number of available frames.
-    fn finish(&mut self) -> Result<usize> {
+    fn finish(&mut self, window: Window) -> Result<usize> {
         let finished = self.stream.finish();
-        let count = self.collect();
+        let count = self.collect(window);
         finished.map(|()| count)
     }
 
-    /// Moves decoded frames out of the stream, whose buffer is small. Returns the number of
-    /// available frames.
-    fn collect(&mut self) -> usize {
+    /// Moves decoded frames in the window out of the stream, whose buffer is small, and drops the others. Returns the
+    /// number of available frames.
+    fn collect(&mut self, window: Window) -> usize {
         while let Some(frame) = self.stream.next_frame() {
-            self.frames.push_back(frame);
+            let is_outside = |frame: &VideoFrame| {
+                window.is_some_and(|(start, end)| !(start..end).contains(&frame.timestamp))
+            };
+            // Frames in the window may depend on a corrupt frame before it, so its error is kept.
+            if !frame.as_ref().is_ok_and(is_outside) {
+                self.frames.push_back(frame);
+            }
         }
         self.frames.len()
     }

@@ -161,6 +161,11 @@ impl MediaPackets {
         self.0.window().map(|window| (window.start().to_f64(), window.end().to_f64()))
     }
 
+    /// The wanted time stamps: the first one, and the first one after them.
+    fn window_stamps(&self) -> Option<(i64, i64)> {
+        self.0.window_stamps()
+    }
+
     /// The number of packets.
     fn __len__(&self) -> usize {
         self.0.len()

@@ -9,7 +9,7 @@ from .. import _arguments as check
 from .. import _spdl_rs
 from .._errors import CorruptError, CudaUnavailable, UnsupportedError
 from ._buffer import Buffer
-from ._decoding import Decoder, convert_frames
+from ._decoding import Decoder, convert_frames, decode_packets
 from ._demuxing import BSF, Demuxer, Source, apply_bsf
 from ._device_decoders import decoders_of, decoders_of_array, placed, size_of
 from ._media_values import VideoCodec, VideoFrames, VideoPackets
@@ -83,7 +83,9 @@ class NvDecDecoder:
         Args:
             packets: The bytes of a stream: H.264 or HEVC with start codes (Annex B), or an IVF file. Or an
                 iterable of packets, one picture each: bytes, or pairs of bytes and a timestamp. Or the packets of
-                `demux_video`, from MP4, MOV, Matroska and other files, which are consumed.
+                `demux_video`, from MP4, MOV, Matroska and other files, which are consumed. Packets with a window are
+                a video of their own, so that all frames in the window are complete. Frames outside it are decoded
+                and dropped.
 
         Returns:
             `uint8 [n, height * 3 / 2, width]` for `pix_fmt="nv12"` (`uint16` for videos with more than 8
@@ -141,8 +143,13 @@ class NvDecDecoder:
 
     def _pushed(self, packets: VideoData) -> Iterator[int]:
         """Decodes packets. Yields the number of complete frames after each packet."""
+        window = None
         if isinstance(packets, VideoPackets):
+            window = packets._use().window_stamps()
             packets = payloads(packets)
+        if window is not None:
+            # Frames of earlier packets are outside the window.
+            yield self._decoder.finish()
         if isinstance(packets, _BYTES):
             whole = memoryview(packets).cast("B")
             for start, end, timestamp in self._decoder.cut(packets):
@@ -157,7 +164,9 @@ class NvDecDecoder:
             data, timestamp = packet if isinstance(packet, tuple) else (packet, None)
             if timestamp is not None:
                 timestamp = check.whole("a timestamp", timestamp, -(2**63), 2**63 - 1)
-            yield self._decoder.push(data, timestamp)
+            yield self._decoder.push(data, timestamp, window)
+        if window is not None:
+            yield self._decoder.finish(window)
 
     def _taken(self) -> DeviceArray | None:
         taken = self._decoder.take(self._max_frames, self._output)
@@ -281,7 +290,7 @@ def decode_packets_nvdec(
     are supported, and odd sizes are kept.
 
     All frames are in device memory at the same time. For long videos use
-    `NvDecDecoder.streaming_decode_packets`. Of packets with a window, the frames before it are returned too.
+    `NvDecDecoder.streaming_decode_packets`. Of packets with a window, only the frames in it are returned.
 
     Args:
         packets: See `NvDecDecoder.decode_packets`.
@@ -293,7 +302,7 @@ def decode_packets_nvdec(
             see `streaming_load_video_nvdec`. Only for packets of `demux_video`.
 
     Raises:
-        ValueError: `codec` is missing, the video has no frame, or an argument is out of range.
+        ValueError: `codec` is missing, the video or the window has no frame, or an argument is out of range.
         The exceptions of `nvdec_decoder` and `NvDecDecoder.decode_packets`.
 
     >>> frames = decode_packets_nvdec(file.read(), codec="hevc", pix_fmt="bgr")  # doctest: +SKIP
@@ -324,7 +333,8 @@ def decode_packets_nvdec(
         if kept is None:
             raise
         _count_fallback(error)
-        frames = next(_on_host(kept.codec, [kept], _MAX_COUNT, output), None)
+        decoded = decode_packets(kept, _host_filters(kept.codec, **output))
+        frames = _planar(decoded) if len(decoded) else None
     if frames is None:
         raise ValueError("the packets contain no frame")
     return frames
