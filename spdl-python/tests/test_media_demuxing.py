@@ -5,9 +5,12 @@ import itertools
 import os
 import pickle
 import random
+import signal
+import statistics
 import struct
 import subprocess
 import sys
+import time
 from decimal import Decimal
 from fractions import Fraction
 
@@ -480,6 +483,41 @@ def test_k01_addresses_are_read_by_range_requests(tmp_path):
     assert decoded(demux_video((tmp_path / "a.mp4").as_uri())) == expected
     with pytest.raises(InvalidArgumentError, match="unknown address scheme"):
         Demuxer("concat://a|b")
+
+
+# promise: R6
+@pytest.mark.parametrize("read", ["demux", "stream"])
+def test_k01_ctrl_c_interrupts_reads_from_a_store_within_100_ms(tmp_path, read):
+    # Opening reads the first MiB only.
+    (tmp_path / "a.wav").write_bytes(media.wav_bytes(media.ramp(2 << 20), 48_000))
+
+    def handler(*_):
+        raise KeyboardInterrupt
+
+    def work(demuxer):
+        if read == "demux":
+            demuxer.demux_audio()
+        else:
+            next(demuxer.streaming_demux(0, duration=30))
+
+    waited = []
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for _ in range(3):
+            with servers.serving(tmp_path) as server:
+                demuxer = Demuxer(f"{server.address}/a.wav")
+                server.stuck.add("a.wav")
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                start = time.monotonic()
+                with pytest.raises(KeyboardInterrupt), demuxer:
+                    work(demuxer)
+                waited.append(time.monotonic() - start)
+                with pytest.raises(InvalidArgumentError, match="the demuxer is closed"):
+                    work(demuxer)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert statistics.median(waited) < 0.3, waited
 
 
 def test_k01_the_number_of_streams_is_limited():

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use spdl_core::{Error, ErrorKind};
@@ -14,7 +14,7 @@ use spdl_media::ffmpeg::{BitStreamFilter, DemuxOptions, Demuxer, Portion};
 use super::values::{
     MediaCodec, MediaPackets, Window, detached, kind_of, media_error, time_window,
 };
-use crate::interop::wait::interruptible;
+use crate::interop::wait::{interruptible, without_python};
 use crate::io::buffer::Buffer;
 use crate::operators::{SharedStores, Stores};
 
@@ -26,7 +26,12 @@ static STORES: LazyLock<SharedStores> = LazyLock::new(SharedStores::default);
 
 /// A file that FFmpeg reads.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
-pub(crate) struct MediaDemuxer(Mutex<Option<Demuxer<'static>>>);
+pub(crate) struct MediaDemuxer {
+    /// `None` after `close`. A read that Ctrl-C has interrupted still uses the demuxer.
+    demuxer: Mutex<Option<Arc<Mutex<Demuxer<'static>>>>>,
+    /// Whether reads wait for a store.
+    is_remote: bool,
+}
 
 #[pymethods]
 impl MediaDemuxer {
@@ -44,16 +49,16 @@ impl MediaDemuxer {
         let mut settings = DemuxOptions::default();
         (settings.format, settings.options) = (format, options);
         settings.buffer_bytes = buffer_size;
+        let mut is_remote = false;
         let opened: spdl_core::Result<Demuxer<'static>> = match source.extract::<PathBuf>() {
             Ok(path) => {
                 let stores = STORES.get(py);
-                let is_address = address_of(&path).is_some();
+                is_remote = address_of(&path).is_some();
                 let open = move || {
                     let (shown, file) = open(&path, &stores)?;
                     Demuxer::open(file, name.as_deref().unwrap_or(&shown), &settings)
                 };
-                // A store may be slow, and Ctrl-C ends the wait.
-                if is_address { interruptible(py, open)? } else { py.detach(open) }
+                waiting(py, is_remote, open)?
             }
             Err(_) => {
                 let buffer = Buffer::of(source)?;
@@ -64,7 +69,8 @@ impl MediaDemuxer {
             }
         };
         let demuxer = opened.map_err(|error| media_error(py, &failed_to_open(error)))?;
-        Ok(MediaDemuxer(Mutex::new(Some(demuxer))))
+        let demuxer = Mutex::new(Some(Arc::new(Mutex::new(demuxer))));
+        Ok(MediaDemuxer { demuxer, is_remote })
     }
 
     #[getter]
@@ -74,7 +80,8 @@ impl MediaDemuxer {
 
     /// The duration of the best stream of a kind in seconds, as the header has it.
     fn seconds(&self, py: Python<'_>, kind: &str) -> PyResult<Option<f64>> {
-        self.with(py, |demuxer| demuxer.seconds(kind_of(kind)?))
+        let kind = kind.to_owned();
+        self.with(py, move |demuxer| demuxer.seconds(kind_of(&kind)?))
     }
 
     fn has_audio(&self, py: Python<'_>) -> PyResult<bool> {
@@ -82,11 +89,13 @@ impl MediaDemuxer {
     }
 
     fn stream_index(&self, py: Python<'_>, kind: &str) -> PyResult<usize> {
-        self.with(py, |demuxer| demuxer.stream_index(kind_of(kind)?))
+        let kind = kind.to_owned();
+        self.with(py, move |demuxer| demuxer.stream_index(kind_of(&kind)?))
     }
 
     fn codec(&self, py: Python<'_>, kind: &str) -> PyResult<MediaCodec> {
-        self.with(py, |demuxer| demuxer.codec(kind_of(kind)?).map(MediaCodec))
+        let kind = kind.to_owned();
+        self.with(py, move |demuxer| demuxer.codec(kind_of(&kind)?).map(MediaCodec))
     }
 
     #[pyo3(signature = (kind, window, bsf))]
@@ -95,12 +104,13 @@ impl MediaDemuxer {
         py: Python<'_>,
         kind: &str,
         window: Option<Window>,
-        bsf: Option<&str>,
+        bsf: Option<String>,
     ) -> PyResult<MediaPackets> {
-        self.with(py, |demuxer| {
+        let kind = kind.to_owned();
+        self.with(py, move |demuxer| {
             let window = window.map(time_window).transpose()?;
-            let packets = demuxer.demux(kind_of(kind)?, window)?;
-            match (bsf, packets.codec()) {
+            let packets = demuxer.demux(kind_of(&kind)?, window)?;
+            match (&bsf, packets.codec()) {
                 (Some(bsf), Some(codec)) => {
                     let mut filter = BitStreamFilter::new(codec, bsf)?;
                     let mut filtered = filter.filter(&packets)?;
@@ -124,30 +134,59 @@ impl MediaDemuxer {
             0 => Portion::Seconds(duration),
             count => Portion::Packets(count),
         };
-        let read = self.with(py, |demuxer| demuxer.read_some(&streams, portion))?;
+        let read = self.with(py, move |demuxer| demuxer.read_some(&streams, portion))?;
         Ok(read.into_iter().map(|(number, packets)| (number, MediaPackets(packets))).collect())
     }
 
-    /// Closes the file.
+    /// Closes the file, after a call of another thread has returned.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+        py.detach(|| self.demuxer.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
 impl MediaDemuxer {
-    fn with<R: Send>(
+    /// Calls `work` without the GIL. If Ctrl-C interrupts it, the demuxer is closed: its position is unknown.
+    fn with<R: Send + 'static>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&mut Demuxer<'static>) -> spdl_core::Result<R> + Send,
+        work: impl FnOnce(&mut Demuxer<'static>) -> spdl_core::Result<R> + Send + 'static,
     ) -> PyResult<R> {
-        detached(py, || {
-            let mut demuxer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let demuxer = demuxer
-                .as_mut()
-                .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "the demuxer is closed"))?;
-            work(demuxer)
-        })
+        let demuxer = py.detach(|| {
+            self.demuxer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Arc::clone)
+        });
+        let demuxer = demuxer.ok_or_else(|| {
+            let error = Error::new(ErrorKind::InvalidArgument, "the demuxer is closed");
+            media_error(py, &error)
+        })?;
+        let done = waiting(py, self.is_remote, move || {
+            work(&mut demuxer.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        done.inspect_err(|_| self.close(py))?.map_err(|error| media_error(py, &error))
     }
+}
+
+/// Calls `work` without the GIL. Ctrl-C interrupts the wait if `work` reads from a store.
+///
+/// # Errors
+/// Those of [`interruptible`].
+fn waiting<T: Send + 'static>(
+    py: Python<'_>,
+    is_remote: bool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    // Python runs signal handlers on the main thread. Elsewhere, `work` stays on the thread of the stage that calls
+    // it, whose pipeline ends the read when it stops.
+    if is_remote && is_main_thread(py)? {
+        interruptible(py, work)
+    } else {
+        Ok(without_python(py, work))
+    }
+}
+
+fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
+    let threading = py.import("threading")?;
+    let main = threading.call_method0("main_thread")?.getattr("ident")?;
+    threading.call_method0("get_ident")?.eq(main)
 }
 
 /// The path as text, if it is an address.
