@@ -1,6 +1,7 @@
 """From packets to frames and arrays: decoders, filters, conversion, whole files."""
 
 import logging
+import struct
 import subprocess
 import sys
 import threading
@@ -417,10 +418,53 @@ def test_v08_frames_can_be_used_once():
     assert media.hashes(kept) == GOLDEN
 
 
-def test_v08_metadata_of_images_are_those_of_the_file():
-    frames = decode_packets(demux_image(media.IMAGES / "orientation-6.jpg"), None)
-    assert frames.metadata.get("Orientation", "").split(":")[-1].strip() == "6"
+@pytest.mark.parametrize("number", range(1, 9))
+def test_v08_metadata_of_images_are_those_of_the_file(number):
+    frames = decode_packets(demux_image(media.IMAGES / f"orientation-{number}.jpg"), None)
+    assert frames.metadata["Orientation"] == str(number)
     assert decode_packets(demux_image(media.IMAGES / "rgb.png"), None).metadata == {}
+
+
+def test_v08_metadata_have_the_same_form_with_all_versions_of_ffmpeg():
+    def group(start, *entries):
+        """A group of EXIF at an offset: numbers of tags, types, counts and content."""
+        table, content = struct.pack(">H", len(entries)), b""
+        free = start + 6 + 12 * len(entries)
+        for tag, kind, count, value in entries:
+            stored = value.ljust(4, b"\0") if len(value) <= 4 else struct.pack(">I", free + len(content))
+            content += value if len(value) > 4 else b""
+            table += struct.pack(">HHI", tag, kind, count) + stored
+        return table + bytes(4) + content
+
+    fraction = struct.pack(">2I", 1, 125)
+    place = struct.pack(">6I", 51, 1, 30, 1, 15, 2)
+    nested = group(200, (0x829A, 5, 1, fraction), (0x9000, 7, 4, b"0230"), (0x8827, 3, 1, b"\1\x90"))
+    position = group(300, (0, 1, 4, b"\2\3\0\0"), (1, 2, 2, b"N\0"), (2, 5, 3, place))
+    first = group(
+        8,
+        (0x010F, 2, 9, b"Maker, 5\0"),
+        (0x0112, 3, 1, b"\0\6"),
+        (0x0132, 2, 20, b"2026:01:02 10:00:00\0"),
+        (0x8769, 4, 1, struct.pack(">I", 200)),
+        (0x8825, 4, 1, struct.pack(">I", 300)),
+    )
+    block = b"MM\0*\0\0\0\x08" + first
+    block = (block.ljust(200, b"\0") + nested).ljust(300, b"\0") + position
+    block = b"Exif\0\0" + block
+    jpeg = (media.IMAGES / "420.jpg").read_bytes()
+    jpeg = jpeg[:2] + b"\xff\xe1" + struct.pack(">H", 2 + len(block)) + block + jpeg[2:]
+    frames = decode_packets(demux_image(jpeg), None)
+    assert frames.metadata == {
+        "Make": "Maker, 5",
+        "Orientation": "6",
+        "DateTime": "2026:01:02 10:00:00",
+        "ExposureTime": "1:125",
+        "ExifVersion": "48, 50, 51, 48",
+        "ISOSpeedRatings": "400",
+        "GPSVersionID": "2, 3, 0, 0",
+        "GPSLatitudeRef": "N",
+        "GPSLatitude": "51:1, 30:1, 15:2",
+    }
 
 
 def test_v08_clones_are_not_changed_by_filters():

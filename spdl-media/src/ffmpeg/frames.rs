@@ -5,6 +5,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::{MediaKind, Rational, layout_name, positive};
 use super::memory::{Frame, entries};
+use super::metadata;
 use super::names;
 use super::packets::seconds;
 
@@ -157,10 +158,16 @@ impl Frames {
     }
 
     /// The metadata of the first frame, such as those of EXIF: names and values.
+    ///
+    /// Entries of EXIF have the name of their tag, such as `Orientation`. Numbers are separated by `", "`, and those
+    /// of a fraction by `":"`. FFmpeg reads EXIF of JPEG and WebP; from version 8 on, also that of PNG and TIFF.
     pub fn metadata(&self) -> Vec<(String, String)> {
-        let Some(frame) = self.first() else { return Vec::new() };
-        // SAFETY: the dictionary belongs to the frame, which `&self` keeps unchanged.
-        unsafe { entries(frame.metadata) }
+        match self.first() {
+            None => Vec::new(),
+            Some(frame) if self.kind == MediaKind::Image => metadata::of_image(frame),
+            // SAFETY: the dictionary belongs to the frame, which `&self` keeps unchanged.
+            Some(frame) => unsafe { entries(frame.metadata) },
+        }
     }
 
     /// The frames at some positions, without a copy of their content.

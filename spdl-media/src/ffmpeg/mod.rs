@@ -40,6 +40,7 @@
 //! | `serialize` | packets to bytes and back |
 //! | `demuxer`, `bit_stream`, `decoder`, `filter` | from a file to filtered frames |
 //! | `awaited` | packets without a frame |
+//! | `metadata` | metadata of images |
 //! | `arrays` | from frames to arrays, and back |
 //! | `encoder`, `muxer` | from frames to a file |
 //!
@@ -58,6 +59,7 @@ mod filter;
 mod frames;
 pub(crate) mod input;
 pub(crate) mod memory;
+mod metadata;
 mod muxer;
 pub(crate) mod names;
 mod output;

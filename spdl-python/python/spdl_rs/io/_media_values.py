@@ -463,7 +463,11 @@ class ImageFrames(_PictureFrames):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Metadata that the decoder found, such as entries of EXIF."""
+        """Metadata that the decoder found, such as entries of EXIF.
+
+        Entries of EXIF have the name of their tag: `{"Orientation": "6", "ExposureTime": "1:125"}`. FFmpeg reads EXIF of
+        JPEG and WebP; from version 8 on, also that of PNG and TIFF.
+        """
         return dict(self._use().metadata())
 
     @property
