@@ -17,7 +17,8 @@ use crate::image::Size;
 /// A decoder of H.264 at 1920 × 1080 holds some 30 MB of frames. There are at most two decoders per
 /// processor, because more would not decode faster: another reader waits until one is returned. A decoder with
 /// several threads holds one more frame for each thread, and counts as that many decoders. The frames of all decoders
-/// together have a limit too; one decoder may exceed it.
+/// together have a limit too; one decoder may exceed it. Readers are served in the order of their requests, so that
+/// those with small frames do not overtake one with large frames forever.
 pub(super) struct DecoderPool {
     state: Mutex<PoolState>,
     returned: Condvar,
@@ -51,6 +52,9 @@ struct PoolState {
     lent: usize,
     /// The bytes of their frames.
     bytes: u64,
+    /// The number of requests that had to queue, and of those that were served: the turn of the next one.
+    requests: u64,
+    served: u64,
     /// Oldest first.
     idle: VecDeque<OpenDecoder>,
 }
@@ -94,7 +98,7 @@ impl DecoderPool {
     /// Lends a decoder that was made for such a stream and such options, with this number of threads, or else one that
     /// `make` makes.
     ///
-    /// Waits while too many decoders are lent, unless the thread has borrowed one already: it might
+    /// Waits while too many decoders are lent or other threads wait, unless the thread has borrowed one already: it might
     /// wait for itself.
     ///
     /// # Errors
@@ -108,6 +112,8 @@ impl DecoderPool {
     ) -> Result<LentDecoder> {
         let is_counted = BORROWED.get() == 0;
         let mut state = self.lock();
+        let turn = state.requests;
+        state.requests += u64::from(is_counted);
         let (cost, bytes) = loop {
             options.threads = match threads {
                 DecoderThreads::Fixed(threads) => threads,
@@ -122,11 +128,17 @@ impl DecoderPool {
             };
             let has_memory =
                 state.lent == 0 || state.bytes.saturating_add(bytes) <= self.most_bytes;
-            if state.lent + cost <= self.most && (has_memory || !is_counted) {
+            let has_room = state.lent + cost <= self.most && has_memory;
+            if !is_counted || (turn == state.served && has_room) {
                 break (cost, bytes);
             }
             state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
+        state.served += u64::from(is_counted);
+        if state.served < state.requests {
+            // There may be room for the next reader as well.
+            self.returned.notify_all();
+        }
         state.lent += cost;
         state.bytes = state.bytes.saturating_add(bytes);
         let place =
@@ -421,6 +433,40 @@ mod tests {
         });
         assert_eq!(most.load(Ordering::SeqCst), 2);
         assert_eq!(pool.lock().lent, 0);
+    }
+
+    #[test]
+    fn waiting_readers_are_served_in_order() {
+        let (pool, count) =
+            (Arc::new(DecoderPool::new(2, u64::MAX)), Arc::new(AtomicUsize::new(0)));
+        thread::scope(|scope| {
+            // Returns when the request is in the queue.
+            let lend = |threads: u32| {
+                let before = pool.lock().requests;
+                let (of_thread, count) = (Arc::clone(&pool), Arc::clone(&count));
+                let threads = DecoderThreads::Fixed(threads);
+                let lent = scope.spawn(move || lend_with(&of_thread, 48, threads, &count));
+                while pool.lock().requests == before {
+                    thread::yield_now();
+                }
+                lent
+            };
+            let first = lend(1).join().unwrap();
+            let large = lend(2);
+            // There is room for this one, but the large one is first.
+            let small = lend(1);
+            thread::sleep(Duration::from_millis(20));
+            assert!(!large.is_finished() && !small.is_finished());
+            first.give_back();
+            let large = large.join().unwrap();
+            assert!(!small.is_finished());
+            // There is room for two.
+            let other = lend(1);
+            large.give_back();
+            let others = [small, other].map(|other| other.join().unwrap());
+            assert_eq!(pool.lock().lent, 2);
+            others.into_iter().for_each(LentDecoder::give_back);
+        });
     }
 
     #[test]
