@@ -98,8 +98,8 @@ impl DecoderPool {
     /// Lends a decoder that was made for such a stream and such options, with this number of threads, or else one that
     /// `make` makes.
     ///
-    /// Waits while too many decoders are lent or other threads wait, unless the thread has borrowed one already: it might
-    /// wait for itself.
+    /// Waits while too many decoders are lent, or other threads wait, unless the thread has borrowed one already: it
+    /// might wait for itself.
     ///
     /// # Errors
     /// Those of `make`.

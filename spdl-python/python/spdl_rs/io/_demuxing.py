@@ -73,7 +73,7 @@ class Demuxer:
     """Reads the packets of a file: encoded audio, video, or an image.
 
     A demuxer of a path or an address reads only the parts of the file that the packets need. Use it in a `with`
-    statement, which closes the file.
+    statement, which closes the file. A demuxer of an address is closed if Ctrl-C interrupts a read.
 
     Args:
         src: A path; an address (`https:`, `s3:`, `gs:`, `az:`, `hf:`), which is read by range requests of 1 MiB; or the
