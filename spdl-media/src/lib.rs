@@ -185,8 +185,8 @@ pub use image::{CodecRegistry, Decoder, Image, Limits, OnTruncated, Orientation,
 pub use source::MediaSource;
 #[doc(inline)]
 pub use transform::{
-    Crop, Flip, ImageTransform, Layout, Mode, ResizeFilter, Sample, SampleColor, SampleFormat,
-    image_fields,
+    Crop, Flip, ImageTransform, Layout, Mode, RandomIouCrop, RandomZoomOut, ResizeFilter, Sample,
+    SampleColor, SampleFormat, image_fields,
 };
 
 /// Doctests of `docs/own-data.md`.

@@ -662,7 +662,9 @@ mod described {
     };
     use spdl_media::fill::{BoxFormat, Mask, Points, Tokens};
     use spdl_media::video::{ShortVideo, VideoClip, VideoTransform};
-    use spdl_media::{Flip, OnTruncated, ResizeFilter, SampleColor, SampleFormat};
+    use spdl_media::{
+        Flip, OnTruncated, RandomIouCrop, RandomZoomOut, ResizeFilter, SampleColor, SampleFormat,
+    };
 
     use super::*;
 
@@ -992,6 +994,49 @@ mod described {
         let expected = expected.sizes([Size::new(64, 32), Size::new(48, 48)]);
         let expected = SampleSpec::new().with("image", SampleField::image(expected));
         assert!(buckets.parameters().eq(expected.parameters()));
+    }
+
+    #[test]
+    fn a_zoom_out_and_an_iou_crop_are_names_text_or_tables() {
+        let check = |zoom_out: Value, iou_crop: Value, expected: ImageTransform| {
+            let image = json!({"type": "image", "crop": "stretch", "zoom_out": zoom_out, "iou_crop": iou_crop});
+            let boxes = SampleField::boxes(Boxes::like("image")).collation(Collation::List);
+            let expected = SampleSpec::new()
+                .with("image", SampleField::image(expected.crop(Crop::Stretch)))
+                .with("boxes", boxes);
+            let found = of(json!({"image": image, "boxes": {"type": "boxes"}}));
+            assert!(found.parameters().eq(expected.parameters()));
+        };
+        let image = || ImageTransform::new(224);
+        check(
+            json!("random_zoom_out"),
+            json!("RandomIoUCrop()"),
+            image().zoom_out(RandomZoomOut::new()).iou_crop(RandomIouCrop::new()),
+        );
+        let iou_crop = RandomIouCrop::new().scale_between(0.5, 0.75).aspect_between(1.0, 3.0);
+        check(
+            json!("RandomZoomOut(9, (2, 3), p=1)"),
+            json!({"type": "RandomIoUCrop", "min_scale": 0.5, "max_scale": 0.75, "min_aspect_ratio": 1,
+                "max_aspect_ratio": 3, "sampler_options": [0, 0.5], "trials": 3}),
+            image()
+                .zoom_out(
+                    RandomZoomOut::new().fill([9; 3]).sides_between(2.0, 3.0).probability(1.0),
+                )
+                .iou_crop(iou_crop.overlaps([0.0, 0.5]).trials(3)),
+        );
+        check(json!(null), json!(null), image());
+        let error = |key: &str, value: Value| {
+            let image = json!({"type": "image", "crop": "stretch", key: value});
+            let described = json!({"image": image, "boxes": {"type": "boxes"}});
+            let spec = SampleSpec::from_description(&described);
+            spec.and_then(|spec| spec.validate()).unwrap_err().to_string()
+        };
+        let found = error("zoom_out", json!("Stretch"));
+        assert!(
+            found.contains("zoom_out: unknown type \"Stretch\"; expected one of RandomZoomOut"),
+            "{found}"
+        );
+        assert!(error("iou_crop", json!("RandomIoUCrop(0)")).contains("a range of sides above 0"));
     }
 
     #[test]

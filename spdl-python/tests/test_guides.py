@@ -19,7 +19,7 @@ PAGES = {
     "README.md": (1, "test_guides"),
     "docs/guides/is-my-training-starved.md": (1, "test_guides"),
     "docs/guides/which-number.md": (1, "test_guides"),
-    "docs/fields.md": (30, "test_fields_guide"),
+    "docs/fields.md": (31, "test_fields_guide"),
     "docs/migrating.md": (17, "test_migrating"),
     "docs/pack.md": (1, "test_guides"),
     "docs/parallelism.md": (2, "test_guides"),

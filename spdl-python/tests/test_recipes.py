@@ -9,7 +9,18 @@ import spdl_rs
 from conftest import write_png
 from dataset_files import write_members
 from spdl_rs import Loader, fields, recipes
-from spdl_rs.io import CenterCrop, RandAugment, RandomScaledCrop, Resize, ResizedCenterCrop, TimmRandAugment
+from spdl_rs.io import (
+    CenterCrop,
+    Letterbox,
+    RandAugment,
+    RandomIoUCrop,
+    RandomScaledCrop,
+    RandomZoomOut,
+    Resize,
+    ResizedCenterCrop,
+    Stretch,
+    TimmRandAugment,
+)
 from test_loader import copies, grey_png
 
 SINGLE = {
@@ -440,3 +451,183 @@ def test_what_cannot_follow_a_mosaic_is_refused(places):
         image = fields.Image(crop=Resize(20), collate=collate)
         refused("needs images of one size; choose another crop for", ValueError, image=image)
     refused('field "image" is not an image of one crop', spdl_rs.InvalidArgumentError, image=fields.Text())
+
+
+def boxes_of(number, count=3):
+    """Boxes of an image of 80 × 60 pixels."""
+    draw = numpy.random.default_rng(number)
+    start = draw.uniform((0, 0), (60, 40), (count, 2))
+    return numpy.concatenate([start, start + draw.uniform(8, 20, (count, 2))], axis=1)
+
+
+@pytest.fixture(scope="module")
+def located(tmp_path_factory):
+    """Images of 80 × 60 pixels whose red level is 3 times the column and whose green level is 4 times the row."""
+    folder = tmp_path_factory.mktemp("located")
+    pixels = numpy.full((60, 80, 3), 250, "u1")
+    pixels[:, :, 0] = 3 * numpy.arange(80)
+    pixels[:, :, 1] = 4 * numpy.arange(60)[:, None]
+    write_png(str(folder / "image.png"), pixels)
+    file = (folder / "image.png").read_bytes()
+    mask = grey_png(numpy.full((60, 80), 7, "u1"))
+    return [
+        {
+            "image": file,
+            "mask": mask,
+            "boxes": boxes_of(number).tolist(),
+            "classes": [0, 1, 2],
+            "points": [[[1.0, 2.0, 2.0], [79.0, 59.0, 2.0]]] * 3,
+        }
+        for number in range(48)
+    ]
+
+
+def placed(batch, number, boxes):
+    """The boxes at the place that the geometry of a sample has for them, clipped to its image."""
+    matrix = batch["geometry"][number]
+    corners = numpy.stack([boxes[:, [0, 2]], boxes[:, [1, 3]]], axis=-1) @ matrix[:, :2].T + matrix[:, 2]
+    return numpy.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+
+
+# promise: PY5
+@pytest.mark.parametrize("crop", [Stretch(), Letterbox(9), Resize(48)], ids=["stretch", "letterbox", "resize"])
+def test_boxes_masks_and_points_follow_a_zoom_out_and_a_crop_by_boxes(located, crop):
+    size = () if isinstance(crop, Resize) else ((48, 64),)
+    image = fields.Image(
+        *size,
+        crop=crop,
+        horizontal_flip=0.5,
+        zoom_out=RandomZoomOut(9, side_range=(1.5, 3)),
+        iou_crop=RandomIoUCrop(),
+        filter="nearest",
+    )
+    settings = {
+        "mask": fields.Mask(outside=255),
+        "boxes": fields.Boxes(),
+        "classes": fields.Array(None, "int64", rows_of="boxes"),
+        "points": fields.KeyPoints((None, 2, 3), rows_of="boxes"),
+        "geometry": fields.Geometry(),
+    }
+    loader = Loader(located, batch_size=48, seed=2, image=image, **settings)
+    batch = loader.peek()
+    zoomed = cropped = kept_all = 0
+    for number in range(48):
+        pixels, mask, matrix = batch["image"][number], batch["mask"][number], batch["geometry"][number]
+        height, width = mask.shape
+        # The pixels of the canvas have its colour and the number outside, and all others the content at their place.
+        on_canvas = mask == 255
+        assert ((pixels == 9).all(axis=-1) == on_canvas).all() and (mask[~on_canvas] == 7).all()
+        rows, columns = numpy.nonzero(~on_canvas)
+        centres = numpy.stack([columns + 0.5, rows + 0.5], axis=1) - matrix[:, 2]
+        x, y = (centres @ numpy.linalg.inv(matrix[:, :2].astype("f8")).T).T
+        assert (numpy.abs(pixels[rows, columns, 0] / 3 + 0.5 - x) < 0.51).all()
+        assert (numpy.abs(pixels[rows, columns, 1] / 4 + 0.5 - y) < 0.51).all()
+        # Boxes have the place of their content, and their classes.
+        moved, classes = placed(batch, number, boxes_of(number)), batch["classes"][number]
+        found, points = batch["boxes"][number], batch["points"][number]
+        assert len(found) == len(classes) == len(points) > 0
+        inside = numpy.clip(moved[classes], 0, [width, height, width, height])
+        if isinstance(crop, Letterbox):
+            # Boxes are clipped to the part, which is smaller than the sample.
+            grown = (found - inside) * [1, 1, -1, -1]
+            assert grown.min() > -1e-3 and (numpy.abs(grown) < 1e-3).mean() > 0.5
+        else:
+            assert numpy.abs(inside - found).max() < 1e-3
+        centre = (moved[:, :2] + moved[:, 2:]) / 2
+        is_shown = ((centre > 0) & (centre < [width, height])).all(axis=1)
+        shown = ((points[..., :2] >= 0) & (points[..., :2] <= [width, height])).all(axis=-1)
+        if isinstance(crop, Letterbox):
+            assert set(classes) <= set(numpy.nonzero(is_shown)[0]) and not (points[..., 2] > shown * 2).any()
+        else:
+            assert ((points[..., 2] > 0) == shown).all()
+            assert (classes == numpy.nonzero(is_shown)[0]).all()
+        zoomed += bool(on_canvas.any())
+        cropped += len(classes) < 3
+        kept_all += len(classes) == 3
+    assert min(zoomed, cropped, kept_all) >= 8
+    again = Loader(located, batch_size=48, seed=2, image=image, **settings).peek()
+    assert all((a == b).all() for a, b in zip(batch["image"], again["image"], strict=True))
+
+
+# promise: PY5
+def test_ssd_detection_zooms_out_and_crops_by_boxes(located):
+    recipe = recipes.ssd_detection(64)
+    image = recipe["image"]
+    assert image.crop == Stretch() and image.iou_crop == RandomIoUCrop() and image.horizontal_flip == 0.5
+    assert image.zoom_out == RandomZoomOut((124, 116, 104)) and len(image.augment) == 4
+    batch = first(located, recipe)
+    assert batch["image"].shape == (16, 3, 64, 64) and {len(boxes) for boxes in batch["boxes"]} > {3}
+    plain = recipes.ssd_detection(64, zoom_out=None, iou_crop=None, augment=(), horizontal_flip=0)
+    assert {len(boxes) for boxes in first(located, plain)["boxes"]} == {3}
+
+
+def test_boxes_that_are_dropped_do_not_choose_a_crop(located):
+    crowd = [[0, 0, 1] for _ in located]
+    samples = [{**sample, "crowd": flags} for sample, flags in zip(located, crowd, strict=True)]
+    image = fields.Image(32, crop=Stretch(), iou_crop=RandomIoUCrop(max_scale=0.4, sampler_options=[0]))
+    boxes = fields.Boxes(drop_where="crowd")
+    batch = Loader(samples, batch_size=48, image=image, boxes=boxes).peek()
+    # Each part has the centre of a box that is kept.
+    assert min(len(found) for found in batch["boxes"]) == 1
+    without = [{**sample, "boxes": [], "crowd": []} for sample in located]
+    (batch,) = Loader(without, batch_size=48, image=image, boxes=boxes, geometry=fields.Geometry())
+    assert (batch["geometry"] == batch["geometry"][0]).all() and not any(map(len, batch["boxes"]))
+
+
+def test_the_parameters_of_a_zoom_out_and_a_crop_by_boxes_belong_to_the_state(located):
+    def loader(**settings):
+        image = fields.Image(32, crop=Stretch(), **settings)
+        return Loader(located, batch_size=8, image=image, boxes=fields.Boxes())
+
+    state = loader(zoom_out=RandomZoomOut(), iou_crop=RandomIoUCrop()).state_dict()
+    loader(zoom_out=RandomZoomOut(), iou_crop=RandomIoUCrop()).load_state_dict(state)
+    for other in (
+        {"zoom_out": RandomZoomOut(p=0.25), "iou_crop": RandomIoUCrop()},
+        {"zoom_out": RandomZoomOut(), "iou_crop": RandomIoUCrop(trials=41)},
+        {"iou_crop": RandomIoUCrop()},
+    ):
+        with pytest.raises(ValueError, match="image: changed"):
+            loader(**other).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: RandomZoomOut(side_range=(0.5, 2)), ValueError, "side_range must be 1 to 100"),
+        (lambda: RandomZoomOut(p=2), ValueError, "p must be 0 to 1"),
+        (lambda: RandomZoomOut("red"), TypeError, "fill"),
+        (lambda: RandomIoUCrop(min_scale=0), ValueError, "min_scale and max_scale"),
+        (lambda: RandomIoUCrop(max_scale=1.5), ValueError, "min_scale and max_scale"),
+        (lambda: RandomIoUCrop(min_aspect_ratio=3), ValueError, "min_aspect_ratio and max_aspect_ratio"),
+        (lambda: RandomIoUCrop(sampler_options=[]), ValueError, "sampler_options"),
+        (lambda: RandomIoUCrop(sampler_options=[-1]), ValueError, "sampler_options"),
+        (lambda: RandomIoUCrop(trials=0), ValueError, "trials"),
+        (lambda: fields.Image(zoom_out=RandomZoomOut()), ValueError, r"zoom_out needs crop=Stretch\(\)"),
+        (lambda: fields.Image(train=True, iou_crop=RandomIoUCrop()), ValueError, r"iou_crop needs crop=Stretch\(\)"),
+        (lambda: fields.Image(crop=Stretch(), zoom_out=RandomIoUCrop()), TypeError, "zoom_out must be a RandomZoomOut"),
+        (lambda: fields.Image(crop=Stretch(), zoom_out="randaugment(2, 9)"), ValueError, "expected RandomZoomOut"),
+        (lambda: fields.Image(augment=[RandomZoomOut()]), TypeError, "pass it as zoom_out= of fields.Image"),
+        (lambda: fields.Image(augment=RandomIoUCrop()), TypeError, "pass it as iou_crop= of fields.Image"),
+        (lambda: fields.Image(crop=Letterbox(9), zoom_out=RandomZoomOut()), ValueError, "zoom_out and crop must have the same fill"),
+        (
+            lambda: Loader("x", batch_size=1, image=fields.Image(crop=Stretch(), iou_crop=RandomIoUCrop())),
+            ValueError,
+            'field "image": an IoU crop needs a field of boxes',
+        ),
+    ],
+)
+def test_invalid_canvases_are_errors(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_a_zoom_out_and_a_crop_by_boxes_are_text_or_objects():
+    text = fields.Image(crop=Stretch(), zoom_out="randomzoomout(9, (1, 2), p=1)", iou_crop="RandomIoUCrop(min_scale=0.5)")
+    objects = {"zoom_out": RandomZoomOut(9, (1, 2), 1), "iou_crop": RandomIoUCrop(min_scale=0.5)}
+    assert text == fields.Image(crop=Stretch(), **objects)
+
+
+def test_a_mask_on_a_canvas_without_a_number_is_a_warning(located):
+    image = fields.Image(32, crop=Stretch(), zoom_out=RandomZoomOut())
+    with pytest.warns(spdl_rs.DatasetWarning, match="RandomZoomOut may pad the image"):
+        Loader(located, batch_size=1, image=image, mask=fields.Mask())

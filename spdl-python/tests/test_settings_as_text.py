@@ -34,6 +34,8 @@ CLASSES = [
             spdl_rs.io.Crop,
             spdl_rs.io.Augmentation,
             spdl_rs.io.DecodeImage,
+            spdl_rs.io.RandomIoUCrop,
+            spdl_rs.io.RandomZoomOut,
         ),
     )
 ]
@@ -143,6 +145,16 @@ def some(draw, kind):
         "chain_depth": 2,
         "alpha": 0.5,
         "all_ops": False,
+        "side_range": [numpy.int64(1), 2.5],
+        "min_scale": numpy.float32(0.25),
+        "max_scale": 0.5,
+        "min_aspect_ratio": numpy.int8(1),
+        "max_aspect_ratio": 3,
+        "sampler_options": draw.choice([[0, numpy.float32(0.5)], (1,)]),
+        "trials": numpy.int64(7),
+        "zoom_out": spdl_rs.io.RandomZoomOut(7),
+        "iou_crop": spdl_rs.io.RandomIoUCrop(sampler_options=[0.5]),
+        "short": "repeat",
     }
 
 
@@ -159,18 +171,28 @@ def drawn(kind, seed):
     for one in dataclasses.fields(kind):
         is_needed = one.default is dataclasses.MISSING and one.init
         unstored = (fields.Key, fields.Index, fields.Geometry, fields.ImageSize, fields.AudioFrames, fields.Url)
+        unstored += (fields.VideoFrames, fields.VideoTimes)
         refused = (kind in unstored and one.name != "like") or (
             kind is fields.Label and one.name in ("at", "optional", "default")
         )
         if not is_needed and (refused or draw.random() < 0.4 or one.name in ("mean", "std", "on_truncated")):
             continue
-        if not one.name.startswith("_") and one.name not in ("min_partial",):
+        # A video gets its frames below.
+        if not one.name.startswith("_") and one.name not in ("min_partial", "indices", "times", "every", "fps"):
             settings[one.name] = given[one.name]
     if kind is fields.Image:
         settings.pop("collate", None)
         if draw.random() < 0.3:
             settings.update(crop=spdl_rs.io.Resize(20), collate=draw.choice(["list", "pad"]))
             settings.pop("size", None)
+        elif "zoom_out" in settings or "iou_crop" in settings:
+            settings["crop"] = draw.choice([spdl_rs.io.Stretch(), spdl_rs.io.Letterbox(7)])
+    if kind is fields.Video:
+        for name in ("exact", "exif_orientation", "collate", "frames", "start", "random"):
+            settings.pop(name, None)
+        lists = ({"indices": [0, numpy.int64(2)]}, {"times": (0.5, numpy.float32(1.5)), "frames": 2})
+        every = {"frames": numpy.int64(4), "every": draw.choice(["0.5s", numpy.int8(2)]), "start": 1}
+        settings.update(draw.choice([*lists, every, {"fps": numpy.float32(5), "random": numpy.True_}, {}]))
     settings.pop("missing" if settings.keys() & {"optional", "default"} else "", None)
     settings.pop("member" if "stored_dtype" in settings else "", None)
     if "padding" in settings and kind is fields.Array:
@@ -184,7 +206,18 @@ def drawn(kind, seed):
         settings.pop("random" if "frames" not in settings else "", None)
         is_fixed = "frames" in settings and ("channels" in settings or "channel" in settings)
         settings["collate"] = draw.choice(["list", "pad", "stack"] if is_fixed else ["list", "pad"])
-        settings["scale" if kind is fields.Mel else "start"] = numpy.float32(0.5)
+        settings.pop("scale", None)
+        if kind is fields.Audio:
+            settings["start"] = numpy.float32(0.5)
+        elif settings.get("style") == "spectrogram":
+            settings.pop("bins", None)
+        else:
+            settings.pop("size", None)
+            settings.pop("hop", None)
+            if settings.get("style") in ("fbank", "mfcc"):
+                settings["scale"] = numpy.float32(0.5)
+    if kind is fields.Mel and "channels" in settings:
+        settings["channels"] = draw.choice(["mono", numpy.int64(1)])
     if kind is recipes.Mix:
         settings.setdefault("mixup", 0.8)
     if kind is fields.Tokens:
@@ -219,7 +252,7 @@ def test_settings_are_values_and_python_expressions(kind):
 
 def test_all_classes_of_settings_are_tested():
     found = {kind.__name__ for kind in CLASSES}
-    assert {"Image", "Mask", "Boxes", "Label", "Mix", "RandomCrop", "TimmRandAugment", "DecodeImage"} <= found
+    assert {"Image", "Mask", "Boxes", "Label", "Mix", "RandomCrop", "TimmRandAugment", "DecodeImage", "Video"} <= found
     values = {name for name in fields.__all__ if isinstance(getattr(fields, name), type)}
     assert values - found == {"Field", "FieldSpec", "Ragged", "Padded"}
     assert len(found) == len(CLASSES) >= 38
@@ -235,6 +268,7 @@ RECIPES = [
     recipes.clip_eval(64, stored_as=["jpg", "png"]),
     recipes.deit_mix(10),
     recipes.coco_detection((48, 64)),
+    recipes.ssd_detection(64),
     recipes.ade20k(64),
 ]
 

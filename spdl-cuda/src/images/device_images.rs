@@ -170,6 +170,11 @@ impl DeviceImages {
             let message = "alpha and 16 bits are not supported on devices; decode on the host";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
+        if settings.transform.has_canvas() {
+            let message =
+                "a zoom out and an IoU crop are not supported on devices; decode on the host";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         filter_code(settings.transform.resize_filter())?;
         let (group, batch_size, decoders) =
             (settings.group, settings.batch_size, settings.decoders);

@@ -12,6 +12,7 @@ use super::numbers::Numbers;
 #[cfg(feature = "augment")]
 pub(super) use crate::augment::functional::Warp;
 use crate::image::Size;
+use crate::transform::CanvasAxis;
 
 /// Without augmentations, there are none.
 #[cfg(not(feature = "augment"))]
@@ -247,6 +248,10 @@ impl Boxes {
                     written.image
                 )));
             }
+            let inside = clipped([left, top, right, bottom], image);
+            if written.canvas.is_some_and(|part| part.drops(inside)) {
+                continue;
+            }
             let moved = self.moved(values, &mapping, written.image, written.size, warps);
             let Some(moved) = moved else { continue };
             for (number, value) in moved.into_iter().enumerate() {
@@ -256,6 +261,21 @@ impl Boxes {
         }
         boxes.keep_rows(kept);
         Ok(())
+    }
+
+    /// Left, top, right and bottom of the boxes in an image, clipped to it, for the choice of a part of the image. None of
+    /// boxes that [`apply`](Self::apply) rejects.
+    pub(super) fn all_corners(&self, boxes: &Numbers, image: Size) -> Vec<[f64; 4]> {
+        let count = match *boxes.shape() {
+            [count, 4] => count,
+            _ => return Vec::new(),
+        };
+        let sides = [f64::from(image.width), f64::from(image.height)];
+        let corners = (0..count).map(|at| {
+            let values = std::array::from_fn(|number| boxes.get(4 * at + number));
+            clipped(self.corners(values, image), sides)
+        });
+        corners.filter(|corners| corners.iter().all(|side| side.is_finite())).collect()
     }
 
     /// A box in the sample, clipped; `None` if it is too small.
@@ -278,9 +298,7 @@ impl Boxes {
             let before = area(corners);
             let around = enclosing(corners, warp)?;
             whole *= area(around) / before;
-            let (width, height) = (f64::from(sample.width), f64::from(sample.height));
-            let [left, top, right, bottom] = around;
-            corners = [left.max(0.0), top.max(0.0), right.min(width), bottom.min(height)];
+            corners = clipped(around, [f64::from(sample.width), f64::from(sample.height)]);
         }
         if !self.is_kept(area(corners), whole) {
             return None;
@@ -328,6 +346,11 @@ impl Boxes {
             BoxFormat::Cxcywh => [(a + c) / 2.0, (b + d) / 2.0, c - a, d - b],
         }
     }
+}
+
+/// A box clipped to an image.
+fn clipped([left, top, right, bottom]: [f64; 4], [width, height]: [f64; 2]) -> [f64; 4] {
+    [left.max(0.0), top.max(0.0), right.min(width), bottom.min(height)]
 }
 
 /// The area of a box with these corners; 0 if it is empty.
@@ -444,8 +467,10 @@ struct AxisMapping {
     /// The start of the resized part of the image.
     source: f64,
     scale: f64,
+    /// The position in the sample of this start, before a flip.
+    target: f64,
     /// The part of the sample that shows the image, before a flip.
-    target: (f64, f64),
+    shown: (f64, f64),
     /// The side of the sample, if the axis is flipped.
     flipped: Option<f64>,
 }
@@ -453,38 +478,40 @@ struct AxisMapping {
 impl Mapping {
     pub(super) fn new(written: &Written) -> Self {
         let placement = written.placement;
-        let (source, target) = (placement.source, placement.target);
-        let axis = |start: f64, length: f64, (first, side): (u32, u32), flipped: Option<u32>| {
-            let first = f64::from(first);
+        let (source, target, size) = (placement.source, placement.target, written.size);
+        let axis = |start: f64, length: f64, (first, side): (u32, u32)| {
+            let (first, side) = (f64::from(first), f64::from(side));
             AxisMapping {
                 source: start,
-                scale: f64::from(side) / length,
-                target: (first, first + f64::from(side)),
-                flipped: flipped.map(f64::from),
+                scale: side / length,
+                target: first,
+                shown: (first, first + side),
+                flipped: None,
             }
         };
-        let size = written.size;
-        let flipped = |is_flipped: bool, side: u32| is_flipped.then_some(side);
+        // Edges of the image on a canvas are between pixels of the sample.
+        let of_canvas = |axis: CanvasAxis| {
+            let CanvasAxis { source, scale, target, shown, .. } = axis;
+            AxisMapping { source, scale, target, shown, flipped: None }
+        };
+        let (x, y) = match &written.canvas {
+            Some(part) => (of_canvas(part.x), of_canvas(part.y)),
+            None => (
+                axis(source.left, source.width, (target.left, target.width)),
+                axis(source.top, source.height, (target.top, target.height)),
+            ),
+        };
+        let flipped = |is_flipped: bool, side: u32| is_flipped.then_some(f64::from(side));
         Mapping {
-            x: axis(
-                source.left,
-                source.width,
-                (target.left, target.width),
-                flipped(placement.mirrored, size.width),
-            ),
-            y: axis(
-                source.top,
-                source.height,
-                (target.top, target.height),
-                flipped(placement.upended, size.height),
-            ),
+            x: AxisMapping { flipped: flipped(placement.mirrored, size.width), ..x },
+            y: AxisMapping { flipped: flipped(placement.upended, size.height), ..y },
         }
     }
 }
 
 impl AxisMapping {
     fn position(&self, at: f64) -> f64 {
-        let at = (at - self.source) * self.scale + self.target.0;
+        let at = (at - self.source) * self.scale + self.target;
         self.flipped.map_or(at, |side| side - at)
     }
 
@@ -495,7 +522,7 @@ impl AxisMapping {
 
     /// The part of the sample that shows the image.
     fn shown(&self) -> (f64, f64) {
-        let (start, end) = self.target;
+        let (start, end) = self.shown;
         self.flipped.map_or((start, end), |side| (side - end, side - start))
     }
 
@@ -544,7 +571,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::image::{CropBox, Rect};
-    use crate::transform::Placement;
+    use crate::transform::{Crop, ImageTransform, Placement, canvas_tests as canvas};
 
     /// The cases of `tests/golden/make_targets_golden.py`: results of torchvision.
     pub(in crate::fill) fn golden() -> Vec<(Value, ImageGeometry)> {
@@ -574,8 +601,28 @@ pub(super) mod tests {
             },
             size: Size { width: size[0], height: size[1] },
             valid: whole,
+            canvas: None,
         };
         ImageGeometry { written, warps: Vec::new() }
+    }
+
+    /// The cases of `tests/golden/make_canvas_golden.py`: results of torchvision.
+    pub(in crate::fill) fn canvas_golden() -> Vec<(Value, ImageGeometry)> {
+        let with_geometry = |(case, part): (Value, _)| {
+            let side = |name: &str, at: usize| case[name][at].as_u64().unwrap() as u32;
+            let image = Size::new(side("image", 0), side("image", 1));
+            let size = Size::new(side("size", 0), side("size", 1));
+            let transform = ImageTransform::with_size(size).crop(Crop::Stretch);
+            let (placement, canvas) = transform.place_with(image, Some(part), None);
+            let placement = Placement {
+                mirrored: case["mirrored"] == true,
+                upended: case["upended"] == true,
+                ..placement
+            };
+            let written = Written { image, placement, size, valid: Rect::full(size), canvas };
+            (case, ImageGeometry { written, warps: Vec::new() })
+        };
+        canvas::golden().into_iter().map(with_geometry).collect()
     }
 
     fn read(value: &Value) -> Numbers {
@@ -636,6 +683,39 @@ pub(super) mod tests {
                 }
             }
         }
+    }
+
+    // promise: IMG8
+    #[test]
+    fn boxes_and_points_on_a_canvas_equal_those_of_torchvision() {
+        let mut dropped = 0;
+        for (case, mut geometry) in canvas_golden() {
+            let (mut boxes, mut kept) = (read(&case["boxes"]), Vec::new());
+            Boxes::like("image").apply(&mut boxes, &geometry, &mut kept).unwrap();
+            assert_eq!(serde_json::json!(kept), case["kept"], "{case}");
+            dropped += case["boxes"].as_array().unwrap().len() - kept.len();
+            if !kept.is_empty() {
+                assert_close(&boxes, &case["moved_boxes"]);
+            }
+            let placement = &mut geometry.written.placement;
+            (placement.mirrored, placement.upended) = (false, false);
+            let stored = read(&case["points"]);
+            let mut points = read(&case["points"]);
+            Points::like("image").apply(&mut points, &geometry).unwrap();
+            let [a, b, c, d, e, f] = matrix(&geometry).unwrap().map(f64::from);
+            for at in 0..points.rows() {
+                let found = [points.get(2 * at), points.get(2 * at + 1)];
+                let (x, y) = (stored.get(2 * at), stored.get(2 * at + 1));
+                let mapped = [a * x + b * y + c, d * x + e * y + f];
+                for (number, found) in found.into_iter().enumerate() {
+                    assert!((mapped[number] - found).abs() < 1e-4);
+                    if let Some(expected) = case["moved_points"][at][number].as_f64() {
+                        assert!((found - expected).abs() < 1e-4, "{found}, expected {expected}");
+                    }
+                }
+            }
+        }
+        assert!(dropped > 20, "{dropped}");
     }
 
     #[cfg(all(feature = "augment", feature = "png"))]

@@ -17,9 +17,9 @@ use crate::image::{
     Orientation, Picture, Rect, Retention, RgbaPicture, SampleDepth, Size, contradicts_header,
 };
 use crate::transform::{
-    Crop, Flip, ImageTransform, Placement, ResizeRequest, ResizedPlanes, Resizer, RgbaRequest,
-    RgbaResizer, Sample, SampleColor, SampleFormat, SampleWriter, TensorSpec, filter_reach,
-    needed_region,
+    CanvasPart, Crop, Flip, ImageTransform, PlacedPart, Placement, ResizeRequest, ResizedPlanes,
+    Resizer, RgbaRequest, RgbaResizer, Sample, SampleColor, SampleFormat, SampleWriter, TensorSpec,
+    filter_reach, needed_region,
 };
 
 /// Field 0 of the batch layout: the pixels.
@@ -150,6 +150,8 @@ pub struct Written {
     /// augmentation. The rectangle may be empty. Because of orientation and flips, the rectangle
     /// need not be at the top.
     pub valid: Rect,
+    /// The part of a canvas that was resized in place of the image, if there is a canvas.
+    pub(super) canvas: Option<PlacedPart>,
 }
 
 impl Written {
@@ -159,9 +161,19 @@ impl Written {
     }
 }
 
+/// An image whose header was read.
+struct InspectedImage {
+    info: ImageInfo,
+    /// The part of the canvas that is resized in place of the image, if there is a canvas.
+    part: Option<CanvasPart>,
+    /// The generator of the sample, if the transform or the augmentations are random.
+    rng: Option<SampleRng>,
+}
+
 /// How a stored image becomes the sample.
 struct FillPlan {
     placement: Placement,
+    canvas: Option<PlacedPart>,
     orientation: Orientation,
     stored: Size,
     /// See [`ImageInfo::working_bytes`].
@@ -270,7 +282,7 @@ impl FillImage {
     ///
     /// # Errors
     /// The errors of [`Decoder::decode_planes`] and of the augmentations; `InvalidArgument` if
-    /// `sample` has another size or data type than the transform.
+    /// `sample` has another size or data type than the transform; `Unsupported` if the transform needs boxes.
     pub fn write(
         &mut self,
         encoded: &[u8],
@@ -278,13 +290,44 @@ impl FillImage {
         rng: impl FnOnce() -> SampleRng,
     ) -> Result<Written> {
         self.check_sample(&sample)?;
+        self.check_no_boxes()?;
         if self.crops.is_some() {
             return self.write_crops(encoded, sample);
         }
+        let image = self.inspect_for(encoded, |_| Vec::new(), rng)?;
+        self.write_inspected(encoded, sample, image)
+    }
+
+    /// Parses the header, and draws the part of the canvas.
+    fn inspect_for(
+        &mut self,
+        encoded: &[u8],
+        boxes: impl FnOnce(Size) -> Vec<[f64; 4]>,
+        rng: impl FnOnce() -> SampleRng,
+    ) -> Result<InspectedImage> {
         let info = self.inspect(encoded)?;
         let mut rng = self.draws().then(rng);
-        let placement = self.transform.place_with(info.upright_size(), rng.as_mut());
-        self.write_plan(encoded, sample, &FillPlan::new(&info, placement), rng)
+        let size = info.upright_size();
+        let part = self.transform.canvas_part(size, || boxes(size), rng.as_mut());
+        Ok(InspectedImage { info, part, rng })
+    }
+
+    fn write_inspected(
+        &mut self,
+        encoded: &[u8],
+        sample: Sample<'_>,
+        InspectedImage { info, part, mut rng }: InspectedImage,
+    ) -> Result<Written> {
+        let placed = self.transform.place_with(info.upright_size(), part, rng.as_mut());
+        self.write_plan(encoded, sample, &FillPlan::new(&info, placed), rng)
+    }
+
+    fn check_no_boxes(&self) -> Result<()> {
+        if !self.transform.needs_boxes() {
+            return Ok(());
+        }
+        let message = "an IoU crop needs boxes, which only fields of a `SampleSpec` have";
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// Like [`write`](FillImage::write), into a field of a slot, with the random generator of the
@@ -305,7 +348,8 @@ impl FillImage {
         field: usize,
         cx: &FillContext<'_>,
     ) -> Result<Written> {
-        self.write_field_with(encoded, slot, field, || cx.rng())
+        self.check_no_boxes()?;
+        self.write_field_with(encoded, slot, field, |_| Vec::new(), || cx.rng())
     }
 
     /// Parses the header. If the orientation is not applied, the image counts as upright.
@@ -345,19 +389,27 @@ impl FillImage {
         &[]
     }
 
-    /// Like [`write_field`](FillImage::write_field), with another random generator.
+    /// Like [`write_field`](FillImage::write_field), with another random generator. `boxes` returns left, top, right and
+    /// bottom of the boxes in an upright image of a size.
     pub(super) fn write_field_with(
         &mut self,
         encoded: &[u8],
         slot: &mut SlotMut<'_>,
         field: usize,
+        boxes: impl FnOnce(Size) -> Vec<[f64; 4]>,
         rng: impl FnOnce() -> SampleRng,
     ) -> Result<Written> {
         self.check_field(&slot.fields()[field])?;
         let is_fixed = slot.fields()[field].collation == Collation::Stacked;
-        if !is_fixed {
-            let image = self.inspect(encoded)?.upright_size();
-            if let Some(size) = self.transform.size_of(image) {
+        let image = match self.crops {
+            Some(_) => None,
+            None => Some(self.inspect_for(encoded, boxes, rng)?),
+        };
+        if let Some(InspectedImage { info, part, .. }) = &image
+            && !is_fixed
+        {
+            let shown = part.map_or(info.upright_size(), |part| part.size);
+            if let Some(size) = self.transform.size_of(shown) {
                 self.set_size(size)?;
             }
         }
@@ -378,7 +430,11 @@ impl FillImage {
             DType::F32 => Sample::F32(values!()),
             _ => Sample::U8(values!()),
         };
-        self.write(encoded, sample, rng)
+        self.check_sample(&sample)?;
+        match image {
+            Some(image) => self.write_inspected(encoded, sample, image),
+            None => self.write_crops(encoded, sample),
+        }
     }
 
     /// Checks that a field has the data type and shape of the samples.
@@ -441,7 +497,7 @@ impl FillImage {
             ));
         }
         let placement = Placement { mirrored, ..Placement::part(crop, self.transform.size()) };
-        self.write_plan(encoded, sample, &FillPlan::new(&info, placement), None)
+        self.write_plan(encoded, sample, &FillPlan::new(&info, (placement, None)), None)
     }
 
     /// Transforms a decoded image into `sample`, with random numbers from `rng`. `picture` is not
@@ -452,7 +508,8 @@ impl FillImage {
     /// `InvalidArgument` if `sample` has another size or data type than the transform, or the
     /// picture holds none of the [pixels that may influence the sample](Placement::bounds);
     /// `LimitExceeded` if scratch memory exceeds the limits; the errors of the augmentations;
-    /// `Unsupported` if a sample is an array of [several crops](ImageTransform::crops), or has alpha or 16 bits.
+    /// `Unsupported` if a sample is an array of [several crops](ImageTransform::crops), or has alpha or 16 bits, or if
+    /// the transform needs boxes.
     pub fn write_picture(
         &mut self,
         picture: &Picture,
@@ -465,12 +522,13 @@ impl FillImage {
         }
         self.transform.check_rgb8("decoded planes are supported")?;
         self.check_sample(&sample)?;
+        self.check_no_boxes()?;
         let info = ImageInfo::new(picture.image(), orientation);
-        let mut rng = self.draws().then(rng);
-        let placement = self.transform.place_with(info.upright_size(), rng.as_mut());
-        let request = FillPlan::new(&info, placement).resize_request(&self.transform);
-        self.resizer.resize(picture, &request, &mut self.resized)?;
-        self.write_resized(placement.flipped_target(&self.transform), sample, rng)
+        let (size, mut rng) = (info.upright_size(), self.draws().then(rng));
+        let part = self.transform.canvas_part(size, Vec::new, rng.as_mut());
+        let plan = FillPlan::new(&info, self.transform.place_with(size, part, rng.as_mut()));
+        self.resizer.resize(picture, &plan.resize_request(&self.transform), &mut self.resized)?;
+        self.write_resized(plan.placement.flipped_target(&self.transform), sample, rng)
     }
 
     /// Writes the resized planes to `target` in the sample, augmented if there is an augmentation
@@ -535,7 +593,7 @@ impl FillImage {
         let written = written.and_then(|written| {
             let Placement { mirrored, upended, .. } = plan.placement;
             let target = plan.placement.flipped_target(&self.transform);
-            let (fill, tensor) = (self.transform.cropping().fill(), self.transform.tensor());
+            let (fill, tensor) = (self.transform.fill(), self.transform.tensor());
             rgba.resizer.write(target, (mirrored, upended), fill, tensor, sample)?;
             Ok(written)
         });
@@ -698,12 +756,13 @@ impl Fill<Labeled<Bytes>> for FillImage {
 }
 
 impl FillPlan {
-    fn new(info: &ImageInfo, placement: Placement) -> Self {
+    fn new(info: &ImageInfo, (placement, canvas): (Placement, Option<PlacedPart>)) -> Self {
         let ImageInfo { size: stored, orientation, working_bytes } = *info;
         // The box consists of whole pixels, in stored coordinates too.
         let bounds = orientation.box_to_stored(placement.bounds.into(), stored);
         FillPlan {
             placement,
+            canvas,
             orientation,
             stored,
             working_bytes,
@@ -773,7 +832,8 @@ impl FillPlan {
     fn written(&self, transform: &ImageTransform, region: Rect, decoded: Decoded) -> Written {
         let size = transform.size();
         let (image, placement) = (self.orientation.apply(self.stored), self.placement);
-        let whole = Written { image, placement, size, valid: Rect::full(size) };
+        let canvas = self.canvas;
+        let whole = Written { image, placement, size, valid: Rect::full(size), canvas };
         if decoded.rows_valid >= decoded.size.height {
             return whole;
         }
@@ -858,7 +918,7 @@ mod tests {
             .filter(ResizeFilter::Area)
             .on_truncated(OnTruncated::Partial);
         let none = || unreachable!("the crop is not random");
-        let plan = FillPlan::new(&info, transform.place(info.upright_size(), none));
+        let plan = FillPlan::new(&info, (transform.place(info.upright_size(), none), None));
         let request = plan.decode_request(&transform);
         let region = Rect { left: 48, top: 0, width: 300, height: 300 };
         assert_eq!(request.region_of(stored), region);
@@ -875,13 +935,13 @@ mod tests {
         // If the part of the image is given, pixels outside it have no influence: only the part is
         // decoded, for every filter.
         let part = Rect { left: 10, top: 120, width: 200, height: 160 };
-        let plan = FillPlan::new(&info, Placement::part(part, transform.size()));
+        let plan = FillPlan::new(&info, (Placement::part(part, transform.size()), None));
         let wide = transform.clone().filter(ResizeFilter::Lanczos3);
         let region = Rect { left: 120, top: 90, width: 160, height: 200 };
         assert_eq!(plan.decode_request(&wide).region_of(stored), region);
         // If the sample is larger than the region, the request is not enlarged.
         let larger = ImageTransform::new(900).crop(Crop::Stretch);
-        let plan = FillPlan::new(&info, larger.place(info.upright_size(), none));
+        let plan = FillPlan::new(&info, (larger.place(info.upright_size(), none), None));
         assert_eq!(plan.decode_request(&larger).smallest(), Some(stored));
     }
 
@@ -906,5 +966,61 @@ mod tests {
         drop(other);
         assert!(done.recv().unwrap());
         decode.join().unwrap();
+    }
+
+    #[cfg(all(feature = "png", feature = "records"))]
+    // promise: IMG8
+    #[test]
+    fn images_on_a_canvas_equal_those_of_torchvision() {
+        use crate::transform::canvas_tests as canvas;
+        use crate::transform::{CanvasAxis, RandomZoomOut};
+        let mut totals = [0, 0];
+        for (case, part) in canvas::golden() {
+            let side = |name: &str, at: usize| case[name][at].as_u64().unwrap() as u32;
+            let size = Size::new(side("size", 0), side("size", 1));
+            let digits = case["mask"].as_str().unwrap();
+            let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+            let encoded: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+            let transform = ImageTransform::with_size(size)
+                .crop(Crop::Stretch)
+                .zoom_out(RandomZoomOut::new().fill([114; 3]))
+                .color(SampleColor::Grey)
+                .exact(true);
+            let registry = CodecRegistry::with_defaults();
+            let mut fill = FillImage::new(&registry, &transform, &Limits::default()).unwrap();
+            let mut found = vec![0; size.pixels() as usize];
+            let info = fill.inspect(&encoded).unwrap();
+            let image = InspectedImage { info, part: Some(part), rng: None };
+            let written = fill.write_inspected(&encoded, Sample::U8(&mut found), image).unwrap();
+            let expected = case["moved_image"].as_array().unwrap();
+            let placed = written.canvas.unwrap();
+            // Edges of the image are not blended with the canvas: only pixels are compared whose filter shows one of
+            // them.
+            let filter = |axis: &CanvasAxis, at: u32, side: u32| {
+                let (middle, reach) = (f64::from(at) + 0.5, axis.scale.max(1.0) + 0.5 * axis.scale);
+                let (start, end) = axis.shown;
+                // The image ends at an edge of the sample if it is cropped there.
+                let is_inside = (start < 1e-9 || middle - reach >= start)
+                    && (end > f64::from(side) - 1e-9 || middle + reach <= end);
+                (is_inside, middle + reach <= start || middle - reach >= end)
+            };
+            let mut compared = [0, 0];
+            for (at, expected) in expected.iter().enumerate() {
+                let (x, y) = (at as u32 % size.width, at as u32 / size.width);
+                let (across, down) =
+                    (filter(&placed.x, x, size.width), filter(&placed.y, y, size.height));
+                let difference = i64::from(found[at]) - expected.as_i64().unwrap();
+                if across.1 || down.1 {
+                    assert_eq!((difference, found[at]), (0, 114), "{x}, {y} of {case}");
+                    compared[1] += 1;
+                } else if across.0 && down.0 {
+                    assert!(difference.abs() <= 1, "{difference} at {x}, {y} of {case}");
+                    compared[0] += 1;
+                }
+            }
+            totals[0] += compared[0];
+            totals[1] += compared[1];
+        }
+        assert!(totals.iter().all(|&total| total > 1000), "{totals:?}");
     }
 }

@@ -275,12 +275,14 @@ fn wrong_dtype(dtype: DType) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::geometry::tests::golden;
+    use super::super::geometry::tests::{canvas_golden, golden};
     use super::*;
 
     #[test]
     fn masks_equal_those_of_torchvision() {
-        for (case, geometry) in golden() {
+        let on_canvas = canvas_golden().into_iter().map(|(case, geometry)| (case, geometry, 200));
+        let cases = golden().into_iter().map(|(case, geometry)| (case, geometry, 0));
+        for (case, geometry, outside) in cases.chain(on_canvas) {
             let written = &geometry.written;
             let digits = case["mask"].as_str().unwrap().as_bytes();
             let digit = |at: usize| char::from(digits[at]).to_digit(16).unwrap() as u8;
@@ -290,7 +292,8 @@ mod tests {
             let limits = Limits::default();
             let stored = png::decode_numbers(&encoded, &limits, true, &mut pixels).unwrap();
             let mut found = vec![0_i64; (written.size.width * written.size.height) as usize];
-            sample(&stored, &mut Vec::new(), &Mask::like("image"), &geometry, &mut found).unwrap();
+            let mask = Mask::like("image").outside(outside);
+            sample(&stored, &mut Vec::new(), &mask, &geometry, &mut found).unwrap();
             assert_eq!(serde_json::json!(found), case["moved_mask"]);
         }
     }

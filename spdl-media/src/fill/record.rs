@@ -8,14 +8,14 @@ use spdl_io::records::{Encoding, FetchFields};
 use spdl_io::{FieldValue, Record, StoredRecord};
 
 use super::audio::FillAudio;
-use super::geometry::{self, ImageGeometry};
+use super::geometry::{self, Boxes, ImageGeometry};
 use super::image::FillImage;
 #[cfg(feature = "png")]
 use super::mask::{EncodedMask, MaskDecoder};
 use super::numbers::Numbers;
 use super::spec::{FieldKind, SampleField, SampleSpec, Sequences, dropped_boxes_of};
 use super::video::{FillVideo, WrittenClip};
-use crate::image::{CodecRegistry, Limits};
+use crate::image::{CodecRegistry, Limits, Size};
 #[cfg(feature = "png")]
 use crate::transform::ImageTransform;
 
@@ -68,10 +68,41 @@ struct FieldWriter {
     rows_of: Option<usize>,
     /// The field of the record that marks the dropped boxes.
     dropped_boxes: Option<Arc<str>>,
+    /// The boxes by which a part of the image is chosen, if there is such a choice.
+    choosing: Vec<ChoosingBoxes>,
     /// How the current sample was written, if this is an image.
     geometry: Option<ImageGeometry>,
     /// The boxes of the current sample that remain, if these are boxes.
     kept: KeptBoxes,
+}
+
+/// Boxes by which a part of their image is chosen, before they are written.
+#[derive(Debug)]
+struct ChoosingBoxes {
+    name: Arc<str>,
+    boxes: Boxes,
+    default: Option<FieldValue>,
+    dropped: Option<Arc<str>>,
+}
+
+impl ChoosingBoxes {
+    /// Left, top, right and bottom of the boxes in the image. None if they are not valid: writing them fails later.
+    fn corners(&self, record: &Record, image: Size, numbers: &mut Numbers) -> Vec<[f64; 4]> {
+        let dropped = self.dropped.as_ref().and_then(|name| record.get(name).ok());
+        let value = match (record.get(&self.name), &self.default) {
+            (Ok(FieldValue::Null), Some(default)) => default,
+            (Ok(value), _) => value,
+            (Err(_), _) => return Vec::new(),
+        };
+        if matches!(value, FieldValue::Null) || numbers.read(value).is_err() {
+            return Vec::new();
+        }
+        let dropped = dropped.unwrap_or(&FieldValue::Null);
+        if let Ok(Some(wanted)) = wanted_boxes(dropped, numbers.rows()) {
+            numbers.keep_rows(&wanted);
+        }
+        self.boxes.all_corners(numbers, image)
+    }
 }
 
 impl FillRecord {
@@ -130,6 +161,18 @@ impl FillRecord {
                 }
                 _ => None,
             };
+            let choosing = match &field.kind {
+                FieldKind::Image(transform) if transform.needs_boxes() => {
+                    let boxes = spec.boxes_of(name).map(|(name, field, boxes)| ChoosingBoxes {
+                        name: name.into(),
+                        boxes: boxes.clone(),
+                        default: field.default.clone(),
+                        dropped: boxes.drop_where.as_ref().map(|_| dropped_boxes_of(name)),
+                    });
+                    boxes.collect()
+                }
+                _ => Vec::new(),
+            };
             let find = |other: &Arc<str>| spec.fields().position(|(name, _)| *name == **other);
             Ok(FieldWriter {
                 name: name.into(),
@@ -144,6 +187,7 @@ impl FillRecord {
                 like: like.and_then(find),
                 rows_of: field.rows_of.as_ref().and_then(find),
                 dropped_boxes,
+                choosing,
                 field: field.clone(),
                 geometry: None,
                 kept: KeptBoxes::default(),
@@ -473,7 +517,11 @@ impl FieldWriter {
                         None => cx.rng(),
                         Some(view) => cx.rng_of_part(view),
                     };
-                    let written = image.write_field_with(encoded, slot, at, rng)?;
+                    let boxes = |size| {
+                        let all = self.choosing.iter();
+                        all.flat_map(|boxes| boxes.corners(record, size, numbers)).collect()
+                    };
+                    let written = image.write_field_with(encoded, slot, at, boxes, rng)?;
                     warps.clear();
                     warps.extend_from_slice(image.warps());
                     self.geometry = Some(ImageGeometry { written, warps });

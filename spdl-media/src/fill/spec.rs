@@ -1085,7 +1085,9 @@ impl SampleSpec {
         }
         self.fields.iter().try_for_each(|(name, field)| {
             let checked = match &field.kind {
-                FieldKind::Image(transform) => transform.validate(),
+                FieldKind::Image(transform) => {
+                    transform.validate().and_then(|()| self.check_boxes_of(name, transform))
+                }
                 FieldKind::Audio(transform) => transform.validate(),
                 FieldKind::AudioFrames(like) => {
                     self.refers(like, "audio", |kind| matches!(kind, FieldKind::Audio(_)))
@@ -1135,6 +1137,26 @@ impl SampleSpec {
                 None => format!("there is no field {name:?}"),
             };
             Err(Error::new(ErrorKind::InvalidArgument, message))
+        })
+    }
+
+    /// Checks that an image has the boxes that its crop needs.
+    fn check_boxes_of(&self, image: &str, transform: &ImageTransform) -> Result<()> {
+        if !transform.needs_boxes() || self.boxes_of(image).next().is_some() {
+            return Ok(());
+        }
+        let message = "an IoU crop needs a field of boxes that follow the image";
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    /// The fields of boxes that follow an image.
+    pub(super) fn boxes_of(
+        &self,
+        image: &str,
+    ) -> impl Iterator<Item = (&str, &SampleField, &Boxes)> {
+        self.fields.iter().filter_map(move |(name, field)| match &field.kind {
+            FieldKind::Boxes(boxes) if *boxes.like == *image => Some((&**name, field, boxes)),
+            _ => None,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use spdl_core::{DType, Error, ErrorKind, Field, Result, SampleRng};
 
+use super::canvas::{CanvasPart, PlacedPart, RandomIouCrop, RandomZoomOut};
 use super::crop::{Crop, Mode, Placement};
 use super::format::{Layout, Normalization, SampleColor, SampleFormat, TensorSpec};
 use super::resize::ResizeFilter;
@@ -12,8 +13,8 @@ const MAX_STD: f32 = 10.0;
 
 /// The transform from an image of any size to a sample of one size.
 ///
-/// Order of operations: apply the EXIF orientation, crop and resize in one step, flip, convert the
-/// channels, normalise.
+/// Order of operations: apply the EXIF orientation; place the image on a canvas, and crop a part of it, if set; crop and
+/// resize in one step, flip, convert the channels, normalise.
 ///
 /// ```
 /// use spdl_core::DType;
@@ -35,6 +36,8 @@ pub struct ImageTransform {
     /// The sizes of which a sample has the one nearest to the aspect ratio of its image.
     sizes: Vec<Size>,
     crop: Crop,
+    zoom_out: Option<RandomZoomOut>,
+    iou_crop: Option<RandomIouCrop>,
     /// The probabilities of a horizontal and a vertical flip.
     flips: (f64, f64),
     filter: ResizeFilter,
@@ -56,6 +59,8 @@ impl ImageTransform {
             tensor: TensorSpec::new(size),
             sizes: Vec::new(),
             crop: Crop::eval(size),
+            zoom_out: None,
+            iou_crop: None,
             flips: (0.0, 0.0),
             filter: ResizeFilter::default(),
             exact: false,
@@ -87,6 +92,8 @@ impl ImageTransform {
             tensor: TensorSpec { size, format, color, normalization: Normalization { mean, std } },
             sizes,
             crop,
+            zoom_out,
+            iou_crop,
             flips: (horizontal, vertical),
             filter,
             exact,
@@ -114,6 +121,8 @@ impl ImageTransform {
             ("truncated", truncated),
         ]
         .into_iter()
+        .chain(zoom_out.as_ref().map(|zoom_out| ("zoom out", format!("{zoom_out:?}"))))
+        .chain(iou_crop.as_ref().map(|iou_crop| ("iou crop", format!("{iou_crop:?}"))))
         .chain((!applies_exif).then(|| ("exif orientation", applies_exif.to_string())))
         .chain(is_normalised.then(|| ("mean", format!("{mean:?}"))))
         .chain(is_normalised.then(|| ("std", format!("{std:?}"))))
@@ -148,7 +157,8 @@ impl ImageTransform {
         &self.sizes
     }
 
-    /// The size of the sample of an upright image, if it depends on the image; otherwise `None`.
+    /// The size of the sample of an upright image, if it depends on the image; otherwise `None`. With
+    /// [`zoom_out`](Self::zoom_out) or [`iou_crop`](Self::iou_crop), that of a part of the canvas of this size.
     pub fn size_of(&self, image: Size) -> Option<Size> {
         let aspect = |size: Size| f64::from(size.width.max(1)) / f64::from(size.height.max(1));
         let distance = |size: &Size| {
@@ -174,6 +184,36 @@ impl ImageTransform {
     #[must_use]
     pub fn crop(mut self, crop: Crop) -> Self {
         self.crop = crop;
+        self
+    }
+
+    /// Places the image on a larger canvas before the crop, for training of object detectors. The crop is
+    /// [`Crop::Stretch`], [`Crop::Letterbox`] with the same fill colour, or [`Crop::Resize`]. Pixels whose centres are outside
+    /// the image have the fill colour. Default: none.
+    ///
+    /// ```
+    /// use spdl_media::{Crop, ImageTransform, RandomIouCrop, RandomZoomOut};
+    /// // The augmentations of SSD.
+    /// let transform = ImageTransform::new(300)
+    ///     .zoom_out(RandomZoomOut::new().fill([123, 117, 104]))
+    ///     .iou_crop(RandomIouCrop::new())
+    ///     .crop(Crop::Stretch)
+    ///     .horizontal_flip(0.5);
+    /// transform.validate()?;
+    /// # Ok::<(), spdl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn zoom_out(mut self, zoom_out: RandomZoomOut) -> Self {
+        self.zoom_out = Some(zoom_out);
+        self
+    }
+
+    /// Crops a random part that overlaps a box, after [`zoom_out`](Self::zoom_out) and before the crop, which is one of
+    /// those that `zoom_out` accepts. Only fields that boxes follow support this: see `SampleField::image`. Default:
+    /// none.
+    #[must_use]
+    pub fn iou_crop(mut self, iou_crop: RandomIouCrop) -> Self {
+        self.iou_crop = Some(iou_crop);
         self
     }
 
@@ -322,6 +362,21 @@ impl ImageTransform {
         self.crop
     }
 
+    /// Whether a part of the image is chosen by its boxes.
+    pub fn needs_boxes(&self) -> bool {
+        self.iou_crop.is_some()
+    }
+
+    /// Whether the crop is applied to a canvas around the image, or to a part of it.
+    pub fn has_canvas(&self) -> bool {
+        self.zoom_out.is_some() || self.iou_crop.is_some()
+    }
+
+    /// The colour outside the image.
+    pub(crate) fn fill(&self) -> [u8; 3] {
+        self.zoom_out.as_ref().map_or_else(|| self.crop.fill(), RandomZoomOut::color)
+    }
+
     /// Memory order and data type of the values.
     pub fn sample_format(&self) -> SampleFormat {
         self.tensor.format
@@ -418,30 +473,79 @@ impl ImageTransform {
     }
 
     /// The placement of an upright image of this size in its sample. Calls `rng` only if the
-    /// transform is random. A width or height of 0 counts as 1.
+    /// transform is random. A width or height of 0 counts as 1. The image has no boxes, so that
+    /// [`iou_crop`](Self::iou_crop) has no effect.
     pub fn place(&self, image: Size, rng: impl FnOnce() -> SampleRng) -> Placement {
         let mut rng = self.is_random().then(rng);
-        self.place_with(image, rng.as_mut())
+        let part = self.canvas_part(image, Vec::new, rng.as_mut());
+        self.place_with(image, part, rng.as_mut()).0
     }
 
     /// Whether [`place`](Self::place) draws random numbers.
     pub(crate) fn is_random(&self) -> bool {
         let (horizontal, vertical) = self.flips;
-        self.crop.is_random() || horizontal > 0.0 || vertical > 0.0
+        self.crop.is_random() || self.has_canvas() || horizontal > 0.0 || vertical > 0.0
     }
 
-    /// Like [`place`](Self::place), but draws from a generator that the caller continues to use.
-    /// The generator is required if the transform is random.
-    pub(crate) fn place_with(&self, image: Size, rng: Option<&mut SampleRng>) -> Placement {
-        let image = Size::new(image.width.max(1), image.height.max(1));
+    /// The part of the canvas that is cropped and resized in place of the image, if there is a canvas. `boxes` returns left,
+    /// top, right and bottom of boxes inside the image. Draws from a generator that the caller continues to use.
+    pub(crate) fn canvas_part(
+        &self,
+        image: Size,
+        boxes: impl FnOnce() -> Vec<[f64; 4]>,
+        rng: Option<&mut SampleRng>,
+    ) -> Option<CanvasPart> {
+        let rng = rng.filter(|_| self.has_canvas())?;
+        let image = at_least_one_pixel(image);
+        let canvas = match &self.zoom_out {
+            Some(zoom_out) => zoom_out.draw(image, rng),
+            None => CanvasPart::whole(image),
+        };
+        Some(match &self.iou_crop {
+            Some(iou_crop) => iou_crop.draw(canvas, &boxes(), rng),
+            None => canvas,
+        })
+    }
+
+    /// Like [`place`](Self::place), but of a part of the canvas, and draws from a generator that the caller continues to
+    /// use. The generator is required if the transform is random.
+    pub(crate) fn place_with(
+        &self,
+        image: Size,
+        part: Option<CanvasPart>,
+        rng: Option<&mut SampleRng>,
+    ) -> (Placement, Option<PlacedPart>) {
+        let image = at_least_one_pixel(image);
         let mut rng = rng.filter(|_| self.is_random());
-        let mut placement = self.crop.place(image, self.tensor.size, rng.as_deref_mut());
+        let shown = part.map_or(image, |part| part.size);
+        let mut placement = self.crop.place(shown, self.tensor.size, rng.as_deref_mut());
         if let Some(rng) = rng {
             let (horizontal, vertical) = self.flips;
             placement.mirrored = horizontal > 0.0 && rng.chance(horizontal);
             placement.upended = vertical > 0.0 && rng.chance(vertical);
         }
-        placement
+        match part.map(|part| part.place(image, placement)) {
+            Some((placement, placed)) => (placement, Some(placed)),
+            None => (placement, None),
+        }
+    }
+
+    /// Checks the canvas, and whether the crop shows all of it.
+    fn check_canvas(&self) -> Result<()> {
+        self.zoom_out.as_ref().map_or(Ok(()), RandomZoomOut::validate)?;
+        self.iou_crop.as_ref().map_or(Ok(()), RandomIouCrop::validate)?;
+        let message = match (self.crop, &self.zoom_out) {
+            (Crop::Letterbox { fill }, Some(zoom_out)) if fill != zoom_out.color() => format!(
+                "the fill colours of the crop and of the zoom out differ: {fill:?} and {:?}",
+                zoom_out.color()
+            ),
+            (Crop::Stretch | Crop::Letterbox { .. } | Crop::Resize { .. }, _) => return Ok(()),
+            (crop, _) => format!(
+                "a zoom out or an IoU crop cannot be combined with the crop {crop:?}: expected Stretch, Letterbox or \
+                 Resize"
+            ),
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 
     /// Checks that samples with these settings are possible.
@@ -488,6 +592,9 @@ impl ImageTransform {
                 "several crops of an image are not flipped at random; set the probabilities to 0";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
+        if self.has_canvas() {
+            self.check_canvas()?;
+        }
         let varies = matches!(self.crop, Crop::Resize { .. } | Crop::Corners { .. });
         if varies && !self.sizes.is_empty() {
             let message =
@@ -500,6 +607,10 @@ impl ImageTransform {
         })?;
         self.crop.validate(self.tensor.size)
     }
+}
+
+fn at_least_one_pixel(image: Size) -> Size {
+    Size::new(image.width.max(1), image.height.max(1))
 }
 
 /// The fields of a batch: `images`, and `labels` (`i64`, one number per sample).

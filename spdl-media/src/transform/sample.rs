@@ -132,7 +132,7 @@ impl SampleWriter {
                 size,
                 layout: transform.sample_format().layout,
                 color,
-                fill: transform.cropping().fill(),
+                fill: transform.fill(),
                 channels: std::array::from_fn(|channel| normalization(&|_| channel)),
                 interleaved: normalization(&|at| at % CHANNELS),
             },

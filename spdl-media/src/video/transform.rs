@@ -62,7 +62,8 @@ impl VideoTransform {
     ///
     /// # Errors
     /// The errors of [`VideoClip::validate`] and [`ImageTransform::validate`]; `Unsupported` for several
-    /// crops of a frame, for exact pixels, alpha, 16 bits and EXIF orientations, which frames of videos do not have.
+    /// crops of a frame, for exact pixels, alpha, 16 bits and EXIF orientations, which frames of videos do not have, and for
+    /// a zoom out or an IoU crop.
     pub fn validate(&self) -> Result<()> {
         self.clip.validate()?;
         self.image.validate()?;
@@ -73,6 +74,8 @@ impl VideoTransform {
             "the exact conversion of frames to RGB before they are resized"
         } else if !self.image.applies_exif_orientation() {
             "an EXIF orientation that is not applied"
+        } else if self.image.has_canvas() {
+            "a zoom out or an IoU crop"
         } else {
             return Ok(());
         };

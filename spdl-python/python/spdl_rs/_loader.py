@@ -578,9 +578,12 @@ def _padded_masks(fields: Mapping[str, Field]) -> list[str]:
         crop = image.crop if isinstance(image, Image) else None
         # Others pad only images that are smaller than the sample, or none.
         pads = isinstance(crop, (Letterbox, RandomScaledCrop)) or (isinstance(crop, RandomCrop) and crop.padding > 0)
+        step = type(crop).__name__
+        if isinstance(image, Image) and image.zoom_out is not None:
+            pads, step = True, "RandomZoomOut"
         if pads:
             found.append(
-                f"{name!r}: {type(crop).__name__} may pad the image, and the mask has 0 there, which is usually a class; "
+                f"{name!r}: {step} may pad the image, and the mask has 0 there, which is usually a class; "
                 f"pass outside=255 or another number that the loss ignores, or outside=0 to its field"
             )
     return found

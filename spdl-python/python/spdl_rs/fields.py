@@ -39,9 +39,18 @@ from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeAlias,
 
 from . import _arguments as check
 from ._other_names import explained
-from .io._crops import VARYING_CROPS, FiveCrop, TenCrop
+from .io._augmentation_texts import evaluated
+from .io._crops import (
+    CANVAS_CROPS,
+    VARYING_CROPS,
+    FiveCrop,
+    Letterbox,
+    RandomIoUCrop,
+    RandomZoomOut,
+    TenCrop,
+)
 from .io._image_parameters import ImageParameters
-from .io._native_settings import plain, set_frozen
+from .io._native_settings import NativeSettings, plain, set_frozen
 
 __all__ = [
     "Array",
@@ -68,6 +77,9 @@ __all__ = [
     "Text",
     "Tokens",
     "Url",
+    "Video",
+    "VideoFrames",
+    "VideoTimes",
 ]
 
 _DTYPES = ("bool", "uint8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -269,6 +281,10 @@ class Image(Field, ImageParameters):
         collate: With `crop=Resize(...)` or `AspectBuckets(...)`, which give each image another size, `"list"` (the
             default): a list of arrays, or `"pad"`: `Padded`. Masks and depth maps that follow the image are collated in
             the same way, and padded with their number `outside`. Images of other crops are one array.
+        zoom_out: Places the image on a larger canvas before `crop`: a `RandomZoomOut` of `spdl_rs.io`, or a text such as
+            `"randomzoomout(p=0.5)"`. `crop` is `Stretch()`, `Letterbox(...)` with the same `fill`, or `Resize(...)`.
+        iou_crop: Crops a part that overlaps a box, after `zoom_out` and before `crop`: a `RandomIoUCrop`, or text. A field of
+            boxes must follow the image, and `crop` is one of those for `zoom_out`.
 
     >>> from spdl_rs import Loader, fields
     >>> from spdl_rs.io import ColorJitter, RandomResizedCrop
@@ -287,10 +303,13 @@ class Image(Field, ImageParameters):
     _: KW_ONLY
     view: SupportsIndex = 0
     collate: Literal["list", "pad"] | None = None
+    zoom_out: RandomZoomOut | str | None = None
+    iou_crop: RandomIoUCrop | str | None = None
 
     def __post_init__(self) -> None:
         Field.__post_init__(self)
         ImageParameters.__post_init__(self)
+        self._check_canvas()
         if isinstance(self.crop, VARYING_CROPS):
             set_frozen(self, collate=check.choice("collate", self.collate or "list", ("list", "pad")))
         elif self.collate is not None:
@@ -300,11 +319,36 @@ class Image(Field, ImageParameters):
             )
         set_frozen(self, view=check.whole("view", self.view, 0, 2**32 - 1))
 
+    def _check_canvas(self) -> None:
+        for name, kind in {"zoom_out": RandomZoomOut, "iou_crop": RandomIoUCrop}.items():
+            given = getattr(self, name)
+            if given is None:
+                continue
+            if isinstance(given, str):
+                given = evaluated(name, given, {kind.__name__.lower(): kind}, (kind.__name__,))
+                set_frozen(self, **{name: given})
+            if not isinstance(given, kind):
+                raise TypeError(f"{name} must be a {kind.__name__} of spdl_rs.io, not {check.shown(given)}")
+            if not isinstance(self.crop, CANVAS_CROPS):
+                raise ValueError(
+                    f"{name} needs crop=Stretch(), Letterbox(...) or Resize(...), which show all of an image, not "
+                    f"crop={self.crop}"
+                )
+        zoom_out = self.zoom_out
+        if isinstance(zoom_out, RandomZoomOut) and isinstance(self.crop, Letterbox) and self.crop.fill != zoom_out.fill:
+            raise ValueError(f"zoom_out and crop must have the same fill, not {zoom_out.fill} and {self.crop.fill}")
+
     def _stored(self) -> None:
         return None
 
     def _own(self) -> dict[str, Any]:
-        return {**self._settings(), "view": self.view, "collate": self.collate or "stack"}
+        canvas = {"zoom_out": self.zoom_out, "iou_crop": self.iou_crop}
+        return {
+            **self._settings(),
+            "view": self.view,
+            "collate": self.collate or "stack",
+            **{name: step._native() for name, step in canvas.items() if isinstance(step, NativeSettings)},
+        }
 
 
 @explained
@@ -320,7 +364,7 @@ class Video(Field, ImageParameters):
     FFmpeg, the samples are errors of the kind `unsupported`.
 
     Args:
-        frames: The number of frames of a sample.
+        frames: The number of frames of a sample. Default: 16, or the number of `indices` or `times`.
         indices: The numbers of the frames in order of presentation, from 0 on, in ascending order; instead of `frames`.
         times: The seconds from the first frame of the video at which the frames are shown, in ascending order; instead of
             `frames`.
@@ -350,7 +394,7 @@ class Video(Field, ImageParameters):
     _BFLOAT16: ClassVar[bool] = True
     _OF_IMAGES: ClassVar[bool] = False
     _: KW_ONLY
-    frames: SupportsIndex = 16
+    frames: SupportsIndex | None = None
     every: str | SupportsIndex | None = None
     fps: float | None = None
     start: float = 0.0
@@ -386,7 +430,7 @@ class Video(Field, ImageParameters):
                 raise ValueError(f"fps must be above 0 and finite, not {fps}")
         if not 0 <= start < math.inf:
             raise ValueError(f"start must be at least 0 and finite, not {start}")
-        frames = check.whole("frames", self.frames, 1, 2**20)
+        frames = None if self.frames is None else check.whole("frames", self.frames, 1, 2**20)
         if self.indices is not None or self.times is not None:
             frames = self._listed(frames)
         if isinstance(self.crop, VARYING_CROPS):
@@ -398,7 +442,7 @@ class Video(Field, ImageParameters):
             )
         set_frozen(
             self,
-            frames=frames,
+            frames=16 if frames is None else frames,
             every=every,
             fps=fps,
             start=start,
@@ -406,7 +450,7 @@ class Video(Field, ImageParameters):
             short=check.choice("short", self.short, ("error", "repeat", "cycle")),
         )
 
-    def _listed(self, frames: int) -> int:
+    def _listed(self, frames: int | None) -> int:
         """Checks the frames or the times of a list. Returns their number."""
         name = "times" if self.indices is None else "indices"
         values: tuple[float, ...] = ()
@@ -426,7 +470,7 @@ class Video(Field, ImageParameters):
                 raise ValueError(f"{name} and {other} exclude each other")
         if not values or not all(0 <= value < math.inf for value in values) or list(values) != sorted(values):
             raise ValueError(f"{name} must be numbers of at least 0, in ascending order, and not be empty")
-        if frames not in (16, len(values)):
+        if frames not in (None, len(values)):
             raise ValueError(f"frames must be omitted with {name}, which are {len(values)}, not {frames}")
         set_frozen(self, **{name: values})
         return len(values)
@@ -610,6 +654,11 @@ class Mel(Audio):
         scale = check.real("scale", self.scale)
         if not 0 < abs(scale) < math.inf:
             raise ValueError(f"scale must be a finite number other than 0, not {scale}")
+        if self.dtype == "int16":
+            raise ValueError(f'dtype="int16" is for samples of audio; style={self.style!r} needs "float32" or "float16"')
+        if self.channels not in (None, "mono", 1):
+            raise ValueError(f'Mel needs one channel, such as channels="mono", not channels={self.channels!r}')
+        self._check_unused()
         set_frozen(
             self,
             bins=None if self.bins is None else check.whole("bins", self.bins, 1, 65536),
@@ -617,6 +666,20 @@ class Mel(Audio):
             size=check.whole("size", self.size, 2, 65536),
             hop=check.whole("hop", self.hop, 1, 65536),
         )
+
+    def _check_unused(self) -> None:
+        """Raises `ValueError` if an argument is given that has no effect on the style."""
+        styles = {
+            "bins": ("whisper", "fbank", "mfcc"),
+            "scale": ("fbank", "mfcc"),
+            "size": ("spectrogram",),
+            "hop": ("spectrogram",),
+        }
+        for name, of in styles.items():
+            value = getattr(self, name)
+            if self.style not in of and value != getattr(type(self), name):
+                names = " or ".join(f'"{style}"' for style in of)
+                raise ValueError(f"{name}={value} has no effect on style={self.style!r}; it is for style={names}")
 
     def _check_order(self, has_channels: bool) -> None:
         if self.style not in ("fbank", "mfcc"):

@@ -8,6 +8,7 @@
 | `dino` | global and local crops for self-distillation |
 | `clip_train`, `clip_eval` | images of image–text pairs |
 | `coco_detection` | an image, its boxes and their classes |
+| `ssd_detection` | the same, with the augmentations of SSD |
 | `ade20k` | an image and its mask, for semantic segmentation |
 | `Mix`, `deit_mix` | MixUp and CutMix of the images of a batch |
 | `Mosaic` | mosaics of the images of a batch, with their boxes |
@@ -52,10 +53,13 @@ from .io._native_settings import set_frozen
 from .io._crops import (
     VARYING_CROPS,
     Letterbox,
+    RandomIoUCrop,
     RandomResizedCrop,
     RandomScaledCrop,
+    RandomZoomOut,
     Resize,
     ResizedCenterCrop,
+    Stretch,
 )
 
 __all__ = [
@@ -72,6 +76,7 @@ __all__ = [
     "imagenet_eval",
     "imagenet_train",
     "simclr",
+    "ssd_detection",
 ]
 
 # Mean and standard deviation of the data on which CLIP was trained: the constants of OpenAI's CLIP.
@@ -79,6 +84,16 @@ _CLIP = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
     "std": (0.26862954, 0.26130258, 0.27577711),
 }
+# The ranges of torchvision's `RandomPhotometricDistort`.
+_PHOTOMETRIC = tuple(
+    RandomApply(change, p=0.5)
+    for change in (
+        ColorJitter(brightness=(0.875, 1.125)),
+        ColorJitter(contrast=(0.5, 1.5)),
+        ColorJitter(saturation=(0.5, 1.5)),
+        ColorJitter(hue=0.05),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -442,6 +457,30 @@ def coco_detection(
     }
 
 
+def ssd_detection(size: int | tuple[int, int] = 300, **arguments: Any) -> dict[str, Field]:
+    """Returns the fields `image`, `boxes` and `classes`, augmented as for SSD in torchvision's detection reference.
+
+    The image is placed on a canvas of the mean colour with probability 0.5 (`RandomZoomOut`), a part that overlaps a box
+    is cropped (`RandomIoUCrop`) and stretched to `size`, and flipped with probability 0.5. Brightness, contrast, saturation
+    and hue change with probability 0.5 each. The image is normalised with the mean and standard deviation of ImageNet.
+    Differences: colours change last, in this order, and with the canvas.
+
+    Args:
+        size: The side of the sample, or (height, width).
+        arguments: Those of `coco_detection`, and further arguments of `fields.Image`.
+
+    >>> ssd_detection(320)["image"].iou_crop
+    RandomIoUCrop(min_scale=0.3, max_scale=1.0, min_aspect_ratio=0.5, max_aspect_ratio=2.0, sampler_options=None, trials=40)
+    """
+    recipe = {
+        "crop": Stretch(),
+        "zoom_out": RandomZoomOut(MEAN_COLOR),
+        "iou_crop": RandomIoUCrop(),
+        "augment": _PHOTOMETRIC,
+    }
+    return coco_detection(size, **{**recipe, **arguments})
+
+
 def ade20k(
     size: int = 512,
     *,
@@ -470,16 +509,10 @@ def ade20k(
     >>> ade20k(512)["image"].crop
     RandomScaledCrop(shorter=(256, 1024), fill=(124, 116, 104))
     """
-    changes = (
-        ColorJitter(brightness=(0.875, 1.125)),
-        ColorJitter(contrast=(0.5, 1.5)),
-        ColorJitter(saturation=(0.5, 1.5)),
-        ColorJitter(hue=0.05),
-    )
     recipe = {
         "crop": RandomScaledCrop(shorter or (max(size // 2, 1), 2 * size), MEAN_COLOR),
         "horizontal_flip": 0.5,
-        "augment": tuple(RandomApply(change, p=0.5) for change in changes),
+        "augment": _PHOTOMETRIC,
     }
     return {
         "image": _image(size, layout, recipe, settings),

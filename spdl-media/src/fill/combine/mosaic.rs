@@ -149,7 +149,8 @@ impl Mosaic {
         for piece in pieces.iter().filter(|piece| piece.target.size().pixels() > 0) {
             let placement =
                 Placement { target: piece.target, ..Placement::part(piece.source, size) };
-            let written = Written { image: size, placement, size, valid: Rect::full(size) };
+            let valid = Rect::full(size);
+            let written = Written { image: size, placement, size, valid, canvas: None };
             let mapping = Mapping::new(&written);
             boxes.extend(unchanged(list, piece.sample)?.into_iter().filter_map(|one| {
                 let values = field.boxes.moved(one.values, &mapping, size, size, &[])?;

@@ -58,6 +58,16 @@ pub(super) fn mel(settings: &mut Settings) -> Result<AudioTransform> {
     let scale = settings.get("scale")?.unwrap_or(1.0);
     let size = settings.get("size")?.unwrap_or(400);
     let hop = settings.get("hop")?.unwrap_or(160);
+    let is_spectrogram = style == "spectrogram";
+    let unused = [
+        ("bins", is_spectrogram && bins.is_some()),
+        ("scale", !matches!(style, "fbank" | "mfcc") && scale != 1.0),
+        ("size", !is_spectrogram && size != 400),
+        ("hop", !is_spectrogram && hop != 160),
+    ];
+    if let Some((key, _)) = unused.into_iter().find(|(_, is_unused)| *is_unused) {
+        return Err(settings.fault(key, format_args!("has no effect on the style {style:?}")));
+    }
     let features = match style {
         "fbank" => AudioFeatures::fbank(bins.unwrap_or(23)).scale(scale),
         "mfcc" => AudioFeatures::mfcc(bins.unwrap_or(13)).scale(scale),

@@ -8,8 +8,8 @@ use super::settings::{Parameter, RgbLevels, Settings, Sides, folded, list, unkno
 use crate::augment::Augmenter;
 use crate::image::{OnTruncated, Size};
 use crate::transform::{
-    Crop, Flip, ImageTransform, Mode, ResizeFilter, SampleColor, SampleFormat, TRAIN_AREA,
-    TRAIN_ASPECT,
+    Crop, Flip, ImageTransform, Mode, RandomIouCrop, RandomZoomOut, ResizeFilter, SampleColor,
+    SampleFormat, TRAIN_AREA, TRAIN_ASPECT,
 };
 
 const CROPS: [&str; 11] = [
@@ -50,6 +50,12 @@ pub(super) fn image(settings: &mut Settings) -> Result<(ImageTransform, Augmente
         if !sizes.is_empty() {
             transform = transform.sizes(sizes);
         }
+    }
+    if let Some(described) = s.value("zoom_out")?.filter(|value| !value.is_null()) {
+        transform = transform.zoom_out(zoom_out(&s.place_of("zoom_out"), &described)?);
+    }
+    if let Some(described) = s.value("iou_crop")?.filter(|value| !value.is_null()) {
+        transform = transform.iou_crop(iou_crop(&s.place_of("iou_crop"), &described)?);
     }
     if let Some(probability) = s.get("horizontal_flip")? {
         transform = transform.horizontal_flip(probability);
@@ -151,6 +157,46 @@ fn crop(place: &str, value: &Value) -> Result<(Crop, Vec<Size>)> {
     };
     settings.finish()?;
     Ok((crop, sizes))
+}
+
+/// A canvas, with torchvision's parameters in their order.
+fn zoom_out(place: &str, value: &Value) -> Result<RandomZoomOut> {
+    let (kind, mut settings) = Settings::of(place, value, "\"RandomZoomOut(p=0.5)\"")?;
+    let (s, mut made) = (&mut settings, RandomZoomOut::new());
+    if folded(&kind) != "randomzoomout" {
+        return Err(unknown(place, &kind, &["RandomZoomOut"]));
+    }
+    made = made.fill(s.get("fill")?.unwrap_or(BLACK).0);
+    if let Some((low, high)) = s.get("side_range")? {
+        made = made.sides_between(low, high);
+    }
+    if let Some(probability) = s.get("p")? {
+        made = made.probability(probability);
+    }
+    settings.finish()?;
+    Ok(made)
+}
+
+/// A crop by boxes, with torchvision's parameters in their order.
+fn iou_crop(place: &str, value: &Value) -> Result<RandomIouCrop> {
+    let (kind, mut settings) = Settings::of(place, value, "\"RandomIoUCrop(min_scale=0.3)\"")?;
+    let s = &mut settings;
+    if folded(&kind) != "randomioucrop" {
+        return Err(unknown(place, &kind, &["RandomIoUCrop"]));
+    }
+    let number = |found: Option<f64>, default: f64| found.unwrap_or(default);
+    let scale = (number(s.get("min_scale")?, 0.3), number(s.get("max_scale")?, 1.0));
+    let aspect = (number(s.get("min_aspect_ratio")?, 0.5), number(s.get("max_aspect_ratio")?, 2.0));
+    let mut made =
+        RandomIouCrop::new().scale_between(scale.0, scale.1).aspect_between(aspect.0, aspect.1);
+    if let Some(overlaps) = s.get::<Vec<f64>>("sampler_options")? {
+        made = made.overlaps(overlaps);
+    }
+    if let Some(trials) = s.get("trials")? {
+        made = made.trials(trials);
+    }
+    settings.finish()?;
+    Ok(made)
 }
 
 /// The sizes of aspect buckets.

@@ -21,10 +21,10 @@ pub(super) fn video(settings: &mut Settings) -> Result<(VideoTransform, Augmente
             return Err(settings.fault("times", "indices and times exclude each other"));
         }
     };
-    if let Some(frames) = frames
+    if let (Some(frames), Some(list)) = (frames, list)
         && frames != clip.frames()
     {
-        let message = format!("{frames} frames, but the list has {}", clip.frames());
+        let message = format!("{frames} frames, but {list} has {}; omit frames", clip.frames());
         return Err(settings.fault("frames", message));
     }
     let fps: Option<f64> = settings.get("fps")?;

@@ -50,7 +50,7 @@ def described(name: str, text: str, classes: Mapping[str, Callable[..., Any]]) -
         return classes["TimmAugMix"](**found)
     by_name = {known.lower(): made for known, made in classes.items()}
     by_name["trivialaugment"] = classes["TrivialAugmentWide"]
-    return _evaluated(name, text, by_name, tuple(classes))
+    return evaluated(name, text, by_name, tuple(classes))
 
 
 def _of_timm(
@@ -74,7 +74,7 @@ def _of_timm(
     return found
 
 
-def _evaluated(
+def evaluated(
     name: str, text: str, classes: Mapping[str, Callable[..., Any]], names: tuple[str, ...]
 ) -> Any:
     """Evaluates an expression of the classes, numbers, strings and tuples."""

@@ -656,8 +656,11 @@ def several(name: str, value: Any) -> tuple[Augmentation, ...]:
         if isinstance(step, tuple):
             raise TypeError(f"{name} must be a list for several augmentations: one text for each")
         if not isinstance(step, Augmentation):
+            # They precede the resize, and need boxes.
+            other = {"RandomZoomOut": "zoom_out", "RandomIoUCrop": "iou_crop"}.get(type(step).__name__)
             raise TypeError(
                 f"{name} must be augmentations of spdl_rs.io, such as ColorJitter(0.4), not {step!r}"
+                + (f"; pass it as {other}= of fields.Image" if other else "")
             )
     return steps
 

@@ -6,6 +6,7 @@ distributions, with different random numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -338,7 +339,101 @@ class TenCrop(_Corners):
         set_frozen(self, vertical_flip=check.flag("vertical_flip", self.vertical_flip))
 
 
+@dataclass(frozen=True)
+class RandomZoomOut(NativeSettings):
+    """Places the image at a random position on a larger canvas before its crop (`RandomZoomOut`).
+
+    For `fields.Image(zoom_out=...)`. The sides of the canvas are those of the image times one random factor, in whole
+    pixels; the position is uniform. Boxes, key points and masks follow. In the sample, pixels whose centres are outside
+    the image have the colour `fill`; edges are not blended with it.
+
+    Args:
+        fill: The colour of the canvas: red, green and blue, 0 to 255, or one level for all.
+        side_range: The minimum and maximum factor of the sides, 1 to 100.
+        p: The probability, 0 to 1.
+
+    Raises:
+        TypeError, ValueError: An argument is out of range or has the wrong type.
+
+    >>> from spdl_rs import Loader, fields
+    >>> from spdl_rs.io import RandomZoomOut, Stretch
+    >>> image = fields.Image(32, crop=Stretch(), zoom_out=RandomZoomOut(fill=114, side_range=(2, 2), p=1))
+    >>> int((Loader("photos", batch_size=1, image=image).peek()["image"] == 114).all(axis=-1).sum())
+    768
+    """
+
+    fill: Color = (0, 0, 0)
+    side_range: tuple[float, float] = (1.0, 4.0)
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        sides, p = interval("side_range", self.side_range), check.real("p", self.p)
+        if not 1 <= sides[0] <= sides[1] <= 100:
+            raise ValueError(f"side_range must be 1 to 100, in order, not {sides}")
+        if not 0 <= p <= 1:
+            raise ValueError(f"p must be 0 to 1, not {p}")
+        set_frozen(self, fill=color("fill", self.fill), side_range=sides, p=p)
+
+
+@dataclass(frozen=True)
+class RandomIoUCrop(NativeSettings):
+    """Crops a random part whose overlap with a box is at least a random minimum (`RandomIoUCrop`).
+
+    For `fields.Image(iou_crop=...)`, with a field of boxes that follow the image. The part becomes the image that the
+    argument `crop` resizes. Boxes whose centres are outside the part are dropped, together with the rows of the fields
+    that name them in `rows_of`; the others are clipped. The overlap is the intersection over union.
+
+    First, a minimum overlap is drawn; 1 or more leaves the image as it is. Then parts are drawn until one has an aspect
+    ratio in range, the centre of a box, and enough overlap with a box whose centre is inside. After `trials` parts,
+    another minimum is drawn. Images without boxes, or without a part after 50 minimums, are left as they are. Boxes that
+    `fields.Boxes(drop_where=...)` drops are not considered.
+
+    Args:
+        min_scale, max_scale: The range of width and height, as fractions of those of the image, above 0 to 1.
+        min_aspect_ratio, max_aspect_ratio: The range of width ÷ height in pixels.
+        sampler_options: The minimum overlaps. Default: 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
+        trials: The number of parts that are drawn for a minimum overlap, 1 to 10,000.
+
+    Raises:
+        TypeError, ValueError: An argument is out of range or has the wrong type.
+
+    >>> from spdl_rs import Loader, fields
+    >>> from spdl_rs.io import RandomIoUCrop, Stretch
+    >>> image = fields.Image(300, crop=Stretch(), iou_crop=RandomIoUCrop(min_scale=0.5))
+    """
+
+    min_scale: float = 0.3
+    max_scale: float = 1.0
+    min_aspect_ratio: float = 0.5
+    max_aspect_ratio: float = 2.0
+    sampler_options: Sequence[float] | None = None
+    trials: int = 40
+
+    def __post_init__(self) -> None:
+        names = ("min_scale", "max_scale", "min_aspect_ratio", "max_aspect_ratio")
+        checked = {name: check.real(name, getattr(self, name)) for name in names}
+        least, most, narrow, wide = checked.values()
+        if not 0 < least <= most <= 1:
+            raise ValueError(f"min_scale and max_scale must be above 0 up to 1, in order, not {(least, most)}")
+        if not 0 < narrow <= wide < math.inf:
+            raise ValueError(
+                f"min_aspect_ratio and max_aspect_ratio must be finite, above 0, and in order, not {(narrow, wide)}"
+            )
+        options = self.sampler_options
+        if options is not None:
+            listed = check.listed("sampler_options", options, "a list of numbers")
+            options = tuple(check.real("sampler_options", option) for option in listed)
+            if not options or not all(0 <= option < math.inf for option in options):
+                raise ValueError(f"sampler_options must be one or more finite numbers of at least 0, not {options}")
+        set_frozen(
+            self, **checked, sampler_options=options, trials=check.whole("trials", self.trials, 1, 10_000)
+        )
+
+
 VARYING_CROPS = (Resize, AspectBuckets)
 """Crops that give each image another size."""
+
+CANVAS_CROPS = (Stretch, Letterbox, Resize)
+"""Crops that show all of a canvas."""
 
 RANDOM_CROPS = (RandomResizedCrop, RandomCrop, RandomScaledCrop)
