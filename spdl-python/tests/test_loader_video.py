@@ -246,6 +246,8 @@ def test_varying_sizes_are_a_list():
         (lambda: fields.Video(times=[1], every=2), "times and every exclude each other"),
         (lambda: fields.Video(times=[1], random=True), "times and random exclude each other"),
         (lambda: fields.Video(indices=[1], frames=2), "frames must be omitted with indices, which are 1, not 2"),
+        (lambda: fields.Video(indices=[1], frames=16), "frames must be omitted with indices, which are 1, not 16"),
+        (lambda: fields.Video(times=[1, 2], frames=16), "frames must be omitted with times, which are 2, not 16"),
         (lambda: fields.Video(start=-1), "start must be at least 0"),
         (lambda: fields.Video(short="loop"), "short"),
         (lambda: fields.Video(exact=True), "exact=True is not supported for video"),
@@ -256,6 +258,12 @@ def test_varying_sizes_are_a_list():
 def test_invalid_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_the_number_of_frames_is_16_or_that_of_the_list():
+    assert fields.Video().frames == fields.Video(frames=16).frames == 16
+    listed = fields.Video(indices=[1, 5])
+    assert listed.frames == 2 and listed == fields.Video(indices=[1, 5], frames=2)
 
 
 @pytest.mark.parametrize("name", ["h264.mkv", "vp9.webm", "mpeg4.avi", "h264.ts", "h264_fragmented.mp4"])
