@@ -28,6 +28,7 @@ SECTIONS = [
     "Augmentation",
     "Ranks",
     "Boxes and classes",
+    "Zoom out and crop around boxes",
     "Masks",
     "Aspect ratio buckets",
     "Functions",
@@ -111,6 +112,9 @@ def test_the_program_of_each_section_runs(section, tmp_path, monkeypatch):
     elif section == "Boxes and classes":
         (found,) = names["targets_of_batch"][-1:]
         assert found["boxes"].shape == (2, 4) and found["labels"].tolist() == [1, 2]
+    elif section == "Zoom out and crop around boxes":
+        assert names["batch"]["image"].shape == (4, 3, 300, 300)
+        assert [len(found) for found in names["batch"]["boxes"]] == [len(found) for found in names["batch"]["classes"]]
     elif section == "Functions":
         assert names["images"].shape == (20, 3, 224, 224) and names["tokens"].shape == (20, 77)
         texts = [bytes(row[row > 0].astype("u1")).decode() for row in names["tokens"]]

@@ -174,6 +174,9 @@ LOADERS = {
     "a database": of_source(lambda data: data / "images_lmdb"),
     "an archive": of_source(lambda data: data / "images.zip"),
     "COCO": of_source(lambda data: data / "coco/annotations/instances.json", **recipes.coco_detection(32)),
+    "zooms and crops around boxes": of_source(
+        lambda data: data / "coco/annotations/instances.json", **recipes.ssd_detection(32)
+    ),
     "VOC": of_source(lambda data: data / "voc/ImageSets/Segmentation/train.txt", **recipes.ade20k(16, mask="mask")),
     "CSV": of_source(
         lambda data: data / "images.csv", image=fields.Image(16, train=True), label=fields.Label()

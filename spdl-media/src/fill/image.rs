@@ -239,11 +239,7 @@ impl FillImage {
     pub fn augment(mut self, augmenter: Augmenter) -> Result<Self> {
         augmenter.validate()?;
         if !augmenter.is_empty() {
-            self.transform.check_rgb8("augmentations are supported")?;
-        }
-        if self.crops.is_some() && !augmenter.is_empty() {
-            let message = "several crops of an image are not augmented; omit the augmentations";
-            return Err(Error::new(ErrorKind::Unsupported, message));
+            self.transform.check_augmentable()?;
         }
         self.augmentation = (!augmenter.is_empty())
             .then(|| Augmentation::new(augmenter, Vec::new(), &self.transform));

@@ -1168,7 +1168,7 @@ impl SampleSpec {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         if let (FieldKind::Image(transform), false) = (&field.kind, field.augmenter.is_empty()) {
-            transform.check_rgb8("augmentations are supported")?;
+            transform.check_augmentable()?;
         }
         field.augmenter.validate()
     }

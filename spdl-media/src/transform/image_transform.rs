@@ -422,6 +422,17 @@ impl ImageTransform {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
+    /// The error of augmentations, if samples cannot be augmented: they have alpha or 16 bits, or are several crops.
+    #[cfg(feature = "augment")]
+    pub(crate) fn check_augmentable(&self) -> Result<()> {
+        self.check_rgb8("augmentations are supported")?;
+        if self.crops().is_none() {
+            return Ok(());
+        }
+        let message = "several crops of an image are not augmented; omit the augmentations";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
     /// What to do with truncated images.
     pub fn truncation(&self) -> OnTruncated {
         self.on_truncated

@@ -100,7 +100,7 @@ pub(super) fn image(settings: &mut Settings) -> Result<(ImageTransform, Augmente
         Some(steps) => augmenter(&s.place_of("augment"), &steps)?,
     };
     if !augmenter.is_empty() {
-        let checked = transform.check_rgb8("augmentations are supported");
+        let checked = transform.check_augmentable();
         checked.map_err(|error| s.fault("augment", message(&error)))?;
     }
     if let Some(share) = s.get("min_partial")? {
