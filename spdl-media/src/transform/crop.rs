@@ -159,7 +159,8 @@ pub enum Flip {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placement {
-    /// The part of the upright image, in pixels.
+    /// The part of the upright image, in pixels. With [`ImageTransform::zoom_out`](crate::ImageTransform::zoom_out), it can
+    /// exceed the image by half a pixel of the sample, because `target` consists of whole pixels.
     pub source: CropBox,
     /// The pixels of the upright image that may influence the result.
     pub bounds: Rect,
