@@ -311,6 +311,7 @@ impl CanvasPart {
     }
 }
 
+#[cfg(feature = "records")]
 impl PlacedPart {
     /// Whether a box, with corners in pixels of the image and inside of it, is dropped: its centre was cropped.
     pub(crate) fn drops(&self, corners: [f64; 4]) -> bool {

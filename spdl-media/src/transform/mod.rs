@@ -29,9 +29,11 @@ pub use image_transform::{ImageTransform, image_fields};
 pub use resize::ResizeFilter;
 pub use sample::Sample;
 
+#[cfg(feature = "records")]
+pub(crate) use canvas::CanvasAxis;
 #[cfg(all(test, feature = "records"))]
 pub(crate) use canvas::tests as canvas_tests;
-pub(crate) use canvas::{CanvasAxis, CanvasPart, PlacedPart};
+pub(crate) use canvas::{CanvasPart, PlacedPart};
 pub(crate) use resize::{ResizeRequest, ResizedPlanes, Resizer, filter_reach, needed_region};
 pub(crate) use rgba::{RgbaRequest, RgbaResizer};
 pub(crate) use sample::SampleWriter;
