@@ -152,7 +152,7 @@ class BatchLoader(Generic[B]):
         self._lock = ForkSafeLock()
         # The state from which the next epoch resumes; `None` if it starts from the beginning.
         self._resume: str | None = None
-        # The state that was loaded last, and its epoch. The steps of this epoch are divided as the state says.
+        # The state that was loaded last, and its epoch. Its epoch is divided into steps from there on.
         self._loaded: tuple[int, str] | None = None
         # Whether `state_dict` describes the epoch that was started last.
         self._began = False

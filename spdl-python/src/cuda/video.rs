@@ -60,7 +60,7 @@ type FrameFormat = (String, (u32, u32, u32, u32), Option<(u32, u32)>);
 type PacketRange = (usize, usize, Option<i64>);
 
 /// Time stamps from the first number up to, but not including, the second one. `None`: all.
-type Window = Option<(i64, i64)>;
+type FrameWindow = Option<(i64, i64)>;
 
 /// An array of frames: memory, shape, and whether elements have 2 bytes.
 type FrameArray = (DeviceMemory, Vec<usize>, bool);
@@ -105,7 +105,7 @@ impl VideoDecoder {
         py: Python<'_>,
         packet: &Bound<'_, PyAny>,
         timestamp: Option<i64>,
-        window: Window,
+        window: FrameWindow,
     ) -> PyResult<usize> {
         let packet = video_bytes(packet)?;
         self.with_video(py, |video| video.push(&packet, timestamp, window))
@@ -122,7 +122,7 @@ impl VideoDecoder {
     /// Ends the video and flushes its last frames, without those outside `window`. Returns the number of available
     /// frames. Another video may follow.
     #[pyo3(signature = (window = None))]
-    fn finish(&self, py: Python<'_>, window: Window) -> PyResult<usize> {
+    fn finish(&self, py: Python<'_>, window: FrameWindow) -> PyResult<usize> {
         self.with_video(py, |video| video.finish(window))
     }
 
@@ -175,7 +175,7 @@ impl VideoDecoder {
 }
 
 impl Video {
-    fn push(&mut self, packet: &Bytes, timestamp: Option<i64>, window: Window) -> Result<usize> {
+    fn push(&mut self, packet: &Bytes, timestamp: Option<i64>, window: FrameWindow) -> Result<usize> {
         let pushed = self.stream.push(packet, timestamp);
         // Frames decoded before a failure are available.
         let count = self.collect(window);
@@ -183,7 +183,7 @@ impl Video {
     }
 
     /// Flushes the last frames. Returns the number of available frames.
-    fn finish(&mut self, window: Window) -> Result<usize> {
+    fn finish(&mut self, window: FrameWindow) -> Result<usize> {
         let finished = self.stream.finish();
         let count = self.collect(window);
         finished.map(|()| count)
@@ -191,7 +191,7 @@ impl Video {
 
     /// Moves decoded frames in the window out of the stream, whose buffer is small, and drops the others. Returns the
     /// number of available frames.
-    fn collect(&mut self, window: Window) -> usize {
+    fn collect(&mut self, window: FrameWindow) -> usize {
         while let Some(frame) = self.stream.next_frame() {
             let is_outside = |frame: &VideoFrame| {
                 window.is_some_and(|(start, end)| !(start..end).contains(&frame.timestamp))

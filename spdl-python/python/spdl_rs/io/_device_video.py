@@ -84,7 +84,7 @@ class NvDecDecoder:
             packets: The bytes of a stream: H.264 or HEVC with start codes (Annex B), or an IVF file. Or an
                 iterable of packets, one picture each: bytes, or pairs of bytes and a timestamp. Or the packets of
                 `demux_video`, from MP4, MOV, Matroska and other files, which are consumed. Packets with a window are
-                a video of their own, so that all frames in the window are complete. Frames outside it are decoded
+                a separate video, so that all frames in the window are complete. Frames outside it are decoded
                 and dropped.
 
         Returns:
