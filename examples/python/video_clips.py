@@ -24,6 +24,8 @@ def main() -> None:
     options = arguments()
     if not get_ffmpeg_versions():
         raise SystemExit("spdl_rs was built without FFmpeg: install a wheel of `cargo xtask wheel`")
+    if options.data and not options.data.exists():
+        raise SystemExit(f'cannot open "{options.data}": the file or folder does not exist')
     loader = Loader(
         options.data or [TESTS / "h264.mp4", TESTS / "vp9.webm"],
         batch_size=options.batch_size,
@@ -55,7 +57,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", nargs="?", type=Path, help="folder with videos")
+    parser.add_argument("data", nargs="?", type=Path, help="video, or folder with videos")
     parser.add_argument("--frames", type=int, default=8, help="frames of a clip [default: 8]")
     parser.add_argument("--every", default="0.2s", help="seconds between frames [default: 0.2s]")
     parser.add_argument("--size", type=int, default=64, help="side of a frame in pixels [default: 64]")

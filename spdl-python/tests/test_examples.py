@@ -252,6 +252,13 @@ def test_u05_clips_of_videos_have_their_frames_and_times(tmp_path):
 
 
 @pytest.mark.skipif(not get_ffmpeg_versions(), reason="spdl_rs was built without FFmpeg")
+def test_u05_a_missing_video_is_an_error_without_a_traceback(tmp_path):
+    done = call(tmp_path, [EXAMPLES / "video_clips.py", "absent.mp4"])
+    assert done.returncode == 1
+    assert done.stderr == 'cannot open "absent.mp4": the file or folder does not exist\n'
+
+
+@pytest.mark.skipif(not get_ffmpeg_versions(), reason="spdl_rs was built without FFmpeg")
 def test_u05_a_video_is_decoded_on_the_cpu_without_a_device(tmp_path):
     words = ["--frames", "15", "--size", "32", "--device", "7"]
     done = call(tmp_path, [EXAMPLES / "decode_on_device.py", *words])

@@ -306,8 +306,20 @@ def test_shuffled_checks_its_arguments_and_prints_itself():
     for wrong in ("photos", {"a": 1}, 3):
         with pytest.raises(TypeError, match="source must be an iterable of samples"):
             shuffled(wrong)
+    with pytest.raises(TypeError, match="pass it to the loader with shuffle=True; with sequential=True, tar shards"):
+        shuffled("https://host/train-{000..003}.tar")
     with pytest.raises(ValueError, match="window must be"):
         shuffled([], 0)
+
+
+def test_a_generator_function_is_refused():
+    def samples():
+        yield {"number": 1}
+
+    with pytest.raises(TypeError, match=r"; pass samples\(\) for one epoch, or for several epochs an object whose __iter__"):
+        of_numbers(samples)
+    with pytest.raises(TypeError, match="iterable of samples, not <function .*>$"):
+        of_numbers(of_numbers)
 
 
 def test_the_number_of_batches_is_that_of_the_iterable():

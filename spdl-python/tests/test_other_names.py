@@ -15,6 +15,10 @@ from spdl_rs import ImageLoader, Loader, fields
         (lambda: Loader("x", batch_size=1, train=True), r"its field: image=fields.Image\(train=…\)"),
         (lambda: Loader("x", batch_size=1, collate_fn=list), "pass collate="),
         (lambda: Loader("x", batch_size=1, other=2), "other must be a field of spdl_rs.fields"),
+        (
+            lambda: Loader("x", batch_size=1, on_truncated="partial"),
+            "Loader has no argument on_truncated: an argument of fields.Image, .*on_truncated=.partial",
+        ),
         (lambda: ImageLoader("x", batch_size=1, num_workers=2), "ImageLoader has no argument num_workers: pass threads="),
         (lambda: ImageLoader("x", batch_size=1, pin_memory=True), "pass device="),
         (lambda: ImageLoader("x", batch_size=1, augment=[]), r"use Loader with image=fields.Image\(augment=…\)"),

@@ -83,6 +83,15 @@ def test_worker_processes_are_refused(many):
         next(iter(in_pytorch(dataset, num_workers=1)))
 
 
+def test_a_dataloader_of_a_loader_itself_is_explained(many):
+    data = pytest.importorskip("torch.utils.data")
+    loader = loader_of(many)
+    with pytest.raises(TypeError, match=r"^an ImageLoader has no positions: iterate over .*as_iterable_dataset\(loader\)"):
+        next(iter(data.DataLoader(loader, batch_size=4)))
+    # Iteration does not use positions.
+    assert len(list(loader)) == len(loader)
+
+
 def test_only_loaders_are_accepted():
     pytest.importorskip("torch")
     with pytest.raises(TypeError, match="must be an ImageLoader or a Loader, not an object of type list"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 import os
@@ -45,7 +46,13 @@ def addresses(source: Any) -> tuple[list[str], bool]:
     try:
         paths = iter(source)
     except TypeError:
-        raise TypeError(f"source must be {_SOURCE}, not {shown(source)}") from None
+        hint = ""
+        if inspect.isgeneratorfunction(source):
+            hint = (
+                f"; pass {source.__name__}() for one epoch, or for several epochs an object whose __iter__ calls "
+                f"{source.__name__}"
+            )
+        raise TypeError(f"source must be {_SOURCE}, not {shown(source)}{hint}") from None
     found = []
     for path in paths:
         if isinstance(path, (Mapping, tuple)):

@@ -263,6 +263,14 @@ class BatchLoader(Generic[B]):
             self._epoch = batches._number + 1
         return batches
 
+    def __getitem__(self, index: Any) -> NoReturn:
+        # Without this method, PyTorch's `DataLoader` of a loader reports only that it is not subscriptable.
+        raise TypeError(
+            f"{_loader_state.with_article(self._NAME)} has no positions: iterate over the loader itself, in place of "
+            "a DataLoader of PyTorch; if a library needs a DataLoader, pass "
+            "DataLoader(spdl_rs.torch.as_iterable_dataset(loader), batch_size=None)"
+        )
+
     def peek(self) -> B:
         """Returns the batch that the next `iter(loader)` begins with, without using up an epoch.
 

@@ -47,7 +47,11 @@ class Shuffled:
         self._window = check.whole("window", window, 1, 2**40)
         self._seed = check.whole("seed", seed, 0, 2**64 - 1)
         if isinstance(source, (str, bytes, os.PathLike, Mapping)) or not hasattr(source, "__iter__"):
-            raise TypeError(f"source must be an iterable of samples, not {check.shown(source)}")
+            is_path = isinstance(source, (str, bytes, os.PathLike))
+            hint = ""
+            if is_path:
+                hint = "; pass it to the loader with shuffle=True; with sequential=True, tar shards are shuffled in windows"
+            raise TypeError(f"source must be an iterable of samples, not {check.shown(source)}{hint}")
         items = _once_or_again(source)
         self._source, self.name = items, _name_of(source)
         self._epoch = 0

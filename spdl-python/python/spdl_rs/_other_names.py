@@ -34,8 +34,9 @@ _OTHERS: dict[str, dict[str, str]] = {
         **_LOADERS,
         **{
             name: _OF_IMAGES.format(f"{name}=…")
-            for name in ("train", "augment", "mean", "std", "size", "layout", "crop", "horizontal_flip")
+            for name in ("train", "augment", "mean", "std", "size", "layout", "crop", "horizontal_flip", "min_partial")
         },
+        "on_truncated": 'an argument of fields.Image, fields.Video and fields.Audio: fields.Image(on_truncated="partial")',
         **dict.fromkeys(
             ("device", "cuda_config", "decode"),
             "its batches are in host memory; upload them with batch_map=spdl_rs.io.transfer_tensor, or use ImageLoader "

@@ -4,7 +4,7 @@
 |---|---|
 | `Pack` | whole samples, packed into sequences of one length with little padding |
 | `ConcatAndSplit` | all samples one after another, split into sequences of one length |
-| `Bucket` | samples of similar length, padded to the longest of the batch |
+| `Bucket` | samples of similar length: a list of arrays, or with `collate="pad"`, one padded array |
 | `SameSize` | images of one size, of `spdl_rs.io.AspectBuckets` |
 
 The tokens are a field `fields.Array(None, …)`: one row for each token, of any dtype and of any further
@@ -188,8 +188,8 @@ class Bucket(_Grouping):
     """Batches samples of similar length.
 
     A bucket contains the samples in a range of lengths; a batch is complete if it has `batch_size` samples, or if
-    a further sample would exceed `max_tokens`. Batches have the values of a loader without `group`: with
-    `fields.Array(None, "int64", collate="pad")`, sequences are padded to the longest of the batch.
+    a further sample would exceed `max_tokens`. Batches have the values of a loader without `group`: by default, a list
+    of arrays; with `fields.Array(None, "int64", collate="pad")`, sequences are padded to the longest of the batch.
 
     Args:
         tokens: The name of the field that determines the length, or a list of names of fields with the same number
