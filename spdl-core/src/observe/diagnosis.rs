@@ -47,6 +47,8 @@ const WORTHWHILE: f64 = 0.05;
 const USELESS: f64 = 0.02;
 /// Of several values of one setting, the smallest that gains this share of the largest gain.
 const ENOUGH: f64 = 0.9;
+/// The minimum number of delivered items since the start for which effects are predicted.
+const MIN_DELIVERED: u64 = 4;
 /// The largest in-flight window that is recommended.
 const MAX_WINDOW: usize = 512;
 
@@ -83,6 +85,9 @@ pub struct Diagnosis {
     pub helps: Vec<Effect>,
     /// Changes that gain less than 2 %.
     pub does_not_help: Vec<Effect>,
+    /// The number of delivered items, if it is too small to predict effects.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    too_few: Option<u64>,
 }
 
 /// A change, and what the [`PipelineModel`] predicts of it.
@@ -289,8 +294,16 @@ pub enum Limit {
 
 impl Statistics {
     /// The bottleneck of the pipeline since its start, and the effects of changes.
+    ///
+    /// Effects are predicted if at least 4 items were delivered; before, rates are mostly those of the start.
     pub fn diagnose(&self) -> Diagnosis {
-        Diagnosis::new(&self.into())
+        let measured = self.into();
+        match self.consumer.items {
+            few @ 1..MIN_DELIVERED => {
+                Diagnosis { too_few: Some(few), ..Diagnosis::without_effects(&measured) }
+            }
+            _ => Diagnosis::new(&measured),
+        }
     }
 
     /// The bottleneck of the pipeline since its start.
@@ -313,21 +326,26 @@ impl Interval {
 
 impl Diagnosis {
     fn new(measured: &Measurements<'_>) -> Self {
+        let mut diagnosis = Diagnosis::without_effects(measured);
+        if let Some(model) = PipelineModel::new(measured) {
+            diagnosis.source_items = model.source_items();
+            diagnosis.add_effects(&model, measured);
+        }
+        diagnosis
+    }
+
+    fn without_effects(measured: &Measurements<'_>) -> Self {
         let elapsed = measured.elapsed.as_secs_f64();
         let waited = measured.consumer.waited.as_secs_f64();
-        let mut diagnosis = Diagnosis {
+        Diagnosis {
             limit: measured.limit(),
             throughput: measured.throughput(),
             source_items: 1.0,
             consumer_waits: if elapsed > 0.0 { (waited / elapsed).min(1.0) } else { 0.0 },
             helps: Vec::new(),
             does_not_help: Vec::new(),
-        };
-        if let Some(model) = PipelineModel::new(measured) {
-            diagnosis.source_items = model.source_items();
-            diagnosis.add_effects(&model, measured);
+            too_few: None,
         }
-        diagnosis
     }
 
     /// Predicts the effects of all candidates.
@@ -438,6 +456,13 @@ impl fmt::Display for Diagnosis {
         write!(f, "{}", self.limit)?;
         if matches!(self.limit, Limit::Unknown | Limit::AllFailed { .. }) {
             return Ok(());
+        }
+        if let Some(few) = self.too_few {
+            let were = if few == 1 { "item was" } else { "items were" };
+            return write!(
+                f,
+                " Only {few} {were} delivered, too few to predict the effects of changes."
+            );
         }
         for sentence in [self.advice(), self.warning()].into_iter().flatten() {
             write!(f, " {sentence}")?;
@@ -1356,6 +1381,28 @@ mod tests {
             assert!((1..=3).contains(&text.matches(". ").count().saturating_add(1)), "{text}");
             assert!(text.ends_with('.'), "{text}");
         }
+    }
+
+    #[test]
+    fn effects_are_not_predicted_from_few_items() {
+        let stages = [("fetch", StageKind::Async, 8, 78.0), ("decode", StageKind::Fill, 2, 4.0)];
+        let mut started = statistics(&stages, 9.0);
+        for (items, words) in
+            [(1, "Only 1 item was delivered,"), (3, "Only 3 items were delivered,")]
+        {
+            started.consumer.items = items;
+            let diagnosis = started.diagnose();
+            assert!(
+                diagnosis.helps.is_empty() && diagnosis.does_not_help.is_empty(),
+                "{diagnosis:?}"
+            );
+            let text = diagnosis.to_string();
+            assert!(text.contains(words) && !text.contains("would"), "{text}");
+        }
+        started.consumer.items = 4;
+        assert!(!started.diagnose().helps.is_empty());
+        started.consumer.items = 0;
+        assert!(!started.diagnose().to_string().contains("too few"));
     }
 
     #[cfg(feature = "serde")]

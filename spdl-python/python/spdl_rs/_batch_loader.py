@@ -565,7 +565,8 @@ class BatchLoader(Generic[B]):
         """Describes what limits the throughput of the epoch that was started last, and how much a change would gain.
 
         For example: more requests in flight, more CPUs, or nothing, because your loop is the bottleneck. The text
-        is `stats()["diagnosis"]`, at most three sentences; `stats()["bottleneck"]` contains the same as data.
+        is `stats()["diagnosis"]`, at most three sentences; `stats()["bottleneck"]` contains the same as data. Gains are
+        predicted from the fourth batch on.
 
         >>> loader = ImageLoader("photos", batch_size=4, size=32)
         >>> batches = list(loader)
