@@ -142,7 +142,11 @@ fn verify_finds_a_corrupt_packed_image() {
     // The folder has the same defect.
     let result = bad(source.path());
     assert!(result["bad"][0]["key"].as_str().unwrap().ends_with("class-0/cut.png"));
-    assert_eq!((&result["images"], &result["archives"]), (&4.into(), &0.into()));
+    // Images that cannot be decoded are defects, and are not counted as decoded.
+    assert_eq!((&result["images"], &result["archives"]), (&3.into(), &0.into()));
+    let text = run("verify", source.path(), &[]).stdout;
+    assert!(text.contains("3 images decoded, 1 defect\n"), "{text}");
+    assert!(text.contains("to pack the valid samples as a new set"), "{text}");
 }
 
 #[test]

@@ -7,9 +7,9 @@ use crate::ui::format::{for_shell, printable};
 
 /// Two lines with the command; empty if there are no defects or no media files, or if a path is not
 /// UTF-8 or contains secrets.
-pub(super) fn advice(paths: &[PathBuf], defects: u64, media: u64) -> String {
+pub(super) fn advice(paths: &[PathBuf], defects: u64, has_media: bool) -> String {
     let has_no_secret = |path: &PathBuf| shown(std::slice::from_ref(path)) == *path;
-    if defects == 0 || media == 0 || !paths.iter().all(has_no_secret) {
+    if defects == 0 || !has_media || !paths.iter().all(has_no_secret) {
         return String::new();
     }
     let destination = destination(paths);

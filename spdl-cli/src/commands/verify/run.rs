@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failur
         let rescue = match report.defects.are_all_unsupported() {
             // This build cannot check the samples, so packing them would skip them.
             true => String::new(),
-            false => rescue::advice(&arguments.paths, report.defects.total(), report.media()),
+            false => rescue::advice(&arguments.paths, report.defects.total(), report.has_media),
         };
         stdout::print(&format!("{defects}{}{rescue}", report.describe(arguments.quick)))?;
     }
@@ -77,9 +77,12 @@ pub(crate) fn run(arguments: &VerifyArguments) -> std::result::Result<(), Failur
 struct Report {
     archives: u64,
     members: u64,
+    /// Number of images without defects.
     images: u64,
     audio: u64,
     videos: u64,
+    /// Whether any member is an image, audio or video, with or without defects.
+    has_media: bool,
     checksums: u64,
     /// Number of archives whose size and checksum a manifest lists.
     by_manifest: u64,
@@ -98,7 +101,7 @@ struct Report {
 }
 
 impl Report {
-    /// Number of images, audio files and videos.
+    /// Number of images, audio files and videos without defects.
     fn media(&self) -> u64 {
         self.images + self.audio + self.videos
     }
@@ -224,7 +227,10 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
                 progress.member(bytes);
                 report.members += 1;
                 report.bytes += bytes;
-                report.count_media(media);
+                report.has_media |= media.is_some();
+                if defect.is_none() {
+                    report.count_media(media);
+                }
                 report.checksums += u64::from(compared);
                 seen_defect |= defect.is_some();
                 defect.into_iter().for_each(|defect| report.defects.add(defect));
