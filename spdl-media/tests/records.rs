@@ -397,7 +397,7 @@ fn sequences_of_a_sample_have_one_length_within_limits() {
         (
             both().at_most(1),
             ErrorKind::LimitExceeded,
-            "a sequence of 2 rows exceeds the maximum of 1",
+            "a sequence of 2 tokens exceeds the maximum of 1",
         ),
         (Sequences::of(["tokens", "score"]), ErrorKind::InvalidArgument, "found 1"),
     ] {

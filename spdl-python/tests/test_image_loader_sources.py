@@ -363,7 +363,7 @@ def test_classes_map_label_names_of_tar_shards(named):
 def test_label_names_without_classes_are_an_error_with_advice(named):
     with pytest.raises(ValueError, match='expected an integer label, found "') as caught:
         load(named[0])
-    assert "pass the class names as `classes=`" in str(caught.value)
+    assert "pass the class names as `fields.Label(classes=[…])` of `Loader`, or as `classes=` to" in str(caught.value)
     # The message must not contain names of the Rust API.
     assert "::" not in str(caught.value)
     assert ".cls" in caught.value.key

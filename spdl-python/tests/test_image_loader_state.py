@@ -15,6 +15,8 @@ import pytest
 import spdl_rs
 from dataset_files import write_tar
 from servers import serving
+from spdl_rs import fields
+from spdl_rs.io import ResizedCenterCrop
 
 
 def copies(batches):
@@ -225,6 +227,15 @@ def test_a_state_of_other_settings_is_an_error_with_argument_names(many, setting
         other.load_state_dict(state)
     assert "State::" not in str(caught.value) and "stage " not in str(caught.value)
     assert other.epoch == 4
+
+
+def test_a_changed_crop_is_shown_in_words(many):
+    state_of = spdl_rs.Loader(many, batch_size=4, image=fields.Image(16, crop=ResizedCenterCrop(20)))
+    next(iter(state_of))
+    other = spdl_rs.Loader(many, batch_size=4, image=fields.Image(16, crop=ResizedCenterCrop(24)))
+    with pytest.raises(spdl_rs.InvalidArgumentError, match=r"ResizedCenter\(covering: 20x20\)") as caught:
+        other.load_state_dict(state_of.state_dict())
+    assert "24x24" in str(caught.value) and "{" not in str(caught.value)
 
 
 def test_a_state_of_other_data_is_an_error(many, photos, tmp_path):

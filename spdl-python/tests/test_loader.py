@@ -926,6 +926,9 @@ def test_errors_name_the_sample_and_the_field(shard):
         "expected text, found a list of integers": from_json(fields.Text, "boxes"),
         "expected an encoded image, found text": fields.Image(8, stored_as="txt"),
         "expected text, found a NumPy array": fields.Text(stored_as="npy"),
+        "found a NumPy array; for decoded pixels, use an array field (in Python, fields.Array), or encode": fields.Image(
+            8, stored_as="npy"
+        ),
     }
     for message, field in cases.items():
         loader = Loader(shard, batch_size=SAMPLES, x=field)

@@ -318,7 +318,7 @@ def test_a_generator_function_is_refused():
 
     with pytest.raises(TypeError, match=r"; pass samples\(\) for one epoch, or for several epochs an object whose __iter__"):
         of_numbers(samples)
-    with pytest.raises(TypeError, match="iterable of samples, not <function .*>$"):
+    with pytest.raises(TypeError, match="not an object of type function$"):
         of_numbers(of_numbers)
 
 
@@ -479,7 +479,7 @@ def test_files_as_hugging_face_stores_them_are_read(images, tmp_path):
     pytest.importorskip("PIL")
     import PIL.Image
 
-    with pytest.raises(spdl_rs.InvalidArgumentError, match=r"datasets\.Image\(decode=False\)"):
+    with pytest.raises(spdl_rs.InvalidArgumentError, match=r"datasets\.Image\(decode=False\) does; in place of .*ImageFolder"):
         list(Loader(iter([{"image": PIL.Image.open(path)}]), batch_size=1, image=fields.Image(16)))
 
 

@@ -383,7 +383,8 @@ def test_long_samples_are_errors_or_truncated_or_split(tmp_path, kind):
 
     with pytest.raises(spdl_rs.LimitExceededError) as caught:
         list(loader())
-    assert 'field "tokens": a sequence of 9 rows exceeds the maximum of 4' in str(caught.value)
+    assert 'field "tokens": a sequence of 9 tokens exceeds the maximum of 4; ' in str(caught.value)
+    assert 'long="split"' in str(caught.value)
     assert caught.value.key.endswith("1")
     dropping = loader_of(
         path, kind(["tokens", "pairs"], length=4), collate="list", on_error=spdl_rs.skip(at_most=1)

@@ -18,6 +18,9 @@ pub(crate) fn with_advice(text: String, error: &Error) -> String {
         Some(Remedy::MaxFileBytes) => {
             format!("{text}; to read larger files, raise --max-file-size")
         }
+        Some(Remedy::SequentialMemory) => {
+            format!("{text}; --sequential=BYTES sets the limit")
+        }
         _ => text,
     }
 }

@@ -319,7 +319,7 @@ fn samples_are_grouped_by_their_tokens() {
         // The longest sample has 13 tokens.
         (
             "group = 'Pack(\"tokens\", length=12)'",
-            "a sequence of 13 rows exceeds the maximum of 12",
+            "a sequence of 13 tokens exceeds the maximum of 12",
         ),
     ] {
         let run = run(group, &[]);

@@ -120,7 +120,7 @@ impl Classes {
         match self.numbers.len() {
             0 => error(format!(
                 "expected an integer label, found {text}: the class names are unknown (only \
-                 Parquet files and file lists have a column from which class names are read)"
+                 Parquet files, Arrow tables and file lists have a column from which class names are read)"
             ))
             .with_source(Remedy::Classes),
             known => error(format!(

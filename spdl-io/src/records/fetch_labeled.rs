@@ -322,8 +322,8 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
         }
         let (value, label) = self.fields_of(&item);
         let Some(value) = value else {
-            let wanted = self.values.join(" or ");
-            return Err(no_such_field(&item.key, &wanted, item.names()));
+            let wanted = self.values.iter().map(|name| &**name);
+            return Err(no_such_field(&item.key, wanted, item.names()));
         };
         self.labels.check(&item, label.as_ref())?;
         #[cfg(feature = "cache")]

@@ -74,7 +74,7 @@ impl LabelRule {
                 Err(unlabeled().with_key(item.key.display_name()))
             }
             None if self.is_required => {
-                Err(no_such_field(&item.key, &self.fields.join(" or "), item.names()))
+                Err(no_such_field(&item.key, self.fields.iter().map(|name| &**name), item.names()))
             }
             _ => Ok(()),
         }

@@ -63,7 +63,7 @@ pub(super) async fn read_part_of_record(
     if let Some(names) = request.names()
         && let Some(missing) = names.iter().find(|name| !item.names().any(|it| *it == ***name))
     {
-        return Err(no_such_field(&item.key, missing, item.names()));
+        return Err(no_such_field(&item.key, [&**missing], item.names()));
     }
     let mut fields = Vec::with_capacity(item.fields.len());
     let mut extents = Vec::new();

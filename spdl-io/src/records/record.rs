@@ -114,26 +114,54 @@ impl Record {
     }
 
     fn lacks(&self, name: &str) -> Error {
-        no_such_field(&self.key, name, self.names())
+        no_such_field(&self.key, [name], self.names())
     }
 }
 
-/// The error for a missing field. It lists up to 20 existing fields.
-pub(crate) fn no_such_field<'a>(
+/// The error for a missing field with one of the `wanted` names. It lists up to 20 existing fields.
+pub(crate) fn no_such_field<'a, 'w>(
     key: &Key,
-    name: &str,
+    wanted: impl IntoIterator<Item = &'w str>,
     names: impl Iterator<Item = &'a str>,
 ) -> Error {
     const MAX_LISTED: usize = 20;
+    let name = in_quotes(wanted);
     let mut listed: Vec<_> = names.take(MAX_LISTED + 1).collect();
     let has_more = listed.len() > MAX_LISTED;
     listed.truncate(MAX_LISTED);
     let message = match listed.is_empty() {
-        true => format!("no field {name:?}: the sample has no fields"),
+        true => format!("no field {name}: the sample has no fields"),
         false => {
             let more = if has_more { ", ..." } else { "" };
-            format!("no field {name:?}: the sample has the fields {}{more}", listed.join(", "))
+            format!("no field {name}: the sample has the fields {}{more}", listed.join(", "))
         }
     };
     Error::new(ErrorKind::NotFound, message).with_key(key.display_name())
+}
+
+/// Alternative names for a message, without duplicates: the first three, and how many others.
+fn in_quotes<'w>(wanted: impl IntoIterator<Item = &'w str>) -> String {
+    const MAX_SHOWN: usize = 3;
+    let mut names: Vec<String> = Vec::new();
+    for name in wanted.into_iter().map(|name| format!("{name:?}")) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    match names.len().checked_sub(MAX_SHOWN).filter(|&more| more > 0) {
+        None => names.join(" or "),
+        Some(more) => format!("{} or {more} other usual names", names[..MAX_SHOWN].join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_of_names_are_shortened() {
+        let names = in_quotes(["image", "jpg", "png", "image", "webp", "gif"]);
+        assert_eq!(names, "\"image\", \"jpg\", \"png\" or 2 other usual names");
+        assert_eq!(in_quotes(["a", "b", "a", "c"]), "\"a\" or \"b\" or \"c\"");
+    }
 }

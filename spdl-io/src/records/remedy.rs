@@ -45,6 +45,9 @@ pub enum Remedy {
     /// The folder of the images of COCO annotations:
     /// [`OpenOptions::images`](crate::datasets::OpenOptions::images).
     Images,
+    /// The memory for sequential reads:
+    /// [`OpenOptions::sequential`](crate::datasets::OpenOptions::sequential).
+    SequentialMemory,
 }
 
 impl Remedy {

@@ -15,6 +15,7 @@ use spdl_core::source::Remainder;
 use spdl_core::{DatasetSource, Labeled, PipelineBuilder, Shard, StageOptions, State, block_on};
 use spdl_io::datasets::{DatasetKind, OpenOptions, OpenedDataset};
 use spdl_io::layers::PartFetcher;
+use spdl_io::records::Remedy;
 use spdl_io::testing::{
     Fault, FaultPlan, FaultServer, SeenRequest, contract_objects, fetcher_contract,
 };
@@ -258,6 +259,7 @@ fn a_shard_that_must_be_in_memory_and_exceeds_the_limit_is_an_error() {
     server.ignore_ranges();
     let error = try_open(&format!("{}/s-{{0..2}}.tar", server.url()), LIMIT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{}", error.report());
+    assert_eq!(Remedy::of(&error), Some(Remedy::SequentialMemory));
     let small = try_open(&format!("{}/s-0.tar", server.url()), LIMIT - 1).unwrap_err();
     assert_eq!(small.kind(), ErrorKind::InvalidArgument);
 }

@@ -272,7 +272,7 @@ impl FillRecord {
         if found < least {
             let message = match found {
                 0 => "the sequence is empty".to_owned(),
-                _ => format!("a sequence of {found} rows is shorter than the minimum of {least}"),
+                _ => format!("a sequence of {found} tokens is shorter than the minimum of {least}"),
             };
             return fault(ErrorKind::InvalidArgument, first, message);
         }
@@ -284,8 +284,8 @@ impl FillRecord {
             }
             Some(most) if found > most => {
                 let message = format!(
-                    "a sequence of {found} rows exceeds the maximum of {most}; truncate or split long \
-                     sequences, or raise the maximum"
+                    "a sequence of {found} tokens exceeds the maximum of {most}; truncate or split long \
+                     sequences (`long=\"truncate\"` or `long=\"split\"`), or raise the maximum"
                 );
                 fault(ErrorKind::LimitExceeded, first, message)
             }
@@ -664,6 +664,10 @@ impl FieldWriter {
         let advice = match value {
             FieldValue::Text(text) if is_file && text.contains("://") => {
                 "; to read addresses, write the column to a list (.csv or .jsonl) and open this list"
+            }
+            FieldValue::Array(_) if matches!(self.field.kind, FieldKind::Image(_)) => {
+                "; for decoded pixels, use an array field (in Python, fields.Array), or encode the image, for example \
+                 as PNG"
             }
             FieldValue::Text(_) if is_file => {
                 "; to read files, pass paths in place of text (in dicts of Python, a pathlib.Path), or write \

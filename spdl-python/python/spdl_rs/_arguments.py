@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 import os
@@ -46,6 +45,8 @@ def addresses(source: Any) -> tuple[list[str], bool]:
     try:
         paths = iter(source)
     except TypeError:
+        import inspect  # Large, so not imported with the package.
+
         hint = ""
         if inspect.isgeneratorfunction(source):
             hint = (

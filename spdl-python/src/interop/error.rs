@@ -81,7 +81,15 @@ pub(crate) fn report_with_advice(error: &Error) -> String {
         Some(Remedy::Images) => {
             format!("{report}; pass the folder of the images as `Loader(image_folder=…)`")
         }
-        Some(Remedy::Classes) => format!("{report}; pass the class names as `classes=`"),
+        Some(Remedy::Classes) => {
+            format!(
+                "{report}; pass the class names as `fields.Label(classes=[…])` of `Loader`, or as `classes=` to \
+                 `ImageLoader`"
+            )
+        }
+        Some(Remedy::SequentialMemory) => {
+            format!("{report}; the limit is the argument `sequential_memory=`")
+        }
         Some(Remedy::MaxFileBytes) => {
             format!("{report}; to read larger samples, raise `max_file_bytes=`")
         }

@@ -187,7 +187,8 @@ fn field_value(value: &Bound<'_, PyAny>) -> PyResult<FieldValue> {
     let is_decoded = class.module()?.to_string_lossy().starts_with("PIL");
     let advice = match is_decoded {
         true => {
-            "as the value of a field; pass the bytes of the file, as datasets.Image(decode=False) does"
+            "as the value of a field; pass the bytes of the file, as datasets.Image(decode=False) does; in place of \
+             torchvision's ImageFolder, pass its folder as the source"
         }
         false => "as the value of a field",
     };

@@ -116,6 +116,18 @@ fn order_in_words(fingerprint: &str) -> String {
         .replace(" }", "")
 }
 
+/// A description with the syntax of Rust, as text for users: `ResizedCenter(covering: 256x256)`.
+fn in_words(description: &str) -> String {
+    let (mut words, mut rest) = (String::new(), description);
+    while let Some((before, size)) = rest.split_once("Size { width: ") {
+        words += before;
+        let (sides, after) = size.split_once(" }").unwrap_or((size, ""));
+        words += &sides.replace(", height: ", "x");
+        rest = after;
+    }
+    (words + rest).replace(" { ", "(").replace(" }", ")")
+}
+
 /// Whether the changed seed explains the difference of two orders.
 fn differ_in_seed(seeds: &Change, was: &str, is: &str) -> bool {
     let without = |order: &str, seed: &Option<String>| {
@@ -173,7 +185,10 @@ pub(crate) fn with_argument_names(error: Error) -> Error {
             changes.push(format!("{name}: changed"));
             continue;
         }
-        let [was, is] = if is_order { [was, is] } else { without_equal_parts(&was, &is) };
+        let [was, is] = match is_order {
+            true => [was, is],
+            false => without_equal_parts(&was, &is).map(|it| in_words(&it)),
+        };
         changes.push(match part.as_str() {
             // The values are hashes, which mean nothing to the user.
             "source contents" => format!("{name}: changed"),

@@ -173,10 +173,16 @@ impl ListColumns {
                 |name: &Arc<str>| LABEL_COLUMNS.iter().any(|it| name.eq_ignore_ascii_case(it));
             let is_header = names.iter().any(is_label) || looks_like_header(text, &first);
             if has_options || names.len() > 2 || is_header {
+                let mut expected: Vec<&str> = Vec::new();
+                for name in &columns.path_names {
+                    if !expected.contains(&&**name) {
+                        expected.push(name);
+                    }
+                }
                 let mut message = format!(
                     "no path column: the columns are {listed}; expected one of {}; rename the column \
                      that names the files to `path`",
-                    columns.path_names.join(", "),
+                    expected.join(", "),
                 );
                 if names.len() <= 2 && !has_options {
                     let header = if names.len() == 2 { "path,label" } else { "path" };

@@ -5,6 +5,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::grouping::ArchiveShard;
 use crate::layers::PartFetcher;
+use crate::records::Remedy;
 
 /// The size of a shard, rounded up to parts.
 fn rounded(bytes: u64) -> u64 {
@@ -81,7 +82,8 @@ pub(super) fn check_whole_shards(
          raise the limit, or copy the shards to this machine",
         largest.bytes
     );
-    Err(Error::new(ErrorKind::LimitExceeded, message).with_key(largest.key.display_name()))
+    let error = Error::new(ErrorKind::LimitExceeded, message);
+    Err(error.with_key(largest.key.display_name()).with_source(Remedy::SequentialMemory))
 }
 
 #[cfg(test)]
