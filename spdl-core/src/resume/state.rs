@@ -462,8 +462,8 @@ impl State {
     /// A state from which a pipeline delivers only some of the remaining steps, and then the next epoch.
     ///
     /// The batches are those that the whole run delivers in these steps, which are counted from this state. All other
-    /// samples of the epoch count as left out. See [`after_steps`](State::after_steps) for `batch_size`, the
-    /// requirements and the errors; the length of an epoch must be known.
+    /// samples of the epoch count as left out. See [`after_steps`](State::after_steps) for `batch_size` and the
+    /// requirements.
     ///
     /// ```
     /// # use std::num::NonZeroU64;
@@ -475,6 +475,9 @@ impl State {
     /// assert_eq!(batches().resume(state).build()?.collect::<Result<Vec<_>>>()?, all[1..3]);
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Those of [`after_steps`](State::after_steps), and `Unsupported` if the length of an epoch is unknown.
     pub fn only_steps(mut self, steps: Range<u64>, batch_size: NonZeroU64) -> Result<Self> {
         let Some(end) = self.positions_of_rank() else {
             let message = "the steps after others cannot be left out of an epoch of unknown length";
