@@ -78,8 +78,10 @@ fn moved_orientation(frame: &ffi::AVFrame) -> Option<u32> {
     let all = || all.iter().filter_map(|part| unsafe { part.as_ref() });
     let has_exif = all().any(|part| {
         let kind = number_of!(part.type_);
-        // SAFETY: any number is allowed; the result is null or a constant of the library.
-        unsafe { text(av_frame_side_data_name(kind)) == "EXIF metadata" }
+        // SAFETY: any number is allowed.
+        let name = unsafe { av_frame_side_data_name(kind) };
+        // SAFETY: the name is null or a constant of the library.
+        unsafe { text(name) == "EXIF metadata" }
     });
     let is_matrix = |part: &&ffi::AVFrameSideData| {
         number_of!(part.type_) == ffi::AVFrameSideDataType::AV_FRAME_DATA_DISPLAYMATRIX as c_int

@@ -8,7 +8,7 @@ use crate::tools::{Workspace, text_files};
 
 /// Crates with unsafe code, and the exact number of `unsafe` blocks and implementations in their folder
 /// `src`. A commit that raises a number states the reason. Other crates have none.
-const BUDGET: [(&str, usize); 2] = [("spdl-cuda", 95), ("spdl-media", 253)];
+const BUDGET: [(&str, usize); 2] = [("spdl-cuda", 95), ("spdl-media", 254)];
 
 /// One line per crate: its number of `unsafe` blocks and implementations, and its budget.
 pub(super) fn report(workspace: &Workspace) -> Result<Vec<String>> {

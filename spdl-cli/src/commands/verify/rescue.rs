@@ -63,12 +63,12 @@ mod tests {
     #[test]
     fn there_is_no_advice_without_defects_or_media_or_with_secrets() {
         let paths = |path: &str| vec![PathBuf::from(path)];
-        assert!(advice(&paths("a.tar"), 1, 1).contains("spdl pack a.tar rescued --on-error skip"));
+        assert!(advice(&paths("a.tar"), 1, true).contains("spdl pack a.tar rescued --on-error skip"));
         for (path, bad, media) in [
-            ("a.tar", 0, 1),
-            ("a.tar", 1, 0),
-            ("https://me:secret@host/a.tar", 1, 1),
-            ("https://host/a.tar?signature", 1, 1),
+            ("a.tar", 0, true),
+            ("a.tar", 1, false),
+            ("https://me:secret@host/a.tar", 1, true),
+            ("https://host/a.tar?signature", 1, true),
         ] {
             assert_eq!(advice(&paths(path), bad, media), "", "{path}");
         }
