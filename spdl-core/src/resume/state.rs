@@ -511,7 +511,8 @@ impl State {
     /// The positions of a run of remaining steps, numbered within the rank.
     fn places_of_steps(&self, steps: Range<u64>, batch_size: NonZeroU64) -> Result<Ranges> {
         let unsupported = |what: &str| {
-            let message = format!("the samples of a step are known only after a run, because {what}");
+            let message =
+                format!("the samples of a step are known only after a run, because {what}");
             Err(Error::new(ErrorKind::Unsupported, message))
         };
         if self.has_several_sources() {
@@ -531,7 +532,8 @@ impl State {
         let has = left.div_ceil(size);
         if steps.start > steps.end || steps.end > has {
             let Range { start, end } = steps;
-            let message = format!("no steps {start} to {end}: epoch {} has {has} steps left", self.epoch);
+            let message =
+                format!("no steps {start} to {end}: epoch {} has {has} steps left", self.epoch);
             return Err(invalid(message));
         }
         let sample = |step: u64| step.saturating_mul(size).min(left);

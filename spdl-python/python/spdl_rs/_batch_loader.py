@@ -500,7 +500,7 @@ class BatchLoader(Generic[B]):
     def _at_steps(self, epoch: int, start: int, stop: int | None = None) -> str:
         samples, state = self._known_steps_of(epoch)
         return _spdl_rs.Epoch.at_steps(
-            samples, self._settings, epoch, start, stop, state, self._functions
+            samples, self._settings, epoch, (start, stop), state, self._functions
         )
 
     def _remaining_steps(self, epoch: int) -> tuple[int, int | None]:

@@ -633,8 +633,7 @@ class Epoch:
         samples: Samples,
         settings: Settings,
         epoch: int,
-        start: int,
-        stop: int | None = None,
+        steps: tuple[int, int | None],
         state: str | None = None,
         functions: Functions | None = None,
     ) -> str: ...

@@ -175,7 +175,12 @@ impl VideoDecoder {
 }
 
 impl Video {
-    fn push(&mut self, packet: &Bytes, timestamp: Option<i64>, window: FrameWindow) -> Result<usize> {
+    fn push(
+        &mut self,
+        packet: &Bytes,
+        timestamp: Option<i64>,
+        window: FrameWindow,
+    ) -> Result<usize> {
         let pushed = self.stream.push(packet, timestamp);
         // Frames decoded before a failure are available.
         let count = self.collect(window);

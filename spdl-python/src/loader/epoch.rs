@@ -238,22 +238,22 @@ impl Epoch {
         steps.map_err(|error: Error| to_exception(py, &error))
     }
 
-    /// The checkpoint state at the step `start` of the epoch, as JSON. With `stop`, a state from which an epoch
-    /// delivers only the steps from `start` to `stop`.
+    /// The checkpoint state at the first of `steps` of the epoch, as JSON. With the second number, a state from which an
+    /// epoch delivers only the steps from the first up to, but not including, the second.
     ///
     /// The steps are counted from the beginning of the epoch. They must not precede those that `state` covers.
     #[staticmethod]
-    #[pyo3(signature = (samples, settings, epoch, start, stop=None, state=None, functions=None))]
+    #[pyo3(signature = (samples, settings, epoch, steps, state=None, functions=None))]
     fn at_steps(
         py: Python<'_>,
         samples: &Samples,
         settings: &Settings,
         epoch: u64,
-        start: u64,
-        stop: Option<u64>,
+        steps: (u64, Option<u64>),
         state: Option<&str>,
         functions: Option<PyFunctions>,
     ) -> PyResult<String> {
+        let (start, stop) = steps;
         let functions = Functions::of(py, functions)?;
         let position = py.detach(|| {
             let (run, _) = build(samples, settings, epoch, state, &functions)?;

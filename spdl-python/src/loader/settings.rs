@@ -24,7 +24,7 @@ use crate::operators::{Described, ImageDecoder, description};
 /// What a batch holds.
 pub(crate) enum Content {
     /// Images and labels.
-    Images(ImageTransform),
+    Images(Box<ImageTransform>),
     /// The fields of samples.
     Fields(Arc<Py<SampleFields>>),
 }
@@ -96,7 +96,9 @@ impl Settings {
     ) -> PyResult<Self> {
         let fault = |error| to_exception(py, &error);
         let content = match content {
-            ContentArgument::Images(decoder) => Content::Images(decoder.transform.clone()),
+            ContentArgument::Images(decoder) => {
+                Content::Images(Box::new(decoder.transform.clone()))
+            }
             ContentArgument::Fields(fields) => Content::Fields(Arc::new(fields)),
         };
         let mix = match (mix, &content) {

@@ -63,7 +63,9 @@ mod tests {
     #[test]
     fn there_is_no_advice_without_defects_or_media_or_with_secrets() {
         let paths = |path: &str| vec![PathBuf::from(path)];
-        assert!(advice(&paths("a.tar"), 1, true).contains("spdl pack a.tar rescued --on-error skip"));
+        assert!(
+            advice(&paths("a.tar"), 1, true).contains("spdl pack a.tar rescued --on-error skip")
+        );
         for (path, bad, media) in [
             ("a.tar", 0, true),
             ("a.tar", 1, false),
