@@ -129,21 +129,6 @@ fn folders_named_like_splits_give_a_warning() {
 }
 
 #[test]
-fn folders_of_images_and_masks_give_a_warning() {
-    let root = tree(&["Images/1.jpg", "masks/1.png"]);
-    let [(_, message)] = &warnings(root.path())[..] else { panic!("one warning") };
-    let words = "the folders Images, masks are used as classes; if their files belong together, write a list";
-    assert!(message.starts_with(words), "{message}");
-    for classes in [&["masks/1.jpg"][..], &["images/1.jpg", "cat/1.jpg"]] {
-        assert_eq!(warnings(tree(classes).path()), [], "{classes:?}");
-    }
-    let objects = [("a/images/1.jpg", ""), ("a/masks/1.jpg", "")];
-    let store: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
-    let images = spdl_core::block_on(ImageFolder::fetch(&store, "a", &IMAGE_EXTENSIONS)).unwrap();
-    assert_eq!(images.warnings().len(), 1);
-}
-
-#[test]
 fn a_stored_folder_equals_a_local_folder() {
     let names = [
         "b/1.jpg",

@@ -305,28 +305,6 @@ fn damaged_data_sets_open_if_accepted() {
 }
 
 #[test]
-fn a_pattern_of_packed_shards_has_the_classes_of_the_manifest() {
-    let folder = TempDir::new().unwrap();
-    write_all(folder.path(), &plan());
-    let options = OpenOptions::default().extensions(&["bin"]);
-    let open = |pattern: &Path| {
-        let stores = StoreRegistry::new();
-        block_on(OpenedDataset::open_with(&[pattern], &stores, &options)).unwrap()
-    };
-    let (part, all) = (folder.path().join("train-00000{0,1}.tar"), folder.path().join("*.tar"));
-    for pattern in [&part, &all] {
-        assert_eq!(open(pattern).classes, ["a", "b", "c"], "{}", pattern.display());
-    }
-    // The manifest does not list this shard.
-    fs::copy(folder.path().join("train-000000.tar"), folder.path().join("train-other.tar"))
-        .unwrap();
-    assert!(open(&all).classes.is_empty());
-    assert_eq!(open(&part).classes.len(), 3);
-    fs::write(folder.path().join("manifest.json"), "{}").unwrap();
-    assert!(open(&part).classes.is_empty());
-}
-
-#[test]
 fn ambiguous_keys_and_fields_are_rejected() {
     let folder = TempDir::new().unwrap();
     let mut writer = writer(folder.path(), &plan());

@@ -153,7 +153,6 @@ impl ImageFolder {
         } else {
             images.classes = classes;
             images.warnings.extend(splits_as_classes(None, root, &images.classes));
-            images.warnings.extend(masks_as_classes(root, &images.classes));
             if !files.is_empty() {
                 images.warnings.push(ignored_images(root, files.len()));
             }
@@ -253,7 +252,6 @@ impl ImageFolder {
             images.version_ends.push(images.versions.len());
         }
         images.warnings.extend(splits_as_classes(store, &root.to_path(), &images.classes));
-        images.warnings.extend(masks_as_classes(&root.to_path(), &images.classes));
         if ignored > 0 {
             images.warnings.push(ignored_images(&root.to_path(), ignored));
         }
@@ -537,41 +535,6 @@ fn splits_as_classes(store: Option<&str>, root: &Path, classes: &[String]) -> Op
     let path = crate::fetch::quoted(&store.map_or(path.clone(), |store| format!("{store}/{path}")));
     let message =
         format!("the folders {names} are used as classes; to read one split, open {path}");
-    Some(at(root, ErrorKind::InvalidArgument, message))
-}
-
-/// A warning if there are several classes, all with names of parts of samples, such as images and masks.
-fn masks_as_classes(root: &Path, classes: &[String]) -> Option<Error> {
-    const PARTS: [&str; 19] = [
-        "image",
-        "images",
-        "img",
-        "imgs",
-        "photos",
-        "rgb",
-        "inputs",
-        "mask",
-        "masks",
-        "label",
-        "labels",
-        "annotation",
-        "annotations",
-        "segmentation",
-        "segmentations",
-        "depth",
-        "depths",
-        "targets",
-        "gt",
-    ];
-    let is_part = |class: &String| PARTS.contains(&&*class.to_lowercase());
-    if classes.len() < 2 || !classes.iter().all(is_part) {
-        return None;
-    }
-    let names = classes.join(", ");
-    let message = format!(
-        "the folders {names} are used as classes; if their files belong together, write a list (.csv or .jsonl) with \
-         a column for each folder"
-    );
     Some(at(root, ErrorKind::InvalidArgument, message))
 }
 

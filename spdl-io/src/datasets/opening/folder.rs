@@ -1,6 +1,5 @@
 //! Detects what a folder holds.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -18,8 +17,6 @@ use crate::shards::{JOURNAL, MANIFEST, Manifest, ShardRecord};
 
 /// The maximum number of objects that are listed to detect the kind of a stored folder.
 const MAX_LISTED: usize = 1000;
-/// The maximum number of ignored files and folders in a warning.
-const MAX_IGNORED: usize = 5;
 
 impl Opener<'_> {
     /// Opens a folder. The file names in it determine the kind.
@@ -65,9 +62,7 @@ impl Opener<'_> {
             let mut keys: Vec<Key> = names.iter().filter(has_kind).map(inside).collect();
             if !keys.is_empty() {
                 keys.sort();
-                let mut opened = self.open_files(kind, keys).await?;
-                opened.warnings.extend(other_data(folder, kind, &names));
-                return Ok(opened);
+                return self.open_files(kind, keys).await;
             }
         }
         if holds("Annotations/") {
@@ -141,25 +136,6 @@ impl Opener<'_> {
         Ok(OpenedDataset { missing_samples, ..opened })
     }
 
-    /// The classes of the manifest beside shards, if all of them are in its folder and it lists all of them. A manifest
-    /// that cannot be read is ignored, because the samples do not need it.
-    pub(super) async fn packed_classes(&self, shards: &[Key]) -> Option<Vec<String>> {
-        let folder_and_name = |key: &Key| {
-            let path = key.as_str()?;
-            let (folder, name) = path.split_at(path.rfind('/').map_or(0, |slash| slash + 1));
-            Some((folder.to_owned(), name.to_owned()))
-        };
-        let (folder, _) = folder_and_name(shards.first()?)?;
-        let manifest = Key::from(format!("{folder}{MANIFEST}"));
-        let text = self.fetcher.read_whole(&manifest, &Manifest::MAX_BYTES).await.ok()?;
-        let manifest = Manifest::parse(&text).ok()?;
-        let listed: HashSet<&str> = manifest.shards.iter().map(|it| it.name.as_str()).collect();
-        let is_listed = |key: &Key| {
-            folder_and_name(key).is_some_and(|(of, name)| of == folder && listed.contains(&*name))
-        };
-        shards.iter().all(is_listed).then(|| manifest.classes().to_vec())
-    }
-
     /// # Errors
     /// `InvalidArgument` if the folder contains image sets of Pascal VOC. The message lists them.
     async fn check_no_image_sets(&self, folder: &Key) -> Result<()> {
@@ -219,28 +195,6 @@ impl Opener<'_> {
             _ => Ok(names),
         }
     }
-}
-
-/// The warning for a folder of shards or tables that also holds files of other formats, or folders.
-fn other_data(folder: &Key, kind: DatasetKind, names: &[Key]) -> Option<Error> {
-    const TABLES: [&str; 6] = [".csv", ".jsonl", ".ndjson", ".arrow", ".feather", ".ipc"];
-    let is_table = |name: &str| TABLES.iter().any(|ending| name.ends_with(ending));
-    let is_ignored = |name: &&str| {
-        let is_other = kind_of_name(&(*name).into())
-            .is_some_and(|other| other != kind && other != DatasetKind::FileList);
-        !name.starts_with(['.', '_']) && (name.ends_with('/') || is_other || is_table(name))
-    };
-    let mut ignored: Vec<&str> = names.iter().filter_map(Key::as_str).filter(is_ignored).collect();
-    ignored.sort_unstable();
-    let first = ignored.first()?;
-    let others = match ignored.len() {
-        1 => format!("{first} is ignored"),
-        2..=MAX_IGNORED => format!("{} are ignored", ignored.join(", ")),
-        all => format!("{first} and {} other files or folders are ignored", all - 1),
-    };
-    let message =
-        format!("only the {kind} of the folder are read: {others}; to read them, open their paths");
-    Some(Error::new(ErrorKind::InvalidArgument, message).with_key(folder.display_name()))
 }
 
 /// The warning for a folder of ImageNet's validation images without classes.

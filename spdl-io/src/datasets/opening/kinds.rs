@@ -125,14 +125,7 @@ impl Opener<'_> {
                 let keys = self.keys_of(kind, locations).await?;
                 match self.open_files(kind, keys.clone()).await {
                     Err(error) => Err(self.count_missing(error, &keys).await),
-                    Ok(mut opened) => {
-                        // Samples without labels need no names.
-                        let needs_names = opened.classes.is_empty() && opened.unlabeled.is_none();
-                        if kind == DatasetKind::TarShards && needs_names {
-                            opened.classes = self.packed_classes(&keys).await.unwrap_or_default();
-                        }
-                        Ok(opened)
-                    }
+                    opened => opened,
                 }
             }
             Some(DatasetKind::FileList) if locations.iter().all(|it| is_text_list(&it.key)) => {

@@ -1,6 +1,6 @@
 //! Error messages for missing files, and for folders that hold other data sets.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -67,10 +67,8 @@ impl Opener<'_> {
             count => format!("{count} of {all} files are missing; this is the first"),
         };
         if count < all {
-            message += "; if the data set is complete without them, name only existing files";
-            if let Some(pattern) = existing_pattern(keys, &missing) {
-                message += &format!(": `{pattern}`");
-            }
+            message += "; if the data set is complete without them, name only existing files, as in \
+                `{000..003}`";
         }
         Error::new(ErrorKind::NotFound, message).with_key(first.display_name())
     }
@@ -145,46 +143,6 @@ impl Opener<'_> {
         }
         found
     }
-}
-
-/// A pattern of the file names that exist, such as `{000..002,004}.tar`, if the names of `keys` differ in one number.
-fn existing_pattern(keys: &[Key], missing: &[Key]) -> Option<String> {
-    let paths: Vec<&str> = keys.iter().map(Key::as_str).collect::<Option<_>>()?;
-    let (first, rest) = paths.split_first()?;
-    let common = |equal: &dyn Fn(&str, usize) -> bool| {
-        (0..first.len()).take_while(|&at| rest.iter().all(|path| equal(path, at))).count()
-    };
-    let (bytes, len) = (first.as_bytes(), first.len());
-    let start = common(&|path, at| path.as_bytes().get(at) == Some(&bytes[at]));
-    let start = start - bytes[..start].iter().rev().take_while(|it| it.is_ascii_digit()).count();
-    let end =
-        common(&|path, at| path.as_bytes().iter().rev().nth(at) == Some(&bytes[len - 1 - at]));
-    let end = end - bytes[len - end..].iter().take_while(|it| it.is_ascii_digit()).count();
-    let missing: HashSet<&Key> = missing.iter().collect();
-    // The first and last number of each run of consecutive numbers.
-    let mut runs: Vec<[(&str, u64); 2]> = Vec::new();
-    for (path, key) in paths.iter().zip(keys) {
-        let text = path.get(start..path.len().checked_sub(end)?)?;
-        let number = text.bytes().all(|it| it.is_ascii_digit()).then(|| text.parse().ok())??;
-        match runs.last_mut() {
-            _ if missing.contains(key) => {}
-            Some([_, last]) if last.1.checked_add(1) == Some(number) => *last = (text, number),
-            _ => runs.push([(text, number); 2]),
-        }
-    }
-    let run = |[(first, a), (last, b)]: &[(&str, u64); 2]| match b - a {
-        0 => (*first).to_owned(),
-        1 => format!("{first},{last}"),
-        _ => format!("{{{first}..{last}}}"),
-    };
-    let runs = (1..=MAX_NAMED).contains(&runs.len()).then_some(runs)?;
-    let list = runs.iter().map(run).collect::<Vec<_>>().join(",");
-    let list = match &runs[..] {
-        [[(_, a), (_, b)]] if a == b || b - a > 1 => list,
-        _ => format!("{{{list}}}"),
-    };
-    let name = first[..start].rfind('/').map_or(0, |slash| slash + 1);
-    Some(format!("{}{list}{}", &first[name..start], &first[len - end..]))
 }
 
 /// The direct subfolders of a local folder that hold shards.
