@@ -436,6 +436,7 @@ UNKNOWN_STEPS = {
     "sizes": "SameSize",
     "an iterable": "unknown length",
     "COCO": "'boxes' drops",
+    "zooms and crops around boxes": "'boxes' drops",
 }
 
 
