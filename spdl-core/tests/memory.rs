@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use common::within_seconds;
 use proptest::prelude::*;
 use spdl_core::memory::MemoryStatistics;
-use spdl_core::observe::Limit;
+use spdl_core::observe::{InFlightRate, Limit};
 use spdl_core::pipeline::path;
 use spdl_core::runtime::CpuExecutor;
 use spdl_core::stage::{Aggregator, Collation, RoundRobin, ZipLength};
@@ -1442,4 +1442,33 @@ fn the_default_allocator_keeps_at_most_as_much_as_the_budget() {
         let (report, resident) = run_with_a_slow_consumer(Order::Completion, threads, time);
         assert!(resident <= 2 * limit, "{report}");
     }
+}
+
+#[test]
+fn rates_of_an_async_stage_are_measured_while_items_wait_for_memory() {
+    within_seconds(TIMEOUT_SECONDS, || {
+        let rates = |pipeline: PipelineBuilder<Piece>| {
+            let mut pipeline = pipeline.build().unwrap();
+            assert!(pipeline.by_ref().all(|piece| piece.is_ok()));
+            let statistics = pipeline.statistics();
+            let stage = statistics.stages.iter().find(|stage| &*stage.name == "make").unwrap();
+            stage.rates.clone()
+        };
+        let options = || StageOptions::new("make").concurrency(64);
+        let items = |rates: &[InFlightRate]| rates.iter().map(|rate| rate.items).sum::<u64>();
+        // The budget is for eight outputs, fewer than the window.
+        let make = Make { takes: |_| 2000, ..Make::exactly(|_| 100) };
+        let limited = numbers(200).async_stage(options(), make).measured();
+        let found = rates(limited.memory(800).largest_item(100));
+        assert!(items(&found) > 50, "{found:?}");
+        assert!(found.iter().all(|rate| rate.in_flight <= 8.0), "{found:?}");
+        // The store is not the reason if inputs arrive slowly.
+        let slow = numbers(60).map("gate", |number| {
+            std::thread::sleep(Duration::from_millis(3));
+            Ok(number)
+        });
+        let make = Make { takes: |_| 8000, ..make };
+        let found = rates(slow.threads(1).async_stage(options(), make).measured());
+        assert!(items(&found) < 30, "{found:?}");
+    });
 }

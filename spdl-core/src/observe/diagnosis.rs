@@ -782,8 +782,8 @@ impl Measurements<'_> {
         }
     }
 
-    /// An async stage that downstream waited for, or whose in-flight window was full, for most of the time: the window
-    /// has grown since, or items waited for memory or for their order before they started.
+    /// An async stage that limited for most of the time: its in-flight window was full, but has grown since, or inputs
+    /// waited for memory or for their order while downstream had no item.
     fn growing_window_limit(&self) -> Option<Limit> {
         let on_loop = self.stages.iter().filter(|stage| stage.kind == StageKind::Async);
         let full = |stage: &StageStatistics| {

@@ -317,8 +317,8 @@ pub struct StageStatistics {
     /// The share of the processing time in which a stage of the CPU pool used a CPU, in 0..=1.
     /// Estimated from a sample; `None` if no item was sampled or the system does not report it.
     pub cpu_share: Option<f64>,
-    /// Rates of an async stage by the number of items in flight, smallest first, while its window was full or downstream
-    /// had no item. Several rates show whether more items in flight make the stage faster.
+    /// Rates of an async stage by the number of items in flight, smallest first, while its window was full, or while
+    /// inputs waited and downstream had no item. Several rates show whether more items in flight make the stage faster.
     pub rates: Vec<InFlightRate>,
     /// Bytes of all outputs, if outputs are [measured](crate::PipelineBuilder::measured).
     pub bytes: u64,

@@ -445,9 +445,9 @@ impl State {
     ///   build a pipeline that resumes from it, and use that pipeline's state.
     /// * `Unsupported` if the pipeline has several sources, or delivered a list or a split item in part.
     pub fn after_steps(mut self, steps: u64, batch_size: NonZeroU64) -> Result<Self> {
-        let places = self.places_of_steps(0..steps, batch_size)?;
+        let positions = self.positions_of_steps(0..steps, batch_size)?;
         let mut delivered = 0;
-        for range in places.iter() {
+        for range in positions.iter() {
             self.done.insert_range(range.clone());
             delivered += range.end - range.start;
         }
@@ -483,7 +483,7 @@ impl State {
             let message = "the steps after others cannot be left out of an epoch of unknown length";
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
-        let kept = self.places_of_steps(steps.clone(), batch_size)?;
+        let kept = self.positions_of_steps(steps.clone(), batch_size)?;
         let mut left_out = 0u64;
         for range in kept.union(&self.done).absent_below(end).iter() {
             self.done.insert_range(range.clone());
@@ -509,7 +509,7 @@ impl State {
     }
 
     /// The positions of a run of remaining steps, numbered within the rank.
-    fn places_of_steps(&self, steps: Range<u64>, batch_size: NonZeroU64) -> Result<Ranges> {
+    fn positions_of_steps(&self, steps: Range<u64>, batch_size: NonZeroU64) -> Result<Ranges> {
         let unsupported = |what: &str| {
             let message =
                 format!("the samples of a step are known only after a run, because {what}");

@@ -223,11 +223,18 @@ where
         }
     }
 
-    /// Counts the time between two completions, unless downstream limited the number of items in flight.
+    /// Counts the time between two completions, unless upstream or downstream limited the number of items in flight.
     fn count_rate(&self, driver: &mut DriverState<In, Out>, in_flight: usize, ended: Instant) {
         let Some((last, then)) = driver.last_completed.replace((ended, in_flight)) else { return };
         let size = self.core.concurrency();
-        let counts = if in_flight >= size { then >= size } else { self.output.is_empty() };
+        let counts = match in_flight >= size {
+            true => then >= size,
+            // Items wait for memory, or for the order of the output.
+            false => {
+                let waits = !driver.incoming.is_empty() || !self.input.is_empty();
+                waits && self.output.is_empty()
+            }
+        };
         if counts {
             self.core.meter.completed(in_flight, ended.saturating_duration_since(last));
         }
