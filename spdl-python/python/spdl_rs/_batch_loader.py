@@ -481,7 +481,8 @@ class BatchLoader(Generic[B]):
 
         The batches have the same bytes as in the whole epoch, on each machine with the same data and arguments. The
         loader is unchanged: `epoch`, `state_dict` and `stats` do not depend on these batches, and iterators over
-        several steps may run at the same time. See `state_at` for the steps after a loaded state.
+        several steps may run at the same time. The iterator's `state_dict` resumes the rest of these batches, not of the
+        epoch. See `state_at` for the steps after a loaded state.
 
         Raises:
             ValueError: As for `state_at`. Or the number of samples is unknown, because the source is an iterable
@@ -498,24 +499,15 @@ class BatchLoader(Generic[B]):
         return self._start(epoch, self._at_steps(epoch, start, stop))
 
     def _at_steps(self, epoch: int, start: int, stop: int | None = None) -> str:
-        samples, state = self._known_steps_of(epoch)
-        return _spdl_rs.Epoch.at_steps(
-            samples, self._settings, epoch, (start, stop), state, self._functions
-        )
-
-    def _remaining_steps(self, epoch: int) -> tuple[int, int | None]:
-        """The steps of an epoch after the loaded state: the first, and one past the last, if it is known."""
-        samples, state = self._known_steps_of(epoch)
-        return _spdl_rs.Epoch.steps_of(samples, self._settings, epoch, state, self._functions)
-
-    def _known_steps_of(self, epoch: int) -> tuple[_spdl_rs.Samples, str | None]:
         reason = self._unknown_steps()
         if reason is not None:
             raise ValueError(f"the samples of a batch are known only after a run, because {reason}")
         with self._lock.held():
             loaded = self._loaded
         state = None if loaded is None or loaded[0] != epoch else loaded[1]
-        return self._samples_of(epoch), state
+        return _spdl_rs.Epoch.at_steps(
+            self._samples_of(epoch), self._settings, epoch, (start, stop), state, self._functions
+        )
 
     def _unknown_steps(self) -> str | None:
         """Why the samples of a batch depend on earlier samples; `None` if they do not."""

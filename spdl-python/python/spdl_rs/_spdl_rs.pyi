@@ -621,14 +621,6 @@ class Epoch:
         functions: Functions | None = None,
     ) -> str: ...
     @staticmethod
-    def steps_of(
-        samples: Samples,
-        settings: Settings,
-        epoch: int,
-        state: str | None = None,
-        functions: Functions | None = None,
-    ) -> tuple[int, int | None]: ...
-    @staticmethod
     def at_steps(
         samples: Samples,
         settings: Settings,

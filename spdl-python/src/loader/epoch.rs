@@ -218,26 +218,6 @@ impl Epoch {
         position.map_err(|error| to_exception(py, &error))
     }
 
-    /// The steps of the epoch that remain after `state`: the first one, and one past the last, if their number is
-    /// known.
-    #[staticmethod]
-    #[pyo3(signature = (samples, settings, epoch, state=None, functions=None))]
-    fn steps_of(
-        py: Python<'_>,
-        samples: &Samples,
-        settings: &Settings,
-        epoch: u64,
-        state: Option<&str>,
-        functions: Option<PyFunctions>,
-    ) -> PyResult<(u64, Option<u64>)> {
-        let functions = Functions::of(py, functions)?;
-        let steps = py.detach(|| {
-            let (run, _) = build(samples, settings, epoch, state, &functions)?;
-            Ok(remaining_steps(&run.pipeline.state()?, settings))
-        });
-        steps.map_err(|error: Error| to_exception(py, &error))
-    }
-
     /// The checkpoint state at the first of `steps` of the epoch, as JSON. With the second number, a state from which an
     /// epoch delivers only the steps from the first up to, but not including, the second.
     ///
