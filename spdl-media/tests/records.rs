@@ -837,7 +837,7 @@ mod described {
             (json!({"indices": [1], "times": [1]}), "indices and times exclude each other"),
             (json!({"indices": [1], "fps": 3}), "indices: excludes every and fps"),
             (json!({"times": [1], "every": 3}), "times: excludes every and fps"),
-            (json!({"times": [1], "frames": 3}), "3 frames, but the list has 1"),
+            (json!({"times": [1], "frames": 3}), "3 frames, but times has 1"),
             (json!({"indices": [-1]}), "a list of whole numbers of at least 0"),
             (json!({"indices": [2, 1]}), "not in ascending order"),
         ] {

@@ -577,16 +577,15 @@ impl StageMeter {
         self.sampled_cpu_nanos.fetch_add(cpu.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Counts an item of an async stage that completed `after` the item before it, while `in_flight` items were in
-    /// flight.
-    pub(crate) fn completed(&self, in_flight: usize, after: Duration) {
+    /// Counts `items` of an async stage that completed within `took`, while `in_flight` items were in flight.
+    pub(crate) fn completed(&self, items: usize, in_flight: usize, took: Duration) {
         let rates = self
             .rates
             .get_or_init(|| (0..=rate_bucket(usize::MAX)).map(|_| RateMeter::default()).collect());
         let rate = &rates[rate_bucket(in_flight)];
-        rate.items.fetch_add(1, Ordering::Relaxed);
-        rate.in_flight.fetch_add(in_flight as u64, Ordering::Relaxed);
-        rate.nanos.fetch_add(after.as_nanos() as u64, Ordering::Relaxed);
+        rate.items.fetch_add(items as u64, Ordering::Relaxed);
+        rate.in_flight.fetch_add((items * in_flight) as u64, Ordering::Relaxed);
+        rate.nanos.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Counts the bytes of an output.

@@ -110,8 +110,8 @@ struct DriverState<In, Out> {
     outbox: Outbox<Out>,
     window: Option<InFlightWindow>,
     order: Arc<InFlightOrder>,
-    /// When the last item completed, and how many were in flight then.
-    last_completed: Option<(Instant, usize)>,
+    /// The completions since an item last started, whose rate is not known yet.
+    completions: Option<Completions>,
 }
 
 impl<In, Out> DriverState<In, Out> {
@@ -124,6 +124,17 @@ impl<In, Out> DriverState<In, Out> {
             Activity::WaitsForMemory
         }
     }
+}
+
+/// Completions of items, up to the first one before which another item has started.
+struct Completions {
+    since: Instant,
+    /// The number of items in flight at the last completion, and the highest number.
+    in_flight: usize,
+    most: usize,
+    items: usize,
+    /// Whether the stage alone limited the number of items in flight at all completions.
+    limits: bool,
 }
 
 /// Results that are not yet in the output queue. A batch of results costs one lock and one wake-up.
@@ -159,7 +170,7 @@ where
             outbox: Outbox { items: Vec::with_capacity(MAX_RUN), places: 0 },
             window: self.tuning.as_ref().map(|tuning| self.first_window(tuning)),
             order: Arc::default(),
-            last_completed: None,
+            completions: None,
         };
         if let (Some(tuning), Some(window)) = (&self.tuning, &driver.window) {
             self.make_room(tuning, window.size());
@@ -223,20 +234,29 @@ where
         }
     }
 
-    /// Counts the time between two completions, unless upstream or downstream limited the number of items in flight.
+    /// Counts the time between completions, unless upstream or downstream limited the number of items in flight. Items
+    /// that started together also complete together: their rate is that of all completions until another one has started.
     fn count_rate(&self, driver: &mut DriverState<In, Out>, in_flight: usize, ended: Instant) {
-        let Some((last, then)) = driver.last_completed.replace((ended, in_flight)) else { return };
-        let size = self.core.concurrency();
-        let counts = match in_flight >= size {
-            true => then >= size,
-            // Items wait for memory, or for the order of the output.
-            false => {
-                let waits = !driver.incoming.is_empty() || !self.input.is_empty();
-                waits && self.output.is_empty()
-            }
+        // Otherwise items wait for memory, or for the order of the output.
+        let is_full = in_flight >= self.core.concurrency();
+        let waits = || !driver.incoming.is_empty() || !self.input.is_empty();
+        let limits = is_full || (waits() && self.output.is_empty());
+        let next = Completions { since: ended, in_flight, most: 0, items: 0, limits };
+        let Some(completions) = &mut driver.completions else {
+            driver.completions = Some(next);
+            return;
         };
-        if counts {
-            self.core.meter.completed(in_flight, ended.saturating_duration_since(last));
+        let has_started = in_flight >= completions.in_flight;
+        completions.in_flight = in_flight;
+        completions.most = completions.most.max(in_flight);
+        completions.items += 1;
+        completions.limits &= limits;
+        if has_started {
+            if completions.limits {
+                let took = ended.saturating_duration_since(completions.since);
+                self.core.meter.completed(completions.items, completions.most, took);
+            }
+            driver.completions = Some(next);
         }
     }
 
