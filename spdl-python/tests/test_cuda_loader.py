@@ -214,11 +214,12 @@ def test_a_forked_child_gets_an_error_and_makes_no_driver_calls(many, libcuda, i
         stub = cuda_stub.Stub(sys.argv[2])
         child = os.fork()
         if child == 0:
-            try:
-                iter(loader)
-                os._exit(99)
-            except spdl_rs.CudaUnavailable as error:
-                assert "spawn" in str(error)
+            for start in (lambda: iter(loader), loader.peek, lambda: loader.steps(0, 0, 1)):
+                try:
+                    start()
+                    os._exit(99)
+                except spdl_rs.CudaUnavailable as error:
+                    assert "spawn" in str(error)
             stub.fail(-1)
             # As during finalization.
             del loader

@@ -472,8 +472,8 @@ class RecordingDecoder:
     def forget(self):
         pass
 
-    def finish(self, window=None):
-        self.windows.append(window)
+    def finish(self):
+        self.windows.append(None)
         return 0
 
     def take(self, count, output):
@@ -521,8 +521,8 @@ def test_i06_the_decoder_receives_the_window_of_the_packets():
     inside = sorted(pts * numerator / denominator for _, pts in recorded.pushed if first <= pts < end)
     assert inside == pytest.approx(times[7:12])
     assert len(recorded.pushed) > len(inside)
-    # Frames of earlier packets are in no window, and the video ends after the last packet.
-    assert recorded.windows == [None, *[(first, end)] * (len(recorded.pushed) + 1)]
+    # The video before ends first, and this video ends after the last packet.
+    assert recorded.windows == [None, *[(first, end)] * len(recorded.pushed), None]
 
 
 class StubPackets:
@@ -555,6 +555,12 @@ def test_i06_frames_outside_the_window_are_dropped(nvcuvid):
     assert counts == [0, 1 + 3, 8, 1] and decoder.flush() is None
     decoder.init_buffer(3)
     assert [it.shape[0] for it in decoder.streaming_decode_packets(packets((30, 100)))] == [3, 3, 1]
+    # The window also applies to frames that are flushed after an exception.
+    decoder.init_buffer(1)
+    damaged = [(headers(WIDTH, HEIGHT), 0), (LATE, 0), (shown(0), 10), (shown(1, status=8), 20), (shown(2), 30)]
+    with pytest.raises(CorruptError):
+        list(decoder.streaming_decode_packets(VideoPackets(StubPackets(damaged, (15, 31)))))
+    assert decoder.flush() is None
 
 
 def counted(work):

@@ -360,6 +360,22 @@ def test_missing_fields_and_wrong_items_are_errors(images):
         of_pets(Pets(images), cache_memory=1)
 
 
+def test_an_iterable_of_unknown_length_need_not_have_positions():
+    class Samples:
+        """Has the methods of a list, but not for all arguments, like a loader with `group`."""
+
+        def __iter__(self):
+            return iter([{"number": 1}, {"number": 2}])
+
+        def __len__(self):
+            raise TypeError("the number of samples is unknown")
+
+        def __getitem__(self, index):
+            raise TypeError("no positions")
+
+    assert [batch["number"].tolist() for batch in Loader(Samples(), batch_size=2, number=fields.Number())] == [[1, 2]]
+
+
 def test_a_data_set_that_refers_to_its_loader_is_collected(images):
     source = Pets(images)
     loader = of_pets(source)

@@ -94,6 +94,18 @@ def test_a_loader_is_tuned_and_keeps_its_settings_between_epochs(photos, tmp_pat
     assert fixed.stats()["threads"] == 3
 
 
+def test_freeze_writes_the_settings_of_whole_epochs(photos, tmp_path):
+    loader = spdl_rs.ImageLoader(photos, batch_size=1, size=32)
+    loader.peek()
+    list(loader.steps(0, 0, 1))
+    with pytest.raises(ValueError, match="nothing has run"):
+        loader.freeze(tmp_path / "settings.json")
+    with contextlib.closing(iter(loader)) as epoch:
+        next(epoch)
+        list(loader.steps(0, 0, 1))
+        loader.freeze(tmp_path / "settings.json")
+
+
 def test_invalid_settings_are_errors(photos, tmp_path):
     path = tmp_path / "settings.json"
     with pytest.raises(FileNotFoundError, match="settings.json"):

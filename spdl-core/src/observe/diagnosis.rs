@@ -35,9 +35,9 @@ const FULL_AND_EMPTY: f64 = 0.2;
 /// A stage waits for the input order if its places are all in use for more than this share of the
 /// time.
 const PLACES_USED: f64 = 0.4;
-/// A stage limits while its in-flight window grows, if the window was full for more than this share
-/// of the time.
-const FULL_WINDOW: f64 = 0.5;
+/// An async stage limits if, for more than this share of the time, its in-flight window was full, or its inputs waited for
+/// memory or for their order while downstream had no item.
+const LIMITED: f64 = 0.5;
 /// A store with requests of at least this many bytes is limited by its bandwidth, and otherwise by
 /// the number of requests per second.
 const LARGE_REQUEST: f64 = (256 << 10) as f64;
@@ -298,12 +298,8 @@ impl Statistics {
     /// Effects are predicted if at least 4 items were delivered; before, rates are mostly those of the start.
     pub fn diagnose(&self) -> Diagnosis {
         let measured = self.into();
-        match self.consumer.items {
-            few @ 1..MIN_DELIVERED => {
-                Diagnosis { too_few: Some(few), ..Diagnosis::without_effects(&measured) }
-            }
-            _ => Diagnosis::new(&measured),
-        }
+        let few = self.consumer.items;
+        Diagnosis::new(&measured, (1..MIN_DELIVERED).contains(&few).then_some(few))
     }
 
     /// The bottleneck of the pipeline since its start.
@@ -315,7 +311,7 @@ impl Statistics {
 impl Interval {
     /// The bottleneck of the pipeline in this interval, and the effects of changes.
     pub fn diagnose(&self) -> Diagnosis {
-        Diagnosis::new(&self.into())
+        Diagnosis::new(&self.into(), None)
     }
 
     /// The bottleneck of the pipeline in this interval.
@@ -325,27 +321,24 @@ impl Interval {
 }
 
 impl Diagnosis {
-    fn new(measured: &Measurements<'_>) -> Self {
-        let mut diagnosis = Diagnosis::without_effects(measured);
-        if let Some(model) = PipelineModel::new(measured) {
-            diagnosis.source_items = model.source_items();
-            diagnosis.add_effects(&model, measured);
-        }
-        diagnosis
-    }
-
-    fn without_effects(measured: &Measurements<'_>) -> Self {
+    /// `too_few`: the number of delivered items, if they are too few for predictions.
+    fn new(measured: &Measurements<'_>, too_few: Option<u64>) -> Self {
         let elapsed = measured.elapsed.as_secs_f64();
         let waited = measured.consumer.waited.as_secs_f64();
-        Diagnosis {
+        let model = PipelineModel::new(measured);
+        let mut diagnosis = Diagnosis {
             limit: measured.limit(),
             throughput: measured.throughput(),
-            source_items: 1.0,
+            source_items: model.as_ref().map_or(1.0, PipelineModel::source_items),
             consumer_waits: if elapsed > 0.0 { (waited / elapsed).min(1.0) } else { 0.0 },
             helps: Vec::new(),
             does_not_help: Vec::new(),
-            too_few: None,
+            too_few,
+        };
+        if let (Some(model), None) = (&model, too_few) {
+            diagnosis.add_effects(model, measured);
         }
+        diagnosis
     }
 
     /// Predicts the effects of all candidates.
@@ -610,7 +603,7 @@ impl Measurements<'_> {
         let found = gil.or_else(|| self.pool_limit()).or_else(|| self.memory_limit());
         let found = found.or_else(|| self.event_loop_limit()).or_else(|| self.stage_limit());
         let found = found.or_else(|| self.order_limit()).or_else(|| self.queue_limit());
-        found.or_else(|| self.growing_window_limit()).unwrap_or_else(|| match self.fullest() {
+        found.or_else(|| self.limiting_async_stage()).unwrap_or_else(|| match self.fullest() {
             Some((stage, busy)) => Limit::Balance { stage: Arc::clone(&stage.name), busy },
             None => Limit::Unknown,
         })
@@ -784,7 +777,7 @@ impl Measurements<'_> {
 
     /// An async stage that limited for most of the time: its in-flight window was full, but has grown since, or inputs
     /// waited for memory or for their order while downstream had no item.
-    fn growing_window_limit(&self) -> Option<Limit> {
+    fn limiting_async_stage(&self) -> Option<Limit> {
         let on_loop = self.stages.iter().filter(|stage| stage.kind == StageKind::Async);
         let full = |stage: &StageStatistics| {
             self.share(stage.rates.iter().map(|rate| rate.time).sum::<Duration>())
@@ -792,7 +785,7 @@ impl Measurements<'_> {
         let (found, busy) = on_loop
             .map(|stage| (stage, full(stage)))
             .max_by(|a, b| a.1.total_cmp(&b.1))
-            .filter(|(_, full)| *full > FULL_WINDOW)?;
+            .filter(|(_, full)| *full > LIMITED)?;
         Some(self.store_limit(found, busy))
     }
 
@@ -1391,6 +1384,8 @@ mod tests {
             [(1, "Only 1 item was delivered,"), (3, "Only 3 items were delivered,")]
         {
             started.consumer.items = items;
+            // A batch has four items.
+            started.stages[0].items_out = 4 * items;
             let diagnosis = started.diagnose();
             assert!(
                 diagnosis.helps.is_empty() && diagnosis.does_not_help.is_empty(),
@@ -1398,6 +1393,7 @@ mod tests {
             );
             let text = diagnosis.to_string();
             assert!(text.contains(words) && !text.contains("would"), "{text}");
+            assert_eq!(diagnosis.source_items, 4.0, "known from the first batch on");
         }
         started.consumer.items = 4;
         assert!(!started.diagnose().helps.is_empty());

@@ -1111,12 +1111,12 @@ mod tests {
     fn rates_are_counted_by_the_number_of_items_in_flight() {
         let meter = StageMeter::new("fetch".into(), StageKind::Async, 64);
         for _ in 0..10 {
-            meter.completed(1, 10 * MS);
-            meter.completed(62, 2 * MS);
-            meter.completed(64, MS);
+            meter.completed(1, 1, 10 * MS);
+            meter.completed(1, 62, 2 * MS);
+            meter.completed(1, 64, MS);
         }
         let before = meter.raw();
-        meter.completed(64, 3 * MS);
+        meter.completed(1, 64, 3 * MS);
         let of = |rate: &InFlightRate| (rate.in_flight, rate.items, rate.time);
         let rates: Vec<_> = meter.snapshot().rates.iter().map(of).collect();
         assert_eq!(rates, [(1.0, 10, 100 * MS), (62.0, 10, 20 * MS), (64.0, 11, 13 * MS)]);

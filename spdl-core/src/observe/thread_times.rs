@@ -114,11 +114,13 @@ fn read(path: &Path) -> Option<WorkerTimes> {
     Some(WorkerTimes { on_cpu: Duration::from_nanos(on_cpu), waited: Duration::from_nanos(waited) })
 }
 
-/// Time between the sampled runs of a thread. Two reads of the thread's clock take less than 1 µs.
+/// Mean time between the sampled runs of a thread. Two reads of the thread's clock take less than 1 µs.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(2);
+/// After this time without a sampled run, fewer runs are left out.
+const SAMPLE_OVERDUE: Duration = Duration::from_millis(8);
 
 thread_local! {
-    static NEXT_SAMPLE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static SAMPLING: Cell<Sampling> = const { Cell::new(Sampling::new()) };
     static ELSEWHERE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
@@ -139,7 +141,59 @@ pub fn add_cpu_time(time: Duration) {
     ELSEWHERE.set(ELSEWHERE.get().saturating_add(time));
 }
 
-/// A run whose CPU time may be measured: the first run of a thread in each [`SAMPLE_INTERVAL`].
+/// Chooses the runs of a thread that are sampled: after a random number of others.
+///
+/// The first run after a fixed time would often be the successor of a long run: if a long and a short stage alternate,
+/// only the short one would be sampled.
+#[derive(Clone, Copy)]
+struct Sampling {
+    last: Option<Instant>,
+    /// Runs since the last sampled one.
+    runs: u32,
+    /// How many of the next runs are left out.
+    left_out: u32,
+    random: u32,
+}
+
+impl Sampling {
+    const fn new() -> Self {
+        Sampling { last: None, runs: 0, left_out: 0, random: 1 }
+    }
+
+    /// Whether a run that starts at `now` is sampled.
+    fn next(&mut self, now: Instant) -> bool {
+        self.runs = self.runs.saturating_add(1);
+        let since = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        let is_sampled = self.left_out == 0;
+        if is_sampled {
+            self.left_out = self.draw(since);
+            (self.last, self.runs) = (Some(now), 0);
+        } else if since > SAMPLE_OVERDUE {
+            // The runs have become long.
+            self.left_out = (self.next_random() % 2).min(self.left_out - 1);
+        } else {
+            self.left_out -= 1;
+        }
+        is_sampled
+    }
+
+    /// Draws a number of runs. In the mean, they take [`SAMPLE_INTERVAL`].
+    fn draw(&mut self, since: Duration) -> u32 {
+        let nanos = since.as_nanos().max(1) as u64;
+        let mean = u64::from(self.runs) * SAMPLE_INTERVAL.as_nanos() as u64 / nanos;
+        (u64::from(self.next_random()) % (2 * mean + 2)) as u32
+    }
+
+    /// Xorshift of 32 bits (G. Marsaglia, 2003).
+    fn next_random(&mut self) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 17;
+        self.random ^= self.random << 5;
+        self.random
+    }
+}
+
+/// A run whose CPU time may be measured, about one of a thread in each [`SAMPLE_INTERVAL`].
 pub(crate) struct CpuSample {
     began: Option<Duration>,
 }
@@ -147,11 +201,10 @@ pub(crate) struct CpuSample {
 impl CpuSample {
     /// Starts a run at `now`.
     pub(crate) fn start(now: Instant) -> Self {
-        let is_due = NEXT_SAMPLE.get().is_none_or(|next| now >= next);
-        if is_due {
-            NEXT_SAMPLE.set(Some(now + SAMPLE_INTERVAL));
-        }
-        CpuSample { began: if is_due { cpu_time() } else { None } }
+        let mut sampling = SAMPLING.get();
+        let is_sampled = sampling.next(now);
+        SAMPLING.set(sampling);
+        CpuSample { began: if is_sampled { cpu_time() } else { None } }
     }
 
     /// Ends a run that took `busy`.
@@ -201,6 +254,30 @@ mod tests {
             let total = ended.on_cpu + ended.waited;
             assert!(total >= Duration::from_millis(40), "{ended:?}");
         }
+    }
+
+    #[test]
+    fn runs_of_all_lengths_are_sampled() {
+        let mut sampling = Sampling::new();
+        let mut now = Instant::now();
+        let mut sampled = [0; 3];
+        // A long and a short run alternate.
+        for run in 0..1000 {
+            sampled[run % 2] += u32::from(sampling.next(now));
+            now += if run % 2 == 0 { Duration::from_millis(5) } else { Duration::from_micros(13) };
+        }
+        assert!(sampled[..2].iter().all(|count| *count > 150), "{sampled:?}");
+        // Of short runs, about one in each interval is sampled, also before long runs.
+        for run in 0..1_000_000 {
+            sampled[2] += u32::from(sampling.next(now));
+            now += Duration::from_nanos(100 + run % 7);
+        }
+        assert!((25..100).contains(&sampled[2]), "{sampled:?}");
+        let sampled = (0..20).filter(|_| {
+            now += Duration::from_millis(5);
+            sampling.next(now)
+        });
+        assert!(sampled.count() > 5);
     }
 
     #[test]

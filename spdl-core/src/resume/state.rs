@@ -425,8 +425,8 @@ impl State {
 
     /// The state after `steps` more steps in which no sample fails, computed without a run.
     ///
-    /// The steps are batches of `batch_size` samples; the last batch of an epoch may be smaller. The state is that of
-    /// a pipeline that keeps the order of its input, and whose stages neither filter, split nor regroup samples.
+    /// The steps are batches of `batch_size` samples. The last batch of an epoch may be smaller; if the pipeline drops an
+    /// incomplete batch, it has one step less than this method accepts. The state is that of a pipeline that keeps the order of its input, and whose stages neither filter, split nor regroup samples.
     ///
     /// ```
     /// # use std::num::NonZeroU64;
@@ -477,13 +477,14 @@ impl State {
     /// ```
     ///
     /// # Errors
-    /// Those of [`after_steps`](State::after_steps), and `Unsupported` if the length of an epoch is unknown.
+    /// Those of [`after_steps`](State::after_steps), `InvalidArgument` if the range ends before its start, and
+    /// `Unsupported` if the length of an epoch is unknown.
     pub fn only_steps(mut self, steps: Range<u64>, batch_size: NonZeroU64) -> Result<Self> {
+        let kept = self.positions_of_steps(steps.clone(), batch_size)?;
         let Some(end) = self.positions_of_rank() else {
             let message = "the steps after others cannot be left out of an epoch of unknown length";
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
-        let kept = self.positions_of_steps(steps.clone(), batch_size)?;
         let mut left_out = 0u64;
         for range in kept.union(&self.done).absent_below(end).iter() {
             self.done.insert_range(range.clone());
@@ -497,8 +498,9 @@ impl State {
         Ok(self)
     }
 
-    /// The number of samples of this rank that are not done in the current epoch, with repeated ones; `None` if the
-    /// length of an epoch is unknown.
+    /// The number of samples of this rank that are not done in the current epoch, with repeated ones. In a
+    /// [combined](State::combine) state, the number of those of all ranks. `None` if the length of an epoch is unknown, or
+    /// the pipeline has several sources.
     pub fn samples_left(&self) -> Option<u64> {
         self.positions_of_rank().map(|end| end.saturating_sub(self.done.below(end).count()))
     }

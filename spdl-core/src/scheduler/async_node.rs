@@ -129,12 +129,12 @@ impl<In, Out> DriverState<In, Out> {
 /// Completions of items, up to the first one before which another item has started.
 struct Completions {
     since: Instant,
-    /// The number of items in flight at the last completion, and the highest number.
-    in_flight: usize,
-    most: usize,
+    /// The number of items in flight at the last completion.
+    last_in_flight: usize,
+    most_in_flight: usize,
     items: usize,
-    /// Whether the stage alone limited the number of items in flight at all completions.
-    limits: bool,
+    /// Whether, at all completions, neither upstream nor downstream limited the number of items in flight.
+    is_limiting: bool,
 }
 
 /// Results that are not yet in the output queue. A batch of results costs one lock and one wake-up.
@@ -240,21 +240,27 @@ where
         // Otherwise items wait for memory, or for the order of the output.
         let is_full = in_flight >= self.core.concurrency();
         let waits = || !driver.incoming.is_empty() || !self.input.is_empty();
-        let limits = is_full || (waits() && self.output.is_empty());
-        let next = Completions { since: ended, in_flight, most: 0, items: 0, limits };
+        let is_limiting = is_full || (waits() && self.output.is_empty());
+        let next = Completions {
+            since: ended,
+            last_in_flight: in_flight,
+            most_in_flight: 0,
+            items: 0,
+            is_limiting,
+        };
         let Some(completions) = &mut driver.completions else {
             driver.completions = Some(next);
             return;
         };
-        let has_started = in_flight >= completions.in_flight;
-        completions.in_flight = in_flight;
-        completions.most = completions.most.max(in_flight);
+        let has_started = in_flight >= completions.last_in_flight;
+        completions.last_in_flight = in_flight;
+        completions.most_in_flight = completions.most_in_flight.max(in_flight);
         completions.items += 1;
-        completions.limits &= limits;
+        completions.is_limiting &= is_limiting;
         if has_started {
-            if completions.limits {
+            if completions.is_limiting {
                 let took = ended.saturating_duration_since(completions.since);
-                self.core.meter.completed(completions.items, completions.most, took);
+                self.core.meter.completed(completions.items, completions.most_in_flight, took);
             }
             driver.completions = Some(next);
         }

@@ -433,6 +433,20 @@ fn steps_that_only_a_run_can_determine_are_unsupported() {
     let error = start.only_steps(0..1, size).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("unknown length"), "{error}");
+    let source = || PipelineBuilder::new(numbers(4));
+    let several = source()
+        .zip(source())
+        .batch("batch", 2, false)
+        .deterministic()
+        .build()
+        .unwrap()
+        .state()
+        .unwrap();
+    for error in [several.clone().only_steps(0..1, size), several.after_steps(1, size)] {
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("several sources"), "{error}");
+    }
     let combined = State::combine([after(plain(6), 2)]).unwrap();
     assert!(combined.after_steps(1, size).unwrap_err().to_string().contains("combined"));
 }

@@ -271,6 +271,15 @@ struct QueueState {
     had_items: bool,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Completions {
+    since: f64,
+    last_in_flight: usize,
+    most_in_flight: usize,
+    items: u64,
+    is_limiting: bool,
+}
+
 #[derive(Debug)]
 struct StageState {
     running: usize,
@@ -281,8 +290,8 @@ struct StageState {
     finished: BTreeMap<u64, Reserved>,
     next: u64,
     next_request: f64,
-    /// When the last item completed, if the window was full then.
-    last_completion: Option<f64>,
+    /// As in the scheduler: completions up to the first one before which another item has started.
+    completions: Option<Completions>,
     random: Random,
     link: Shared,
     // Counters.
@@ -293,8 +302,37 @@ struct StageState {
     times: Vec<f64>,
     hits: u64,
     bytes: f64,
-    /// By the number of items in a full window: items and time.
+    /// By the number of items in flight: items and time.
     rates: BTreeMap<usize, (u64, f64)>,
+}
+
+impl StageState {
+    /// Counts the time between completions.
+    fn count_rate(&mut self, now: f64, in_flight: usize, is_limiting: bool) {
+        let next = Completions {
+            since: now,
+            last_in_flight: in_flight,
+            most_in_flight: 0,
+            items: 0,
+            is_limiting,
+        };
+        let Some(completions) = &mut self.completions else {
+            self.completions = Some(next);
+            return;
+        };
+        let has_started = in_flight >= completions.last_in_flight;
+        completions.last_in_flight = in_flight;
+        completions.most_in_flight = completions.most_in_flight.max(in_flight);
+        completions.items += 1;
+        completions.is_limiting &= is_limiting;
+        if has_started {
+            if completions.is_limiting {
+                let rate = self.rates.entry(completions.most_in_flight).or_default();
+                *rate = (rate.0 + completions.items, rate.1 + now - completions.since);
+            }
+            self.completions = Some(next);
+        }
+    }
 }
 
 /// A simulated pipeline that runs.
@@ -337,7 +375,7 @@ impl Simulation {
             finished: BTreeMap::new(),
             next: 0,
             next_request: 0.0,
-            last_completion: None,
+            completions: None,
             random: Random(1 + at as u64 * 7919),
             link: Shared::new(stage.store.bandwidth, f64::INFINITY),
             items: 0,
@@ -715,6 +753,8 @@ impl Simulation {
         if spec.kind.uses_cpu_pool() && !spec.dedicated {
             self.threads_busy -= 1;
         }
+        let waits = at > 0 && !self.queues[at - 1].items.is_empty();
+        let downstream_has_items = !self.queues[at].items.is_empty();
         let stage = &mut self.stages[at];
         let in_flight = stage.running;
         stage.running -= 1;
@@ -726,11 +766,8 @@ impl Simulation {
         stage.bytes += spec.bytes;
         if spec.kind == StageKind::Async {
             let is_full = in_flight >= spec.concurrency;
-            let last = std::mem::replace(&mut stage.last_completion, is_full.then_some(self.now));
-            if let Some(last) = last.filter(|_| is_full) {
-                let rate = stage.rates.entry(in_flight).or_default();
-                *rate = (rate.0 + 1, rate.1 + self.now - last);
-            }
+            let is_limiting = is_full || (waits && !downstream_has_items);
+            stage.count_rate(self.now, in_flight, is_limiting);
         }
         if spec.group > 1 {
             let (items, bytes) = &mut stage.grouped;

@@ -214,9 +214,19 @@ class BatchLoader(Generic[B]):
     def _samples_of(self, epoch: int) -> _spdl_rs.Samples:
         return self._opened.at(epoch, self._open_data)
 
-    def _start(self, epoch: int, state: str | None) -> Batches[B]:
-        """Starts an epoch."""
+    def _start(self, epoch: int, state: str | None, is_frozen: bool) -> Batches[B]:
+        """Starts an epoch. `freeze` writes the settings of the last one with `is_frozen`."""
         raise NotImplementedError
+
+    def _start_here(self, epoch: int, state: str | None, *, is_frozen: bool) -> Batches[B]:
+        """Starts an epoch, if this process can."""
+        if self._device is not None and os.getpid() != self._home:
+            raise CudaUnavailable(
+                "CUDA cannot be used in a forked child of a process that uses CUDA: start the child "
+                'with the method "spawn"',
+                kind="unsupported",
+            )
+        return self._start(epoch, state, is_frozen)
 
     def _warn(self) -> None:
         if self._overlooked is not None:
@@ -250,14 +260,8 @@ class BatchLoader(Generic[B]):
     def __iter__(self) -> Batches[B]:
         """Starts the epoch `self.epoch`, or resumes this epoch after `load_state_dict`, and
         increments `self.epoch`."""
-        if self._device is not None and os.getpid() != self._home:
-            raise CudaUnavailable(
-                "CUDA cannot be used in a forked child of a process that uses CUDA: start the child "
-                'with the method "spawn"',
-                kind="unsupported",
-            )
         with self._lock.held():
-            batches = self._start(self._epoch, self._resume)
+            batches = self._start_here(self._epoch, self._resume, is_frozen=True)
             # Assigned in one statement, so that Ctrl-C leaves either the old state or the state of this epoch.
             self._monitor, self._resume, self._began = batches._monitor, None, True
             self._epoch = batches._number + 1
@@ -295,7 +299,7 @@ class BatchLoader(Generic[B]):
                 f"peek would use up {iterate.name}, which can be iterated only once; pass an object whose __iter__ "
                 "starts from the beginning"
             )
-        with self._start(epoch, resume) as batches:
+        with self._start_here(epoch, resume, is_frozen=False) as batches:
             for batch in batches:
                 # Raises the exception because of which this batch may lack samples.
                 next(batches, None)
@@ -453,8 +457,8 @@ class BatchLoader(Generic[B]):
         )
         epoch = json.loads(position)["epoch"]
         with self._lock.held():
-            self._epoch, self._resume, self._began = epoch, position, False
-            self._loaded = epoch, position
+            # Assigned in one statement, so that Ctrl-C leaves either the old state or the new one.
+            self._epoch, self._resume, self._began, self._loaded = epoch, position, False, (epoch, position)
 
     def state_at(self, epoch: SupportsIndex, step: SupportsIndex) -> dict[str, Any]:
         """Returns the checkpoint state after the first `step` batches of an epoch, without reading a sample.
@@ -463,8 +467,9 @@ class BatchLoader(Generic[B]):
         `steps_in_epoch`. The loader is unchanged.
 
         Raises:
-            ValueError: The epoch has fewer batches, the batches precede a loaded state, or the samples of a batch are
-                known only after a run: with `group`, `filter`, `on_error="skip"`, or a field with `missing="drop"`.
+            ValueError: The epoch has fewer batches (if the source has a known length), the batches precede a loaded
+                state, or the samples of a batch are known only after a run: with `group`, `filter`, `on_error="skip"`,
+                or a field with `missing="drop"`.
 
         >>> loader = ImageLoader("photos", batch_size=1, size=32)
         >>> batches = iter(loader)
@@ -477,9 +482,10 @@ class BatchLoader(Generic[B]):
         return _loader_state.to_dict(self._NAME, self._at_steps(epoch, step))
 
     def steps(self, epoch: SupportsIndex, start: SupportsIndex, stop: SupportsIndex) -> Batches[B]:
-        """Iterates over the batches from `start` to before `stop` of an epoch. Only their samples are read.
+        """Iterates over the batches from `start` to before `stop` of an epoch.
 
-        The batches have the same bytes as in the whole epoch, on each machine with the same data and arguments. The
+        Other samples are not decoded. With `sequential=True`, whole parts of files are read, and an iterable without
+        `iterate_from` is iterated from its beginning. The batches have the same bytes as in the whole epoch, on each machine with the same data and arguments. The
         loader is unchanged: `epoch`, `state_dict` and `stats` do not depend on these batches, and iterators over
         several steps may run at the same time. The iterator's `state_dict` resumes the rest of these batches, not of the
         epoch. See `state_at` for the steps after a loaded state.
@@ -496,7 +502,7 @@ class BatchLoader(Generic[B]):
         epoch = check.whole("epoch", epoch, 0, 2**63)
         start = check.whole("start", start, 0, 2**63)
         stop = check.whole("stop", stop, start, 2**63)
-        return self._start(epoch, self._at_steps(epoch, start, stop))
+        return self._start_here(epoch, self._at_steps(epoch, start, stop), is_frozen=False)
 
     def _at_steps(self, epoch: int, start: int, stop: int | None = None) -> str:
         reason = self._unknown_steps()

@@ -327,9 +327,9 @@ class ImageLoader(BatchLoader["tuple[Any, Any]"]):
             sequential_memory=sequential_memory,
         )
 
-    def _start(self, epoch: int, state: str | None) -> ImageBatches:
+    def _start(self, epoch: int, state: str | None, is_frozen: bool) -> ImageBatches:
         samples = self._samples_of(epoch)
-        return ImageBatches(samples, self._settings, epoch, state, self._functions)
+        return ImageBatches(samples, self._settings, epoch, state, self._functions, is_frozen=is_frozen)
 
     def __repr__(self) -> str:
         order, _, number = self._layout.partition("-")

@@ -54,10 +54,12 @@ def items_of(source: Any) -> GetItem | None:
     kind = type(source)
     if isinstance(source, (str, bytes, os.PathLike, Mapping)) or isinstance(source, type):
         return None
-    if not (hasattr(kind, "__getitem__") and hasattr(kind, "__len__")) or len(source) == 0:
+    if not (hasattr(kind, "__getitem__") and hasattr(kind, "__len__")):
         return None
     can_iterate = hasattr(kind, "__iter__")
     try:
+        if len(source) == 0:
+            return None
         first = source[0]
     except Exception:
         # Without `__iter__`, it is no list; the epoch reports the failed sample. With it, the keys may be others.

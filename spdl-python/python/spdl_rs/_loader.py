@@ -390,12 +390,12 @@ class Loader(BatchLoader[Any]):
     def __bool__(self) -> bool:
         return self._group is not None or super().__bool__()
 
-    def _start(self, epoch: int, state: str | None) -> Batches[Any]:
+    def _start(self, epoch: int, state: str | None, is_frozen: bool) -> Batches[Any]:
         samples = self._samples_of(epoch)
         arguments = samples, self._settings, epoch, state, self._functions
         if self._convert is None:
-            return Batches(*arguments)
-        batches = _Converted(*arguments)
+            return Batches(*arguments, is_frozen=is_frozen)
+        batches = _Converted(*arguments, is_frozen=is_frozen)
         batches._convert = self._convert
         return batches
 

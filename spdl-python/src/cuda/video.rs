@@ -50,6 +50,8 @@ struct Video {
     engine: NvDec,
     /// Decoded frames that the caller has not received.
     frames: VecDeque<Result<VideoFrame>>,
+    /// That of the packets since the last end of a video, also after a packet has failed.
+    window: FrameWindow,
 }
 
 /// The format of frames: `nv12` or a pixel format; the crop at the left, top, right and bottom; width and
@@ -80,7 +82,8 @@ impl VideoDecoder {
             let codec = codec_of(codec)?;
             let engine = if use_cache { decoders.videos()? } else { decoders.new_videos()? };
             let stream = engine.open(codec)?;
-            Ok((codec, Mutex::new(Video { stream, engine, frames: VecDeque::new() })))
+            let video = Video { stream, engine, frames: VecDeque::new(), window: None };
+            Ok((codec, Mutex::new(video)))
         });
         let (codec, video) = opened.map_err(|error: Error| to_exception(py, &error))?;
         Ok(VideoDecoder { video: DriverHandle::new(video), codec, decoders })
@@ -119,17 +122,16 @@ impl VideoDecoder {
         packets.map_err(|error| to_exception(py, &error))
     }
 
-    /// Ends the video and flushes its last frames, without those outside `window`. Returns the number of available
-    /// frames. Another video may follow.
-    #[pyo3(signature = (window = None))]
-    fn finish(&self, py: Python<'_>, window: FrameWindow) -> PyResult<usize> {
-        self.with_video(py, |video| video.finish(window))
+    /// Ends the video and flushes its last frames, without those outside the window of its packets. Returns the number
+    /// of available frames. Another video may follow.
+    fn finish(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with_video(py, Video::finish)
     }
 
     /// Ends the video and drops its remaining frames. Errors are ignored; the next packet reports them again.
     fn forget(&self, py: Python<'_>) -> PyResult<()> {
         self.with_video(py, |video| {
-            let _ = video.finish(None);
+            let _ = video.finish();
             video.frames.clear();
             Ok(())
         })
@@ -181,22 +183,25 @@ impl Video {
         timestamp: Option<i64>,
         window: FrameWindow,
     ) -> Result<usize> {
+        self.window = window;
         let pushed = self.stream.push(packet, timestamp);
         // Frames decoded before a failure are available.
-        let count = self.collect(window);
+        let count = self.collect();
         pushed.map(|()| count)
     }
 
     /// Flushes the last frames. Returns the number of available frames.
-    fn finish(&mut self, window: FrameWindow) -> Result<usize> {
+    fn finish(&mut self) -> Result<usize> {
         let finished = self.stream.finish();
-        let count = self.collect(window);
+        let count = self.collect();
+        self.window = None;
         finished.map(|()| count)
     }
 
     /// Moves decoded frames in the window out of the stream, whose buffer is small, and drops the others. Returns the
     /// number of available frames.
-    fn collect(&mut self, window: FrameWindow) -> usize {
+    fn collect(&mut self) -> usize {
+        let window = self.window;
         while let Some(frame) = self.stream.next_frame() {
             let is_outside = |frame: &VideoFrame| {
                 window.is_some_and(|(start, end)| !(start..end).contains(&frame.timestamp))

@@ -55,8 +55,8 @@ pub(crate) struct Epoch {
     is_empty: AtomicBool,
     /// Counts the samples that a function filtered out.
     filtered: Option<Counter>,
-    /// The settings of the run, which the loader keeps.
-    last_run: Arc<Mutex<RunControl>>,
+    /// The settings of the run, which the loader keeps; `None` if it keeps those of another run.
+    last_run: Option<Arc<Mutex<RunControl>>>,
     /// The address of the data set without credentials, for messages.
     place: String,
     /// Whether dropped images were logged, or the error of the epoch reported them.
@@ -138,9 +138,10 @@ impl EpochRun {
 
 #[pymethods]
 impl Epoch {
-    /// Starts the pipeline at the beginning of the epoch, or after the batches that `state` covers.
+    /// Starts the pipeline at the beginning of the epoch, or after the batches that `state` covers. `freeze` of the
+    /// loader writes the settings of the last run with `is_frozen`.
     #[new]
-    #[pyo3(signature = (samples, settings, epoch, state=None, functions=None))]
+    #[pyo3(signature = (samples, settings, epoch, state=None, functions=None, *, is_frozen=true))]
     fn new(
         py: Python<'_>,
         samples: &Samples,
@@ -148,6 +149,7 @@ impl Epoch {
         epoch: u64,
         state: Option<&str>,
         functions: Option<PyFunctions>,
+        is_frozen: bool,
     ) -> PyResult<Self> {
         let functions = Functions::of(py, functions)?;
         let begun = py.detach(|| {
@@ -167,7 +169,9 @@ impl Epoch {
             let monitor = monitor.with_work(progress, opened.cache(), opened.store());
             if let Some(run) = &mut *work.run() {
                 run.pipeline.start()?;
-                *settings.last_run() = RunControl::Running(run.pipeline.control());
+                if is_frozen {
+                    *settings.last_run() = RunControl::Running(run.pipeline.control());
+                }
             }
             Ok((work, warnings, monitor, number))
         });
@@ -190,7 +194,7 @@ impl Epoch {
             },
             loader: settings.loader(),
             number,
-            last_run: Arc::clone(&settings.last_run),
+            last_run: is_frozen.then(|| Arc::clone(&settings.last_run)),
             place: samples.place(),
             reported: AtomicBool::new(false),
             owner: OwnerProcess::current(),
@@ -250,7 +254,7 @@ impl Epoch {
                 step.checked_sub(first).ok_or_else(|| {
                     invalid(format!(
                         "step {step} of epoch {epoch} was delivered before the state that was loaded, which is at \
-                         step {first}: load another state"
+                         step {first}: create another loader without this state for earlier steps"
                     ))
                 })
             };
@@ -757,7 +761,9 @@ impl Epoch {
         }
         let mut run = held.take();
         if let Some(run) = &mut run {
-            self.last_run.lock().unwrap_or_else(PoisonError::into_inner).end();
+            if let Some(last) = &self.last_run {
+                last.lock().unwrap_or_else(PoisonError::into_inner).end();
+            }
             *self.work.dropped() = run.pipeline.take_dropped();
         }
         drop(held);

@@ -166,7 +166,7 @@ class NvDecDecoder:
                 timestamp = check.whole("a timestamp", timestamp, -(2**63), 2**63 - 1)
             yield self._decoder.push(data, timestamp, window)
         if window is not None:
-            yield self._decoder.finish(window)
+            yield self._decoder.finish()
 
     def _taken(self) -> DeviceArray | None:
         taken = self._decoder.take(self._max_frames, self._output)
