@@ -94,7 +94,10 @@ fn a_failure_share_is_checked_at_the_end_of_few_items_if_requested() {
         assert_eq!(run(build(true, 4)).unwrap().len(), 196);
         let error = run(build(true, 9)).unwrap_err();
         assert_eq!((error.kind(), error.stage()), (ErrorKind::TooManyFailures, Some("picky")));
-        assert!(error.message().starts_with("9 of 200 items failed; "), "{error}");
+        // The stage before shares the policy, and may end before all items have failed.
+        let failed = error.message().split(' ').next().unwrap().parse::<u32>().unwrap();
+        assert!((5..=9).contains(&failed), "{error}");
+        assert!(error.message().contains(" of 200 items failed; "), "{error}");
         assert!(error.failed_item().is_none());
     });
 }
@@ -168,9 +171,13 @@ fn a_failure_share_at_the_limit_is_accepted_for_any_grouping_of_items() {
         // A worker takes tiny items in groups; the items that succeeded count when one fails.
         for order in [Order::Completion, Order::Input] {
             for threads in [1, 4] {
-                // In completion order, other workers may fail before the valid items are done.
-                let most = if order == Order::Input || threads == 1 { 0.5 } else { 0.55 };
-                let options = StageOptions::new("picky").on_error(share(most)).order(order);
+                // In completion order, other workers may fail before the valid items of their groups are done: up to 64
+                // for each worker.
+                let policy = match order == Order::Input || threads == 1 {
+                    true => share(0.5),
+                    false => OnError::SkipShare { at_most: 0.55, after: 5000, at_end: false },
+                };
+                let options = StageOptions::new("picky").on_error(policy).order(order);
                 let builder =
                     failing(PipelineBuilder::new(numbers(50_000)), options, |n| n % 2 == 1);
                 let left = run(builder.threads(threads));
