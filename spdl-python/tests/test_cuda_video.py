@@ -517,7 +517,7 @@ def test_i06_the_decoder_receives_the_window_of_the_packets():
     numerator, denominator = packets.codec.time_base
     recorded = RecordingDecoder()
     list(NvDecDecoder(recorded, ("rgb", (0, 0, 0, 0), None), 2)._pushed(packets))
-    first, end = recorded.windows[-1]
+    first, end = recorded.windows[-2]
     inside = sorted(pts * numerator / denominator for _, pts in recorded.pushed if first <= pts < end)
     assert inside == pytest.approx(times[7:12])
     assert len(recorded.pushed) > len(inside)

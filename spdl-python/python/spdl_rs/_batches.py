@@ -56,8 +56,10 @@ class Batches(_spdl_rs.BatchIterator, Iterator[B]):
         epoch: int,
         state: str | None = None,
         functions: _functions.Functions | None = None,
+        *,
+        is_frozen: bool = True,
     ) -> Self:
-        run = _spdl_rs.Epoch(samples, settings, epoch, state, functions)
+        run = _spdl_rs.Epoch(samples, settings, epoch, state, functions, is_frozen=is_frozen)
         batches = super().__new__(cls, run)
         batches._number, batches._run, batches._monitor = epoch, run, run.monitor
         return batches
