@@ -1,5 +1,6 @@
 """`spdl_rs.dataloader`: `DataLoader` and `PyTorchDataLoader`."""
 
+import contextlib
 import copy
 import doctest
 import functools
@@ -90,6 +91,27 @@ def test_d01_every_step_is_optional():
     assert list(single) == ["A", "B"]
     assert list(DataLoader("ab", transfer_fn=str.upper)) == ["A", "B"]
     assert sorted(DataLoader([1, 2], preprocessor={1: "one", 2: "two"})) == ["one", "two"]
+
+
+def test_threads_are_tuned_and_the_monitor_is_open_while_an_epoch_runs(tmp_path):
+    def wait(item):
+        time.sleep(0.005)
+        return item
+
+    path = tmp_path / "monitor.sock"
+    loader = DataLoader(range(20_000), preprocessor=wait, num_threads=2, tune=True, monitor=path)
+    assert not path.exists()
+    began, rate = time.monotonic(), 0.0
+    with contextlib.closing(iter(loader)) as items:
+        # Two threads process at most 400 items per second. On a busy machine, the first trials may measure no gain.
+        while rate < 500 and time.monotonic() - began < 90:
+            since = time.monotonic()
+            assert len(list(itertools.islice(items, 200))) == 200
+            rate = 200 / (time.monotonic() - since)
+        assert path.is_socket()
+    assert rate >= 500
+    with pytest.raises(TypeError, match="tune"):
+        DataLoader(range(3), tune=1)
 
 
 def test_d01_num_threads_preprocess_and_one_transfers():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Generic, Literal, TypeVar
 
-from .._arguments import flag, shown, whole
+from .._arguments import Path, flag, shown, whole
 from .._arguments import timeout as checked_timeout
 from .._failure_policy import OnError, Skip, max_failures, skip
 from .._locks import ForkSafeLock
@@ -48,6 +49,9 @@ class DataLoader(Generic[U]):
             if more than 1 % of the items of a stage fail, after at least 1,000 items. `spdl_rs.skip(...)` sets
             another limit; `skip(at_most=None)` is the behaviour of SPDL. `"raise"`: the first failure ends
             the epoch.
+        tune: `True`: the number of threads, the concurrency of the functions and the queues change while an epoch runs,
+            to the fastest values. A path: settings that `Pipeline.freeze` wrote. `False`: nothing changes.
+        monitor: The path of a socket, by which `spdl top` shows the epoch that runs.
 
     Raises:
         ValueError, TypeError: An argument is out of range or has the wrong type.
@@ -96,6 +100,8 @@ class DataLoader(Generic[U]):
         timeout: float | None = None,
         output_order: Literal["completion", "input"] = "completion",
         on_error: OnError = "skip",
+        tune: bool | Path = False,
+        monitor: str | os.PathLike[str] | None = None,
     ) -> None:
         log_api_usage_once("spdl_rs.dataloader.DataLoader")
         for name, function in (
@@ -130,6 +136,7 @@ class DataLoader(Generic[U]):
         self._num_threads = num_threads
         self._timeout = timeout
         self._output_order: Literal["completion", "input"] = output_order
+        self._tune, self._monitor = tune, monitor
         self._progress: Progress | None = None
         self._loaded: dict[str, Any] | None = None
         # The number of the epoch that the next iteration starts.
@@ -259,5 +266,9 @@ class DataLoader(Generic[U]):
             )
         builder.add_sink(self._buffer_size)
         return builder.build(
-            num_threads=self._num_threads, max_failures=self._policy, epoch=epoch
+            num_threads=self._num_threads,
+            max_failures=self._policy,
+            epoch=epoch,
+            tune=self._tune,
+            monitor=self._monitor,
         )
