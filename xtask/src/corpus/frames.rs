@@ -19,10 +19,10 @@ const COMPARED: [&str; 12] = [
 pub(crate) struct FrameAgreement {
     videos: usize,
     frames: usize,
-    /// Videos of other pixel formats, which are not compared.
+    /// Videos of other pixel formats, which are not compared: the decoder reduces them to 8 bits, or to YUV.
     other_formats: usize,
-    /// Videos that we refuse as damaged, and for which `ffmpeg` invents frames.
-    damaged: usize,
+    /// Videos that we refuse, with the error: for damaged ones, `ffmpeg` invents frames.
+    refused: Vec<(String, String)>,
     /// The file, and how its frames differ.
     differing: Vec<(String, String)>,
 }
@@ -41,14 +41,21 @@ pub(super) fn compare<'a>(
         let mut probe = Command::new("ffprobe");
         probe.args(["-v", "error"]).args(format).arg(&path);
         let Some(format) = printed(&mut probe)? else { return Ok(None) };
-        if !COMPARED.contains(&format.lines().next().unwrap_or("").trim_end_matches(',')) {
+        let format = format.lines().next().unwrap_or("").trim_end_matches(',');
+        if format.is_empty() {
+            // Only audio.
+            continue;
+        }
+        if !COMPARED.contains(&format) {
             agreement.other_formats += 1;
             continue;
         }
         let ours = Command::new(worker).arg("frames").arg(&path).output();
         let ours = ours.with_context(|| format!("cannot run {}", worker.display()))?;
         if !ours.status.success() {
-            agreement.damaged += 1;
+            let errors = String::from_utf8_lossy(&ours.stderr).into_owned();
+            let error = errors.lines().last().unwrap_or("no message").to_owned();
+            agreement.refused.push((name.to_owned(), error));
             continue;
         }
         let ours = String::from_utf8_lossy(&ours.stdout).into_owned();
@@ -90,23 +97,26 @@ impl FrameAgreement {
         self.differing.push((name.to_owned(), difference));
     }
 
-    /// Whether all compared videos have the frames of `ffmpeg`.
+    /// Whether videos were compared, and all of them have the frames of `ffmpeg`.
     pub(super) fn is_complete(&self) -> bool {
-        self.differing.is_empty()
+        self.videos > 0 && self.differing.is_empty()
     }
 
     pub(super) fn text(&self) -> String {
         let mut text = format!(
             "{} videos with {} frames compared with ffmpeg, {} differ; not compared: {} of other pixel formats, \
-             {} that are damaged\n",
+             {} refused\n",
             self.videos,
             self.frames,
             self.differing.len(),
             self.other_formats,
-            self.damaged
+            self.refused.len()
         );
         for (name, difference) in &self.differing {
             let _ = writeln!(text, "  {name}: {difference}");
+        }
+        for (name, error) in &self.refused {
+            let _ = writeln!(text, "  {name}: refused: {error}");
         }
         text
     }
@@ -116,7 +126,7 @@ impl FrameAgreement {
             "videos": self.videos,
             "frames": self.frames,
             "other_formats": self.other_formats,
-            "damaged": self.damaged,
+            "refused": self.refused,
             "differing": self.differing,
         })
     }
@@ -132,6 +142,7 @@ mod tests {
             "#format: frame checksums\n#hash: SHA256\n0, 0, 0, 1, 4608, aa\n0, 1, 1, 1, 4608, bb\n";
         assert_eq!(hashes(list), ["aa", "bb"]);
         let mut agreement = FrameAgreement::default();
+        assert!(!agreement.is_complete(), "nothing was compared");
         agreement.add("a.mp4", &["aa", "bb"], &hashes(list));
         assert!(agreement.is_complete());
         agreement.add("b.mp4", &["aa", "cc"], &hashes(list));
@@ -144,6 +155,8 @@ mod tests {
         );
         assert!(text.contains("b.mp4: frame 1 has other pixels"), "{text}");
         assert!(text.contains("c.mp4: 1 frames, by ffmpeg 2"), "{text}");
+        agreement.refused.push(("d.mp4".into(), "truncated".into()));
+        assert!(agreement.text().ends_with("  d.mp4: refused: truncated\n"));
         assert_eq!(agreement.json()["differing"][0][0], "b.mp4");
         let mut absent = Command::new("no-such-program-of-spdl");
         assert!(printed(&mut absent).unwrap().is_none());

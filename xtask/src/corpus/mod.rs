@@ -251,8 +251,9 @@ fn check(
 /// The example program of `spdl-media` that decodes files in a child process.
 const WORKER: &str = "corpus_worker";
 
-/// Containers whose frames are compared with those of the program `ffmpeg`.
-const CONTAINERS: [&str; 2] = ["mp4", "matroska"];
+/// Containers whose frames are compared with those of the program `ffmpeg`. `ffmpeg` stands for all that only the FFmpeg
+/// library reads, such as AVI and MPEG-TS.
+const CONTAINERS: [&str; 3] = ["mp4", "matroska", "ffmpeg"];
 const NO_FFMPEG: &str = "frames are not compared: the program ffmpeg is not installed";
 
 /// Decoders that are not in default registries.
