@@ -278,17 +278,8 @@ def of_arrow(source, **settings):
     )
 
 
-@pytest.mark.frameworks
-@pytest.mark.parametrize("form", ["table", "chunks", "batch", "reader"])
-def test_values_of_pyarrow(arrow, images, form):
-    table = arrow_table(arrow, images)
-    if form == "chunks":
-        table = arrow.concat_tables([table.slice(0, 4), table.slice(4, 1), table.slice(5)])
-    elif form == "batch":
-        table = table.combine_chunks().to_batches()[0]
-    elif form == "reader":
-        table = table.to_reader(max_chunksize=7)
-    loader = of_arrow(table)
+def check_rows(loader, images):
+    """Checks the values of all rows of `arrow_table`."""
     batches = list(loader)
     assert numbers_of(batches) == list(range(ROWS))
     assert loader.classes == ["kind 0", "kind 1", "kind 2"]
@@ -305,6 +296,87 @@ def test_values_of_pyarrow(arrow, images, form):
     paths = Loader([str(path) for path in images], batch_size=10, image=fields.Image(16))
     for batch, expected in zip(batches, paths, strict=True):
         assert (batch["image"] == expected["image"]).all()
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("form", ["table", "chunks", "batch", "reader"])
+def test_values_of_pyarrow(arrow, images, form):
+    table = arrow_table(arrow, images)
+    if form == "chunks":
+        table = arrow.concat_tables([table.slice(0, 4), table.slice(4, 1), table.slice(5)])
+    elif form == "batch":
+        table = table.combine_chunks().to_batches()[0]
+    elif form == "reader":
+        table = table.to_reader(max_chunksize=7)
+    check_rows(of_arrow(table), images)
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("form", ["frame", "chunks", "lazy rows"])
+def test_values_of_polars(images, form):
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame(
+        {
+            "image": [path.read_bytes() for path in images],
+            "number": polars.Series(range(ROWS), dtype=polars.Int32),
+            "text": [f"text {number} – ü" if number % 5 else None for number in range(ROWS)],
+            "kind": polars.Series([f"kind {number % 3}" for number in range(ROWS)], dtype=polars.Categorical),
+            "boxes": [[[30.0, 20.0, 10.0, 20.0]] * (number % 3) for number in range(ROWS)],
+            "pair": polars.Series([[number, -number] for number in range(ROWS)], dtype=polars.Array(polars.Float32, 2)),
+            "tokens": [list(range(number % 4)) for number in range(ROWS)],
+            "object": [{"name": f"n{number}", "sides": [number, 2]} for number in range(ROWS)],
+        },
+        schema_overrides={"boxes": polars.List(polars.List(polars.Float64)), "tokens": polars.List(polars.Int64)},
+    )
+    if form == "chunks":
+        frame = polars.concat([frame.slice(0, 4), frame.slice(4, 1), frame.slice(5)], rechunk=False)
+        assert frame.n_chunks() == 3
+    elif form == "lazy rows":
+        frame = frame.lazy().filter(polars.col("number") >= 0).collect()
+    check_rows(of_arrow(frame), images)
+    expected = numbers_of(of_arrow(frame, shuffle=True, seed=2))
+    assert sorted(expected) == list(range(ROWS)) != expected
+    loader = of_arrow(frame, shuffle=True, seed=2)
+    batches = iter(loader)
+    next(batches)
+    other = of_arrow(frame, shuffle=True, seed=2)
+    other.load_state_dict(loader.state_dict())
+    assert numbers_of(other) == expected[10:]
+    paths = polars.Series([str(path) for path in images])
+    (batch,) = Loader(paths, batch_size=ROWS, image=fields.Image(16))
+    assert batch["image"].shape == (ROWS, 16, 16, 3)
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("form", ["relation", "of polars"])
+def test_values_of_duckdb(images, form):
+    duckdb = pytest.importorskip("duckdb")
+    if form == "of polars":
+        pytest.importorskip("pyarrow")
+        polars = pytest.importorskip("polars")
+    with duckdb.connect() as database:
+        database.execute(
+            """CREATE TABLE rows (
+                image BLOB, number INTEGER, text VARCHAR, kind ENUM ('kind 0', 'kind 1', 'kind 2'),
+                boxes DOUBLE[][], pair FLOAT[2], tokens BIGINT[], object STRUCT(name VARCHAR, sides BIGINT[])
+            )"""
+        )
+        rows = [
+            [
+                images[number].read_bytes(),
+                number,
+                f"text {number} – ü" if number % 5 else None,
+                f"kind {number % 3}",
+                [[30.0, 20.0, 10.0, 20.0]] * (number % 3),
+                [number, -number],
+                list(range(number % 4)),
+                {"name": f"n{number}", "sides": [number, 2]},
+            ]
+            for number in range(ROWS)
+        ]
+        database.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        relation = database.sql("SELECT * FROM rows ORDER BY number")
+        check_rows(of_arrow(relation.pl() if form == "of polars" else relation), images)
 
 
 @pytest.mark.frameworks

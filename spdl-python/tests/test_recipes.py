@@ -27,7 +27,7 @@ SINGLE = {
     "imagenet_train": recipes.imagenet_train,
     "imagenet_eval": recipes.imagenet_eval,
     "deit": recipes.deit,
-    "clip_train": recipes.clip_train,
+    "clip": recipes.clip,
     "clip_eval": recipes.clip_eval,
 }
 
@@ -67,7 +67,7 @@ def test_clip_images_are_normalised_with_its_constants(tmp_path):
     colour = numpy.array([200, 100, 50], "u1")
     write_png(str(tmp_path / "a.png"), numpy.broadcast_to(colour, (50, 60, 3)).copy())
     expected = (colour / 255 - recipes._CLIP["mean"]) / recipes._CLIP["std"]
-    for image in (recipes.clip_train(24), recipes.clip_eval(24)):
+    for image in (recipes.clip(24), recipes.clip_eval(24)):
         found = first(tmp_path, {"image": image})["image"][0]
         assert numpy.allclose(found, expected.reshape(3, 1, 1), atol=1e-5)
 

@@ -264,7 +264,7 @@ RECIPES = [
     recipes.deit(64),
     recipes.simclr(64),
     recipes.dino(64),
-    recipes.clip_train(64),
+    recipes.clip(64),
     recipes.clip_eval(64, stored_as=["jpg", "png"]),
     recipes.deit_mix(10),
     recipes.coco_detection((48, 64)),

@@ -48,7 +48,7 @@ def arguments(task):
             ),
             "mask": fields.Mask(stored_as="seg.png", outside=255),
         }
-    image = recipes.clip_train(common.CLASSIFICATION)
+    image = recipes.clip(common.CLASSIFICATION)
     return {"image": image, "caption": fields.Text(stored_as="txt"), "batch_map": tokenize}
 
 

@@ -318,10 +318,12 @@ fn prepare_for_tests(
 }
 
 /// Libraries that the examples and the tests marked `frameworks` need.
-const FRAMEWORKS: [&str; 9] = [
+const FRAMEWORKS: [&str; 11] = [
     "pillow",
     "jax",
     "pyarrow",
+    "polars",
+    "duckdb",
     "matplotlib",
     "hydra-core",
     "av",

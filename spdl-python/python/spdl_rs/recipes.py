@@ -6,7 +6,7 @@
 | `deit` | strong augmentation for vision transformers |
 | `simclr` | two views for contrastive learning |
 | `dino` | global and local crops for self-distillation |
-| `clip_train`, `clip_eval` | images of image–text pairs |
+| `clip`, `clip_eval` | images of image–text pairs |
 | `coco_detection` | an image, its boxes and their classes |
 | `ssd_detection` | the same, with the augmentations of SSD |
 | `ade20k` | an image and its mask, for semantic segmentation |
@@ -67,8 +67,8 @@ __all__ = [
     "Mix",
     "Mosaic",
     "ade20k",
+    "clip",
     "clip_eval",
-    "clip_train",
     "coco_detection",
     "deit",
     "deit_mix",
@@ -368,7 +368,7 @@ def dino(
     return images
 
 
-def clip_train(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image:
+def clip(size: int = 224, *, layout: str = "nchw-f32", **settings: Any) -> Image:
     """Returns an image as OpenCLIP trains on it.
 
     A random crop of 90 to 100 % of the area, bicubic, normalised with the constants of CLIP.
