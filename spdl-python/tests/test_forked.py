@@ -146,14 +146,23 @@ def test_a_child_of_multiprocessing_runs_new_pipelines(state, method):
     done = script(
         f"""
         import multiprocessing, warnings
+        from spdl_rs.pipeline._processes import exit
+        from test_locks import held_elsewhere
         warnings.simplefilter("ignore")
         pipeline = PipelineBuilder().add_source(range(100)).pipe(work.double).add_sink()
         pipeline = pipeline.build(num_threads=2)
         items, taken = pipeline, []
         {STATES[state]}
         child = multiprocessing.get_context({method!r}).Process(target=work.run_new_pipeline)
+        # A forked child has no thread that releases the lock.
+        holder, release = held_elsewhere(exit._registry_lock)
         child.start()
+        release.set()
+        holder.join()
         child.join(30)
+        if child.exitcode is None:
+            child.kill()
+            child.join()
         print(child.exitcode, sorted([*taken, *items]) == list(range(0, 200, 2)))
         """
     )
