@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::memory::footprint::ByteSize;
 use crate::observe::interval::Interval;
 use crate::observe::model::{
-    MEMORY_WAITED, Measurements, PipelineModel, Prediction, Resource, SettingChange, saturated_rate,
+    LARGE_REQUEST, MEMORY_WAITED, Measurements, PipelineModel, Prediction, Resource, SettingChange,
+    saturated_rate,
 };
 use crate::observe::statistics::{StageKind, StageStatistics, Statistics, WorkerTimes};
 use crate::stage::Medium;
@@ -38,9 +39,6 @@ const PLACES_USED: f64 = 0.4;
 /// An async stage limits if, for more than this share of the time, its in-flight window was full, or its inputs waited for
 /// memory or for their order while downstream had no item.
 const LIMITED: f64 = 0.5;
-/// A store with requests of at least this many bytes is limited by its bandwidth, and otherwise by
-/// the number of requests per second.
-const LARGE_REQUEST: f64 = (256 << 10) as f64;
 /// A change that gains less than this is not worth a recommendation.
 const WORTHWHILE: f64 = 0.05;
 /// A change that gains less than this does not help.

@@ -315,7 +315,10 @@ const LACKS_CPUS: f64 = 0.1;
 /// The rate of a store is saturated if more items in flight gain less than this share of what they
 /// would gain at constant latency.
 const SATURATED_GAIN: f64 = 0.4;
-/// Rates of fewer items are not used.
+/// A store with requests of at least this many bytes is limited by its bandwidth, and otherwise by
+/// the number of requests per second.
+pub(super) const LARGE_REQUEST: f64 = (256 << 10) as f64;
+/// Rates of fewer items are combined.
 const MIN_ITEMS: u64 = 16;
 /// The squared coefficient of variation that is assumed for the consumer.
 const STEP_VARIATION: f64 = 0.05;
@@ -393,21 +396,47 @@ impl Measurements<'_> {
     }
 }
 
+/// Rates of at least [`MIN_ITEMS`] items, by the number of items in flight, smallest first. Rates of fewer items are
+/// combined with those of the next larger numbers.
+fn known_rates(rates: &[InFlightRate]) -> Vec<InFlightRate> {
+    let mut sorted: Vec<InFlightRate> = rates.iter().filter(|it| it.items > 0).copied().collect();
+    sorted.sort_by(|a, b| a.in_flight.total_cmp(&b.in_flight));
+    let mut known = Vec::new();
+    let mut few: Option<InFlightRate> = None;
+    for rate in sorted {
+        let all = few.take().map_or(rate, |few| few.plus(rate));
+        if all.items >= MIN_ITEMS {
+            known.push(all);
+        } else {
+            few = Some(all);
+        }
+    }
+    known
+}
+
 /// The highest rate of a store in items per second, if more items in flight did not raise it.
 pub(super) fn saturated_rate(rates: &[InFlightRate]) -> Option<f64> {
-    let mut known: Vec<&InFlightRate> = rates.iter().filter(|it| it.items >= MIN_ITEMS).collect();
-    known.sort_by(|a, b| a.in_flight.total_cmp(&b.in_flight));
-    let most = known.last()?;
+    let known = known_rates(rates);
+    let most = *known.last()?;
     // The largest window that is clearly smaller.
-    let fewer = known.iter().rev().find(|it| it.in_flight * 1.2 <= most.in_flight)?;
+    let fewer = *known.iter().rev().find(|it| it.in_flight * 1.2 <= most.in_flight)?;
+    let all = known.into_iter().reduce(InFlightRate::plus)?;
+    let bytes_per_item = all.bytes as f64 / all.items as f64;
+    let rate = |of: InFlightRate| match bytes_per_item >= LARGE_REQUEST {
+        // The bandwidth limits, and of few items, the sizes differ by chance.
+        true => of.bytes as f64 / bytes_per_item / of.time.as_secs_f64(),
+        false => of.per_second(),
+    };
     let possible = most.in_flight / fewer.in_flight - 1.0;
-    let gained = most.per_second() / fewer.per_second() - 1.0;
-    (gained < SATURATED_GAIN * possible).then(|| most.per_second().max(fewer.per_second()))
+    let gained = rate(most) / rate(fewer) - 1.0;
+    // If fewer items were faster, the difference is noise.
+    let highest = if gained >= 0.0 { rate(most) } else { rate(all) };
+    (gained < SATURATED_GAIN * possible).then_some(highest)
 }
 
 /// The lowest mean latency at any number of items in flight, by Little's law.
 fn lowest_latency(rates: &[InFlightRate]) -> Option<f64> {
-    let known = rates.iter().filter(|it| it.items >= MIN_ITEMS && it.per_second() > 0.0);
+    let known = known_rates(rates).into_iter().filter(|it| it.per_second() > 0.0);
     known.map(|it| it.in_flight / it.per_second()).min_by(f64::total_cmp)
 }
 
@@ -460,7 +489,11 @@ impl PipelineModel {
         let Solution { throughput: modelled, bound, limited_by } = changed.solve();
         // A pipeline that is faster than its model now is not faster than all its parts later.
         let ahead = (self.measured / self.bound).max(1.0);
-        let throughput = (self.measured * modelled / self.modelled).min(bound * ahead);
+        let stores = changed.store_capacity();
+        let ahead_of_stores = (self.measured / self.present.store_capacity()).max(1.0);
+        let throughput = (self.measured * modelled / self.modelled)
+            .min(bound * ahead)
+            .min(stores * ahead_of_stores);
         let wait = (1.0 / throughput - changed.step).max(0.0);
         Prediction {
             throughput,
@@ -706,11 +739,16 @@ impl Configuration {
                 consider(station.capacity() * share, Resource::Order(name()));
             }
         }
-        let missed = stage.inputs * (1.0 - stage.cache.map_or(0.0, |cache| cache.share));
-        if stage.store_rate.is_finite() && missed > 0.0 {
-            consider(stage.store_rate / missed, Resource::Medium(name()));
+        if let Some(rate) = stage.store_capacity() {
+            consider(rate, Resource::Medium(name()));
         }
         least
+    }
+
+    /// How many items of the consumer the saturated stores deliver per second.
+    fn store_capacity(&self) -> f64 {
+        let rates = self.stages.iter().filter_map(ModelStage::store_capacity);
+        rates.fold(f64::INFINITY, f64::min)
     }
 
     /// How many items a stage processes concurrently at most.
@@ -897,6 +935,12 @@ impl ModelStage {
             times,
             variation,
         }
+    }
+
+    /// How many items of the consumer a saturated store delivers per second; `None` if it is not saturated.
+    fn store_capacity(&self) -> Option<f64> {
+        let missed = self.inputs * (1.0 - self.cache.map_or(0.0, |cache| cache.share));
+        (self.store_rate.is_finite() && missed > 0.0).then(|| self.store_rate / missed)
     }
 
     /// Processing time of one input.
@@ -1101,6 +1145,20 @@ mod tests {
         assert_eq!(saturated_rate(&[rate(32.0, 110), rate(16.0, 100)]), Some(110.0));
         assert_eq!(saturated_rate(&[rate(31.0, 100), rate(32.0, 100)]), None, "about the same");
         assert_eq!(saturated_rate(&[rate(1.0, 3), rate(32.0, 100)]), None, "few items");
+        let few = [rate(4.0, 8), rate(6.0, 8), rate(10.0, 9), rate(14.0, 7), rate(24.0, 100)];
+        assert_eq!(saturated_rate(&few), None);
+        // 16 items with 5 in flight, and 16 with 12, in two seconds each.
+        assert_eq!(saturated_rate(&few[..4]), Some(8.0));
+        assert_eq!(saturated_rate(&[rate(16.0, 100), rate(32.0, 80)]), Some(90.0));
+        // Twice as many items, which happen to be half as large.
+        let of = |in_flight, items, bytes| InFlightRate { bytes, ..rate(in_flight, items) };
+        let sizes = [of(8.0, 20, 20 << 20), of(16.0, 40, 20 << 20)];
+        assert_eq!(saturated_rate(&sizes), Some(30.0));
+        assert_eq!(
+            saturated_rate(&[of(8.0, 20, 2000), of(16.0, 40, 2000)]),
+            None,
+            "small requests"
+        );
     }
 
     #[test]

@@ -244,17 +244,31 @@ pub struct InFlightRate {
     /// Time in which they completed.
     #[cfg_attr(feature = "serde", serde(rename = "time_s", with = "crate::seconds"))]
     pub time: Duration,
+    /// Bytes of their outputs, if outputs are [measured](crate::PipelineBuilder::measured).
+    pub bytes: u64,
 }
 
 impl InFlightRate {
     /// A rate of `items` items in `time`, with `in_flight` items in flight.
     pub fn new(in_flight: f64, items: u64, time: Duration) -> Self {
-        InFlightRate { in_flight, items, time }
+        InFlightRate { in_flight, items, time, bytes: 0 }
     }
 
     /// Number of items per second.
     pub fn per_second(&self) -> f64 {
         per_second(self.items, self.time)
+    }
+
+    /// Both together.
+    pub(crate) fn plus(self, other: InFlightRate) -> InFlightRate {
+        let items = self.items + other.items;
+        let in_flight = self.in_flight * self.items as f64 + other.in_flight * other.items as f64;
+        InFlightRate {
+            in_flight: in_flight / items.max(1) as f64,
+            items,
+            time: self.time + other.time,
+            bytes: self.bytes + other.bytes,
+        }
     }
 }
 
@@ -577,8 +591,8 @@ impl StageMeter {
         self.sampled_cpu_nanos.fetch_add(cpu.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Counts `items` of an async stage that completed within `took`, while `in_flight` items were in flight.
-    pub(crate) fn completed(&self, items: usize, in_flight: usize, took: Duration) {
+    /// Counts `items` of an async stage with `bytes` that completed within `took`, while `in_flight` items were in flight.
+    pub(crate) fn completed(&self, items: usize, bytes: usize, in_flight: usize, took: Duration) {
         let rates = self
             .rates
             .get_or_init(|| (0..=rate_bucket(usize::MAX)).map(|_| RateMeter::default()).collect());
@@ -586,6 +600,7 @@ impl StageMeter {
         rate.items.fetch_add(items as u64, Ordering::Relaxed);
         rate.in_flight.fetch_add((items * in_flight) as u64, Ordering::Relaxed);
         rate.nanos.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+        rate.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Counts the bytes of an output.
@@ -653,11 +668,13 @@ struct RateMeter {
     /// The sum over items of the number of items in flight.
     in_flight: AtomicU64,
     nanos: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl RateMeter {
-    fn counts(&self) -> [u64; 3] {
-        [&self.items, &self.in_flight, &self.nanos].map(|count| count.load(Ordering::Relaxed))
+    fn counts(&self) -> [u64; 4] {
+        let counts = [&self.items, &self.in_flight, &self.nanos, &self.bytes];
+        counts.map(|count| count.load(Ordering::Relaxed))
     }
 }
 
@@ -699,7 +716,7 @@ pub(crate) struct StageSnapshot {
     sampled_nanos: u64,
     sampled_cpu_nanos: u64,
     /// The counts of each [`RateMeter`].
-    rates: Vec<[u64; 3]>,
+    rates: Vec<[u64; 4]>,
 }
 
 impl StageSnapshot {
@@ -727,8 +744,8 @@ impl StageSnapshot {
         }
     }
 
-    fn rates_since(&self, earlier: &StageSnapshot) -> Vec<[u64; 3]> {
-        let rate = |(at, now): (usize, &[u64; 3])| {
+    fn rates_since(&self, earlier: &StageSnapshot) -> Vec<[u64; 4]> {
+        let rate = |(at, now): (usize, &[u64; 4])| {
             let then = earlier.rates.get(at).copied().unwrap_or_default();
             std::array::from_fn(|count| now[count].saturating_sub(then[count]))
         };
@@ -761,8 +778,9 @@ impl StageSnapshot {
 
     fn rates(&self) -> Vec<InFlightRate> {
         let rates = self.rates.iter().filter(|[items, ..]| *items > 0);
-        let rate = |&[items, in_flight, nanos]: &[u64; 3]| {
-            InFlightRate::new(in_flight as f64 / items as f64, items, Duration::from_nanos(nanos))
+        let rate = |&[items, in_flight, nanos, bytes]: &[u64; 4]| {
+            let in_flight = in_flight as f64 / items as f64;
+            InFlightRate { in_flight, items, time: Duration::from_nanos(nanos), bytes }
         };
         rates.map(rate).collect()
     }
@@ -1111,13 +1129,16 @@ mod tests {
     fn rates_are_counted_by_the_number_of_items_in_flight() {
         let meter = StageMeter::new("fetch".into(), StageKind::Async, 64);
         for _ in 0..10 {
-            meter.completed(1, 1, 10 * MS);
-            meter.completed(1, 62, 2 * MS);
-            meter.completed(1, 64, MS);
+            meter.completed(1, 5, 1, 10 * MS);
+            meter.completed(1, 5, 62, 2 * MS);
+            meter.completed(1, 5, 64, MS);
         }
         let before = meter.raw();
-        meter.completed(1, 64, 3 * MS);
-        let of = |rate: &InFlightRate| (rate.in_flight, rate.items, rate.time);
+        meter.completed(1, 5, 64, 3 * MS);
+        let of = |rate: &InFlightRate| {
+            assert_eq!(rate.bytes, 5 * rate.items);
+            (rate.in_flight, rate.items, rate.time)
+        };
         let rates: Vec<_> = meter.snapshot().rates.iter().map(of).collect();
         assert_eq!(rates, [(1.0, 10, 100 * MS), (62.0, 10, 20 * MS), (64.0, 11, 13 * MS)]);
         let rates = meter.raw().since(&before).statistics().rates;

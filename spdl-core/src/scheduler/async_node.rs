@@ -133,6 +133,8 @@ struct Completions {
     last_in_flight: usize,
     most_in_flight: usize,
     items: usize,
+    /// Bytes of their outputs, if these are measured.
+    bytes: usize,
     /// Whether, at all completions, neither upstream nor downstream limited the number of items in flight.
     is_limiting: bool,
 }
@@ -217,7 +219,7 @@ where
             let in_flight = driver.in_flight_items.len();
             match Pin::new(&mut driver.in_flight_items).poll_next(cx) {
                 Poll::Ready(Some(completed)) => {
-                    self.count_rate(driver, in_flight, completed.ended);
+                    self.count_rate(driver, in_flight, &completed);
                     self.tune(driver, in_flight, &completed);
                     self.core.meter.record(1, u64::from(completed.result.is_err()), completed.time);
                     if self.complete(&mut driver.sequence, &mut driver.outbox, completed)
@@ -236,7 +238,13 @@ where
 
     /// Counts the time between completions, unless upstream or downstream limited the number of items in flight. Items
     /// that started together also complete together: their rate is that of all completions until another one has started.
-    fn count_rate(&self, driver: &mut DriverState<In, Out>, in_flight: usize, ended: Instant) {
+    fn count_rate(
+        &self,
+        driver: &mut DriverState<In, Out>,
+        in_flight: usize,
+        completed: &CompletedItem<Out>,
+    ) {
+        let ended = completed.ended;
         // Otherwise items wait for memory, or for the order of the output.
         let is_full = in_flight >= self.core.concurrency();
         let waits = || !driver.incoming.is_empty() || !self.input.is_empty();
@@ -246,6 +254,7 @@ where
             last_in_flight: in_flight,
             most_in_flight: 0,
             items: 0,
+            bytes: 0,
             is_limiting,
         };
         let Some(completions) = &mut driver.completions else {
@@ -256,11 +265,14 @@ where
         completions.last_in_flight = in_flight;
         completions.most_in_flight = completions.most_in_flight.max(in_flight);
         completions.items += 1;
+        let size = |value| self.sizer.as_ref().and_then(|sizer| size_of_item(sizer, value).ok());
+        completions.bytes += completed.result.as_ref().ok().and_then(size).unwrap_or(0);
         completions.is_limiting &= is_limiting;
         if has_started {
             if completions.is_limiting {
                 let took = ended.saturating_duration_since(completions.since);
-                self.core.meter.completed(completions.items, completions.most_in_flight, took);
+                let Completions { items, bytes, most_in_flight, .. } = *completions;
+                self.core.meter.completed(items, bytes, most_in_flight, took);
             }
             driver.completions = Some(next);
         }

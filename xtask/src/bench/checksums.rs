@@ -307,7 +307,7 @@ mod tests {
                 }
                 contestant
             });
-            verdict(&contestants, CRC).unwrap().0
+            verdict(CRC, cpu_ratio(&contestants, CRC).unwrap()).0
         };
         assert!(cost([1.009, 4.036, 1.009]));
         assert!(!cost([1.011, 4.044, 1.011]));
@@ -322,8 +322,8 @@ mod tests {
                 contestant
             })
         };
-        let text = per_sample(&load([0.5, 0.6]), &load([0.02, 0.022]));
-        assert!(text.contains(" 2.0 µs ") && text.contains(" 0.40 % "), "{text}");
+        let (cost_ms, share) = cost_of_files(&load([0.5, 0.6]), &load([0.02, 0.022]));
+        assert!((cost_ms - 0.002).abs() < 1e-9 && (share - 0.004).abs() < 1e-9);
     }
 
     #[test]
