@@ -32,7 +32,9 @@ fn a_starving_consumer_is_reported_with_the_diagnosis_in_each_interval() {
     assert!((2..=10).contains(&reports.len()), "{reports:?}");
     for report in &reports {
         assert!(report.waited > 0.5 && report.waited <= 1.0, "{report:?}");
-        assert!(matches!(&report.diagnosis.limit, Limit::Threads { .. }), "{report:?}");
+        // On a busy machine, the thread also waits for a CPU, while its queue is empty or full.
+        let limit = &report.diagnosis.limit;
+        assert!(matches!(limit, Limit::Threads { .. } | Limit::Queue { .. }), "{report:?}");
         assert!(report.to_string().contains("slow"), "{report}");
     }
     assert!(reports.iter().skip(1).all(|report| report.length >= Duration::from_millis(100)));
