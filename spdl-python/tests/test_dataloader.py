@@ -99,7 +99,7 @@ def test_threads_are_tuned_and_the_monitor_is_open_while_an_epoch_runs(tmp_path)
         return item
 
     path = tmp_path / "monitor.sock"
-    loader = DataLoader(range(20_000), preprocessor=wait, num_threads=2, tune=True, monitor=path)
+    loader = DataLoader(range(100_000), preprocessor=wait, num_threads=2, tune=True, monitor=path)
     assert not path.exists()
     began, rate = time.monotonic(), 0.0
     with contextlib.closing(iter(loader)) as items:

@@ -397,7 +397,7 @@ impl Measurements<'_> {
 }
 
 /// Rates of at least [`MIN_ITEMS`] items, by the number of items in flight, smallest first. Rates of fewer items are
-/// combined with those of the next larger numbers.
+/// combined with those of the next larger numbers; the last ones are left out if they are too few.
 fn known_rates(rates: &[InFlightRate]) -> Vec<InFlightRate> {
     let mut sorted: Vec<InFlightRate> = rates.iter().filter(|it| it.items > 0).copied().collect();
     sorted.sort_by(|a, b| a.in_flight.total_cmp(&b.in_flight));
@@ -430,7 +430,7 @@ pub(super) fn saturated_rate(rates: &[InFlightRate]) -> Option<f64> {
     let possible = most.in_flight / fewer.in_flight - 1.0;
     let gained = rate(most) / rate(fewer) - 1.0;
     // If fewer items were faster, the difference is noise.
-    let highest = if gained >= 0.0 { rate(most) } else { rate(all) };
+    let highest = if gained >= 0.0 { rate(most) } else { rate(fewer.plus(most)) };
     (gained < SATURATED_GAIN * possible).then_some(highest)
 }
 
@@ -1150,6 +1150,9 @@ mod tests {
         // 16 items with 5 in flight, and 16 with 12, in two seconds each.
         assert_eq!(saturated_rate(&few[..4]), Some(8.0));
         assert_eq!(saturated_rate(&[rate(16.0, 100), rate(32.0, 80)]), Some(90.0));
+        // The start does not count.
+        let started = [rate(1.0, 16), rate(16.0, 100), rate(32.0, 80)];
+        assert_eq!(saturated_rate(&started), Some(90.0));
         // Twice as many items, which happen to be half as large.
         let of = |in_flight, items, bytes| InFlightRate { bytes, ..rate(in_flight, items) };
         let sizes = [of(8.0, 20, 20 << 20), of(16.0, 40, 20 << 20)];

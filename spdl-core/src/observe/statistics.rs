@@ -244,7 +244,7 @@ pub struct InFlightRate {
     /// Time in which they completed.
     #[cfg_attr(feature = "serde", serde(rename = "time_s", with = "crate::seconds"))]
     pub time: Duration,
-    /// Bytes of their outputs, if outputs are [measured](crate::PipelineBuilder::measured).
+    /// Bytes of their outputs, if outputs are [measured](crate::PipelineBuilder::measured); otherwise 0.
     pub bytes: u64,
 }
 
@@ -259,7 +259,7 @@ impl InFlightRate {
         per_second(self.items, self.time)
     }
 
-    /// Both together.
+    /// The sums of items, times and bytes; `in_flight` is the mean over items.
     pub(crate) fn plus(self, other: InFlightRate) -> InFlightRate {
         let items = self.items + other.items;
         let in_flight = self.in_flight * self.items as f64 + other.in_flight * other.items as f64;

@@ -166,7 +166,11 @@ impl Sampling {
         let since = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         let is_sampled = self.left_out == 0;
         if is_sampled {
-            self.left_out = self.draw(since);
+            // The length of a run is unknown at first.
+            self.left_out = match self.last {
+                Some(_) => self.draw(since),
+                None => self.next_random() % 2,
+            };
             (self.last, self.runs) = (Some(now), 0);
         } else if since > SAMPLE_OVERDUE {
             // The runs have become long.

@@ -425,8 +425,9 @@ impl State {
 
     /// The state after `steps` more steps in which no sample fails, computed without a run.
     ///
-    /// The steps are batches of `batch_size` samples. The last batch of an epoch may be smaller; if the pipeline drops an
-    /// incomplete batch, it has one step less than this method accepts. The state is that of a pipeline that keeps the order of its input, and whose stages neither filter, split nor regroup samples.
+    /// The steps are batches of `batch_size` samples. The last batch of an epoch may be smaller. If the pipeline drops an
+    /// incomplete batch, it has one step less than this method accepts. The state is that of a pipeline that keeps the
+    /// order of its input, and whose stages neither filter, split nor regroup samples.
     ///
     /// ```
     /// # use std::num::NonZeroU64;

@@ -62,6 +62,8 @@ struct CompletedItem<Out> {
     number: u64,
     header: ItemHeader,
     result: Result<Out>,
+    /// The size of the output in bytes, if it is measured.
+    bytes: Option<usize>,
     time: Duration,
     ended: Instant,
     /// Reservation for the output.
@@ -218,7 +220,8 @@ where
             }
             let in_flight = driver.in_flight_items.len();
             match Pin::new(&mut driver.in_flight_items).poll_next(cx) {
-                Poll::Ready(Some(completed)) => {
+                Poll::Ready(Some(mut completed)) => {
+                    self.measure(&mut completed);
                     self.count_rate(driver, in_flight, &completed);
                     self.tune(driver, in_flight, &completed);
                     self.core.meter.record(1, u64::from(completed.result.is_err()), completed.time);
@@ -233,6 +236,15 @@ where
                 }
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
+        }
+    }
+
+    /// Measures the output. If that fails, the item has failed.
+    fn measure(&self, completed: &mut CompletedItem<Out>) {
+        let (Some(sizer), Ok(value)) = (&self.sizer, &completed.result) else { return };
+        match size_of_item(sizer, value) {
+            Ok(bytes) => completed.bytes = Some(bytes),
+            Err(error) => completed.result = Err(error),
         }
     }
 
@@ -265,8 +277,7 @@ where
         completions.last_in_flight = in_flight;
         completions.most_in_flight = completions.most_in_flight.max(in_flight);
         completions.items += 1;
-        let size = |value| self.sizer.as_ref().and_then(|sizer| size_of_item(sizer, value).ok());
-        completions.bytes += completed.result.as_ref().ok().and_then(size).unwrap_or(0);
+        completions.bytes += completed.bytes.unwrap_or(0);
         completions.is_limiting &= is_limiting;
         if has_started {
             if completions.is_limiting {
@@ -388,6 +399,7 @@ where
                         number,
                         header,
                         result: Err(error),
+                        bytes: None,
                         time,
                         ended: Instant::now(),
                         reserved,
@@ -460,7 +472,8 @@ where
             let ended = Instant::now();
             let time = ended.saturating_duration_since(started);
             let reserved = cx.memory.as_ref().and_then(|memory| memory.end());
-            CompletedItem { number, header, result, time, ended, reserved, carried: reservation }
+            let carried = reservation;
+            CompletedItem { number, header, result, bytes: None, time, ended, reserved, carried }
         })
     }
 
@@ -555,16 +568,11 @@ where
 
     /// Puts an output into the outbox, or releases the place of a failed item.
     fn forward(&self, outbox: &mut Outbox<Out>, completed: CompletedItem<Out>) -> FailureAction {
-        let CompletedItem { header, result, time, mut reserved, carried, .. } = completed;
-        let result = result.and_then(|value| {
-            let bytes = self.sizer.as_ref().map(|sizer| size_of_item(sizer, &value)).transpose()?;
-            Ok((value, bytes))
-        });
+        let CompletedItem { header, result, bytes, time, mut reserved, carried, .. } = completed;
         self.core.tried(1);
-        let bytes = result.as_ref().ok().and_then(|(_, bytes)| *bytes);
         self.core.meter.slowest.record(header.id, header.key(), time, bytes);
         let item = match result {
-            Ok((value, bytes)) => {
+            Ok(value) => {
                 self.core.meter.measured(bytes.unwrap_or(0));
                 let reservation = match (bytes, self.core.measured(), &mut reserved) {
                     (Some(bytes), Some((measure, _)), Some(reserved)) => {

@@ -485,10 +485,10 @@ class BatchLoader(Generic[B]):
         """Iterates over the batches from `start` to before `stop` of an epoch.
 
         Other samples are not decoded. With `sequential=True`, whole parts of files are read, and an iterable without
-        `iterate_from` is iterated from its beginning. The batches have the same bytes as in the whole epoch, on each machine with the same data and arguments. The
-        loader is unchanged: `epoch`, `state_dict` and `stats` do not depend on these batches, and iterators over
-        several steps may run at the same time. The iterator's `state_dict` resumes the rest of these batches, not of the
-        epoch. See `state_at` for the steps after a loaded state.
+        `iterate_from` is iterated from its beginning. The batches have the same bytes as in the whole epoch, on each
+        machine with the same data and arguments. The loader is unchanged: `epoch`, `state_dict` and `stats` do not
+        depend on these batches, and iterators over several steps may run at the same time. The iterator's `state_dict`
+        resumes the rest of these batches, not of the epoch. See `state_at` for the steps after a loaded state.
 
         Raises:
             ValueError: As for `state_at`. Or the number of samples is unknown, because the source is an iterable
@@ -577,7 +577,7 @@ class BatchLoader(Generic[B]):
         """Writes the settings of the epoch that was started last as a JSON file, which the argument `tune` reads.
 
         The file has the number of threads, the concurrency of the stages and the capacities of the queues: as tuned
-        with `tune=True`, or by default.
+        with `tune=True`, or by default. `peek` and `steps` start no epoch.
 
         Raises:
             ValueError: No epoch was started.

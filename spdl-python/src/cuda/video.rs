@@ -50,7 +50,7 @@ struct Video {
     engine: NvDec,
     /// Decoded frames that the caller has not received.
     frames: VecDeque<Result<VideoFrame>>,
-    /// That of the packets since the last end of a video, also after a packet has failed.
+    /// The window of the current video, kept after a failed packet.
     window: FrameWindow,
 }
 
@@ -183,6 +183,10 @@ impl Video {
         timestamp: Option<i64>,
         window: FrameWindow,
     ) -> Result<usize> {
+        if self.window.is_some() && self.window != window {
+            // The last video was not finished, because a packet failed. Its frames have another window.
+            self.finish()?;
+        }
         self.window = window;
         let pushed = self.stream.push(packet, timestamp);
         // Frames decoded before a failure are available.

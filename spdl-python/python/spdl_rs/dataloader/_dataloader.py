@@ -50,11 +50,14 @@ class DataLoader(Generic[U]):
             another limit; `skip(at_most=None)` is the behaviour of SPDL. `"raise"`: the first failure ends
             the epoch.
         tune: `True`: the number of threads, the concurrency of the functions and the queues change while an epoch runs,
-            to the fastest values. A path: settings that `Pipeline.freeze` wrote. `False`: nothing changes.
-        monitor: The path of a socket, by which `spdl top` shows the epoch that runs.
+            to the fastest values. A path: settings that `freeze` of a `Pipeline` with the same stages wrote. `False`
+            (default): nothing changes.
+        monitor: The path of a socket, by which `spdl top` shows the epoch that runs. `None` (default): no socket. Only
+            Unix systems have it.
 
     Raises:
         ValueError, TypeError: An argument is out of range or has the wrong type.
+        OSError: The file `tune` cannot be read.
 
     Iteration raises `PipelineFailure` if the source raises, if more items fail than `on_error` allows, or if
     items failed and the epoch delivered no batch. If no batch is ready within `timeout`, iteration
