@@ -21,6 +21,8 @@ pub(crate) struct FrameAgreement {
     frames: usize,
     /// Videos of other pixel formats, which are not compared: the decoder reduces them to 8 bits, or to YUV.
     other_formats: usize,
+    /// Files in which `ffprobe` finds no video, such as audio.
+    without_video: usize,
     /// Videos that we refuse, with the error: for damaged ones, `ffmpeg` invents frames.
     refused: Vec<(String, String)>,
     /// The file, and how its frames differ.
@@ -43,7 +45,7 @@ pub(super) fn compare<'a>(
         let Some(format) = printed(&mut probe)? else { return Ok(None) };
         let format = format.lines().next().unwrap_or("").trim_end_matches(',');
         if format.is_empty() {
-            // Only audio.
+            agreement.without_video += 1;
             continue;
         }
         if !COMPARED.contains(&format) {
@@ -97,19 +99,21 @@ impl FrameAgreement {
         self.differing.push((name.to_owned(), difference));
     }
 
-    /// Whether videos were compared, and all of them have the frames of `ffmpeg`.
+    /// Whether all compared videos have the frames of `ffmpeg`, and not all videos were left out.
     pub(super) fn is_complete(&self) -> bool {
-        self.videos > 0 && self.differing.is_empty()
+        let left_out = self.other_formats + self.refused.len();
+        self.differing.is_empty() && (self.videos > 0 || left_out == 0)
     }
 
     pub(super) fn text(&self) -> String {
         let mut text = format!(
             "{} videos with {} frames compared with ffmpeg, {} differ; not compared: {} of other pixel formats, \
-             {} refused\n",
+             {} without video, {} refused\n",
             self.videos,
             self.frames,
             self.differing.len(),
             self.other_formats,
+            self.without_video,
             self.refused.len()
         );
         for (name, difference) in &self.differing {
@@ -126,6 +130,7 @@ impl FrameAgreement {
             "videos": self.videos,
             "frames": self.frames,
             "other_formats": self.other_formats,
+            "without_video": self.without_video,
             "refused": self.refused,
             "differing": self.differing,
         })
@@ -142,7 +147,9 @@ mod tests {
             "#format: frame checksums\n#hash: SHA256\n0, 0, 0, 1, 4608, aa\n0, 1, 1, 1, 4608, bb\n";
         assert_eq!(hashes(list), ["aa", "bb"]);
         let mut agreement = FrameAgreement::default();
-        assert!(!agreement.is_complete(), "nothing was compared");
+        assert!(agreement.is_complete(), "a folder without videos");
+        agreement.other_formats += 1;
+        assert!(!agreement.is_complete(), "no video was compared");
         agreement.add("a.mp4", &["aa", "bb"], &hashes(list));
         assert!(agreement.is_complete());
         agreement.add("b.mp4", &["aa", "cc"], &hashes(list));
