@@ -252,8 +252,8 @@ fn of_md5(stored: &[Contestant]) -> Result<String> {
 /// Promised and measured cost, and whether the promise is kept.
 fn verdict(name: &str, ratio: f64) -> (bool, String) {
     let line = format!(
-        "{name}: loading decoded images takes {ratio:.4} x the CPU time without checksums; promised: at most \
-         {DECODED} x"
+        "{name}: reading, comparing and decoding images takes {ratio:.4} x the CPU time without checksums; \
+         promised: at most {DECODED} x"
     );
     table::verdict(ratio <= DECODED, &line)
 }
